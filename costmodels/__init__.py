@@ -1,0 +1,1 @@
+"""What a layer costs on a machine under a distribution, in seconds and bytes."""

@@ -1,0 +1,26 @@
+"""The machines: devices, levels of links, clusters, and the files that describe them."""
+
+from __future__ import annotations
+
+from costmodels.cluster.cluster import PRECISIONS, Cluster, Device, Level
+from costmodels.cluster.dump import dump_cluster
+from costmodels.cluster.load import (
+    list_clusters,
+    list_devices,
+    list_links,
+    load_cluster,
+    load_device,
+)
+
+__all__ = [
+    "PRECISIONS",
+    "Cluster",
+    "Device",
+    "Level",
+    "dump_cluster",
+    "list_clusters",
+    "list_devices",
+    "list_links",
+    "load_cluster",
+    "load_device",
+]

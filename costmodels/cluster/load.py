@@ -1,0 +1,271 @@
+"""Read clusters from TOML files: built-in ones by name, a user's own by path.
+
+A cluster file names a device (`data/devices/*.toml`) or holds a `[device]` table, and lists its
+levels from the inside out. A level may name a link technology of `data/links.toml`, whose
+latencies and efficiency were fitted once for all machines that use it; what the level states itself
+comes first. Quantities are text with a unit, converted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from costmodels.cluster.cluster import Cluster, Device, Level
+from costmodels.cluster.files import ClusterFile, DeviceFile, LevelFile, LinkFile
+from costmodels.errors import InputError
+from costmodels.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+
+_DATA = files("costmodels.cluster") / "data"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in which file a value stands, for messages."""
+
+    file: str
+    path: str = ""
+
+    def at(self, part: str) -> _Place:
+        return _Place(self.file, f"{self.path}.{part}" if self.path else part)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.path}" if self.path else self.file
+
+
+def list_clusters() -> tuple[str, ...]:
+    """Names of the built-in clusters."""
+    return _names("clusters")
+
+
+def list_devices() -> tuple[str, ...]:
+    """Names of the built-in devices."""
+    return _names("devices")
+
+
+def list_links() -> tuple[str, ...]:
+    """Names of the link technologies that a level can use."""
+    return tuple(_links())
+
+
+def load_cluster(name_or_path: str | Path) -> Cluster:
+    """Read a built-in cluster by its name, or a user's from a TOML file."""
+    text = str(name_or_path)
+    if text in list_clusters():
+        content = (_DATA / "clusters" / f"{text}.toml").read_text(encoding="utf-8")
+        return _cluster(content, _Place(f"cluster {text}"))
+    path = Path(text)
+    try:
+        if path.suffix != ".toml" and not path.is_file():
+            raise InputError(
+                "the cluster must be a built-in one or a TOML file, got "
+                f"{_unknown(text, list_clusters())}"
+            )
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(
+            f"cluster file {text} cannot be read ({reason}): check the path, or name one of "
+            f"{', '.join(list_clusters())}."
+        ) from None
+    return _cluster(content, _Place(f"cluster file {text}"))
+
+
+def load_device(name: str) -> Device:
+    """Read a built-in device by its name."""
+    return _device_named(name, "the device")
+
+
+def _cluster(content: str, place: _Place) -> Cluster:
+    data = _convert(_toml(content, place), ClusterFile, place)
+    if isinstance(data.device, str):
+        device = _device_named(data.device, str(place.at("device")))
+    else:
+        device = _device(data.device, place.at("device"))
+    levels = tuple(
+        _level(level, place.at(f"levels[{index}]")) for index, level in enumerate(data.levels)
+    )
+    return _built(
+        place,
+        lambda: Cluster(
+            name=data.name,
+            device=device,
+            levels=levels,
+            host_level=data.host_level,
+            default_precision=data.default_precision,
+            description=data.description,
+            source=data.source,
+        ),
+    )
+
+
+def _device_named(name: str, what: str) -> Device:
+    if name not in list_devices():
+        raise InputError(
+            f"{what} must be a built-in one or a [device] table, got "
+            f"{_unknown(name, list_devices())}"
+        )
+    place = _Place(f"device {name}")
+    content = (_DATA / "devices" / f"{name}.toml").read_text(encoding="utf-8")
+    return _device(_convert(_toml(content, place), DeviceFile, place), place)
+
+
+def _device(data: DeviceFile, place: _Place) -> Device:
+    return _built(
+        place,
+        lambda: Device(
+            name=data.name,
+            memory=parse_bytes(data.memory, what=str(place.at("memory"))),
+            reserved_memory=parse_bytes(
+                data.reserved_memory, what=str(place.at("reserved_memory")), allow_zero=True
+            ),
+            peak_flops={
+                precision: parse_flops(rate, what=str(place.at(f"peak_flops.{precision}")))
+                for precision, rate in data.peak_flops.items()
+            },
+            memory_bandwidth=parse_bandwidth(
+                data.memory_bandwidth, what=str(place.at("memory_bandwidth"))
+            ),
+            num_sms=data.num_sms,
+            kernel_latency=parse_seconds(
+                data.kernel_latency, what=str(place.at("kernel_latency")), allow_zero=True
+            ),
+            source=data.source,
+        ),
+    )
+
+
+def _level(data: LevelFile, place: _Place) -> Level:
+    """Fill what the level leaves open from its link technology, and convert the units."""
+    link = LinkFile()
+    if data.link is not None:
+        if data.link not in _links():
+            raise InputError(
+                f"{place.at('link')} must be a known link technology, got "
+                f"{_unknown(data.link, list_links())}"
+            )
+        link = _links()[data.link]
+
+    def given(field: str) -> Any:
+        own = getattr(data, field)
+        return getattr(link, field) if own is None else own
+
+    def seconds(field: str) -> float | None:
+        text = given(field)
+        if text is None:
+            return None
+        return parse_seconds(text, what=str(place.at(field)), allow_zero=True)
+
+    def bandwidth(field: str) -> float | None:
+        text = given(field)
+        return None if text is None else parse_bandwidth(text, what=str(place.at(field)))
+
+    latency = seconds("latency")
+    if latency is None:
+        raise InputError(
+            f'{place} must have a latency, got none: add latency = "5 us" or name a link, one of '
+            f"{', '.join(list_links())}."
+        )
+    return _built(
+        place,
+        lambda: Level(
+            name=data.name,
+            size=data.size,
+            latency=latency,
+            bandwidth=_achievable(data, link, place),
+            links=data.links,
+            peer_links=data.peer_links,
+            start_latency=seconds("start_latency") or 0.0,
+            ramp=given("ramp") or 0.0,
+            in_network_latency=seconds("in_network_latency"),
+            in_network_bandwidth=bandwidth("in_network_bandwidth"),
+            oversubscription=data.oversubscription,
+            send_recv_latency=seconds("send_recv_latency"),
+            send_recv_bandwidth=bandwidth("send_recv_bandwidth"),
+            source=" ".join(part for part in (data.source, link.source) if part),
+        ),
+    )
+
+
+def _achievable(data: LevelFile, link: LinkFile, place: _Place) -> float:
+    """Bandwidth of one link: as stated, or the nominal one times the efficiency. [B/s]"""
+    if data.bandwidth is not None:
+        if data.nominal_bandwidth is not None or data.efficiency is not None:
+            raise InputError(
+                f"{place} must have either bandwidth or nominal_bandwidth with efficiency, got "
+                "both: remove one."
+            )
+        return parse_bandwidth(data.bandwidth, what=str(place.at("bandwidth")))
+    nominal = data.nominal_bandwidth or link.nominal_bandwidth
+    efficiency = link.efficiency if data.efficiency is None else data.efficiency
+    if nominal is None or efficiency is None:
+        raise InputError(
+            f'{place} must have a bandwidth, got none: add bandwidth = "12.5 GB/s", or '
+            "nominal_bandwidth and efficiency, or name a link."
+        )
+    if not 0 < efficiency <= 1:
+        raise InputError(
+            f"{place.at('efficiency')} must be above 0 and at most 1, got {efficiency:g}: write "
+            "0.85 for 85 %."
+        )
+    return parse_bandwidth(nominal, what=str(place.at("nominal_bandwidth"))) * efficiency
+
+
+@lru_cache(maxsize=1)
+def _links() -> dict[str, LinkFile]:
+    place = _Place("links.toml")
+    content = (_DATA / "links.toml").read_text(encoding="utf-8")
+    return _convert(_toml(content, place), dict[str, LinkFile], place)
+
+
+@lru_cache(maxsize=2)
+def _names(folder: str) -> tuple[str, ...]:
+    found = (entry.name for entry in (_DATA / folder).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    """Quote an unknown name and list the known ones, the closest first."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    rest = [other for other in known if other not in close]
+    return f'"{name}": use one of {", ".join([*close, *rest])}.'
+
+
+def _toml(content: str, place: _Place) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{place} must be valid TOML, got {error}: correct that line.") from None
+
+
+def _convert(data: Any, kind: type[_T], place: _Place) -> _T:
+    """Check the structure of a file; the message names the field."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `")
+        field = path.rstrip("`").removeprefix("$").removeprefix(".")
+        hint = "correct it"
+        if "Expected `str" in reason:
+            hint = 'write it as text, a quantity with its unit like "12.5 GB/s"'
+        raise InputError(f"{place.at(field) if field else place}: {reason}: {hint}.") from None
+
+
+def _built(place: _Place, build: Callable[[], _T]) -> _T:
+    """Build a noun; where its own check fails, say in which file."""
+    try:
+        return build()
+    except InputError as error:
+        message = str(error)
+        raise InputError(
+            message if message.startswith(place.file) else f"{place.file}: {message}"
+        ) from None

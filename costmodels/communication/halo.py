@@ -1,0 +1,181 @@
+"""Halo exchange of layers whose windows reach beyond the local block.
+
+Forward, each block of outputs reads inputs that neighbours hold; backward-data, each block of
+input gradients reads output gradients that neighbours hold (Dryden et al. 2019, sections III.A and
+V.A, with the filter count that backward needs). The number of rows is what the blocks really read
+for the stride, padding and dilation at hand, largest over the blocks; with a stride it can be zero.
+
+Messages of one dim go both ways at once over full-duplex links but one after the other into each
+of two neighbours; edges and corners between several split dims are messages of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.network import Network
+from costmodels.distribution import Candidates
+from costmodels.graph import SPATIAL_DIMS, Layer, Window
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Rows read beyond the local block, largest over blocks, below and above it. [rows]"""
+
+    below: int
+    above: int
+
+
+def _bounds(extent: int, degree: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    edges = np.arange(degree + 1) * extent // degree
+    return edges[:-1], edges[1:]
+
+
+@lru_cache(maxsize=4096)
+def forward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
+    """Input rows that a block of outputs reads from its neighbours."""
+    out_start, out_end = _bounds(out_extent, degree)
+    in_start, in_end = _bounds(in_extent, degree)
+    first = np.maximum(out_start * window.stride - window.padding, 0)
+    last = np.minimum((out_end - 1) * window.stride - window.padding + window.reach, in_extent)
+    return Reach(
+        int(np.maximum(in_start - first, 0).max()), int(np.maximum(last - in_end, 0).max())
+    )
+
+
+@lru_cache(maxsize=4096)
+def backward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
+    """Output-gradient rows that a block of input gradients reads from its neighbours."""
+    out_start, out_end = _bounds(out_extent, degree)
+    in_start, in_end = _bounds(in_extent, degree)
+    first = np.maximum(-(-(in_start + window.padding - window.reach + 1) // window.stride), 0)
+    last = np.minimum((in_end - 1 + window.padding) // window.stride + 1, out_extent)
+    return Reach(
+        int(np.maximum(out_start - first, 0).max()), int(np.maximum(last - out_end, 0).max())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Halo:
+    """Halo exchange of one pass for many candidates.
+
+    Parameters
+    ----------
+    time
+        Time of all messages, one neighbour after the other. [s]
+    num_bytes
+        Bytes that the busiest rank receives. [B]
+    regions
+        Boundary regions that must wait for it. [items]
+    boundary
+        Part of the local block that lies in those regions.
+    """
+
+    time: Floats
+    num_bytes: Floats
+    regions: Floats
+    boundary: Floats
+
+
+def _neighbour_bandwidth(network: Network, degrees: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Latency and bandwidth of a message to the next block of a dim; (candidates,) each.
+
+    The slowest neighbour lies across the outermost level at which the dim is split; there, the
+    ranks below one child that lie at the edge of the dim all send at once.
+    """
+    levels = np.arange(network.num_levels)
+    outer = np.where(degrees > 1, levels, 0).max(axis=1)
+    inner = np.where(levels < outer[:, None], degrees, 1).prod(axis=1)
+    senders = np.maximum(network.devices_below[outer] // inner, 1)
+    links = network.child_bandwidth / network.link_bandwidth
+    total = (network.send_recv_bandwidth * links)[outer]
+    scale = network.send_recv_bandwidth / network.link_bandwidth
+    bandwidth = np.minimum(total / senders, (network.peer_bandwidth * scale)[outer])
+    return network.send_recv_latency[outer], bandwidth
+
+
+def halo_exchange(
+    layer: Layer,
+    candidates: Candidates,
+    network: Network,
+    *,
+    backward: bool,
+    element_size: int,
+) -> Halo:
+    """Time and size of the halo exchange of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer; without windows nothing is exchanged.
+    candidates
+        Its distributions.
+    network
+        Links of the devices used.
+    backward
+        Exchange output gradients for backward-data instead of inputs for forward.
+    element_size
+        Size of one element. [B]
+    """
+    count = len(candidates)
+    zero = np.zeros(count)
+    dims = [] if layer.transposed else [d for d in SPATIAL_DIMS if d in layer.windows]
+    dims = [d for d in dims if d in candidates.dims and layer.windows[d].reach > 1]
+    if not dims:
+        return Halo(time=zero, num_bytes=zero, regions=zero, boundary=zero)
+    tensor = layer.output if backward else layer.inputs[0]
+    reach = backward_reach if backward else forward_reach
+    below, above, blocks, local = {}, {}, {}, {}
+    for dim in dims:
+        degree = candidates.degree(dim)
+        in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
+        rows = {
+            int(d): reach(in_extent, out_extent, layer.windows[dim], int(d))
+            for d in np.unique(degree)
+        }
+        below[dim] = np.array([rows[int(d)].below if d > 1 else 0 for d in degree])
+        above[dim] = np.array([rows[int(d)].above if d > 1 else 0 for d in degree])
+        blocks[dim] = degree
+        local[dim] = candidates.local(dim, tensor.extent(dim)).astype(float)
+    whole = np.full(count, float(element_size))
+    for axis in tensor.axes:
+        if axis.name in local:
+            whole *= local[axis.name]
+        else:
+            whole *= candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
+    time, total, regions, boundary = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    for size in range(1, len(dims) + 1):
+        for subset in itertools.combinations(dims, size):
+            part, messages = whole.copy(), np.ones(count)
+            latency, bandwidth = zero.copy(), np.full(count, np.inf)
+            for dim in subset:
+                # a middle block has a neighbour on both sides; with two blocks each has one
+                sides = (below[dim] > 0).astype(int) + (above[dim] > 0)
+                sides = np.where(blocks[dim] == 2, np.minimum(sides, 1), sides)
+                rows_each = np.maximum(below[dim], above[dim])
+                both = below[dim] + above[dim]
+                mean = np.where(sides == 2, both / 2.0, rows_each)
+                part = part * mean / local[dim]
+                messages = messages * sides
+                # rows beyond the next block must come from further away, in more messages
+                messages = messages * np.maximum(np.ceil(rows_each / local[dim]), 1.0)
+                hop_latency, hop_bandwidth = _neighbour_bandwidth(
+                    network, candidates.level_degrees(dim)
+                )
+                latency = np.maximum(latency, hop_latency)
+                bandwidth = np.minimum(bandwidth, hop_bandwidth)
+            time += messages * (latency + part / bandwidth)
+            total += messages * part
+            regions += messages
+            if size == 1:
+                (dim,) = subset
+                edge = (below[dim] + above[dim]) / local[dim]
+                boundary = 1.0 - (1.0 - boundary) * (1.0 - np.minimum(edge, 1.0))
+    return Halo(time=time, num_bytes=total, regions=regions, boundary=boundary)

@@ -1,0 +1,269 @@
+"""Where the blocks of one activation lie under many distributions, and what a change moves.
+
+A layout gives each axis of a tensor a degree at each level. The devices of a level that split
+none of its axes either hold the same block (replicated) or hold partial sums of it. How much must
+move between two layouts depends only on the two layouts, not on the layers or the tensor's size:
+it is counted here once, as fractions of the tensor, and shared by all edges of a network.
+
+Counting is exact for equal blocks: at each level, a child (a device, a host, ...) lacks what its
+new block holds beyond its old one, and that much must cross the link above it; what comes into a
+host is counted once, however many of its devices need it. Uneven blocks are charged the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.network import Network
+from costmodels.distribution import Candidates
+from costmodels.graph import Tensor
+
+AXES = ("sample", "sequence", "channel", "hidden", "depth", "height", "width")
+_TINY = 1e-12
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layouts:
+    """Layouts of a tensor, one for each candidate distribution of a layer.
+
+    Parameters
+    ----------
+    degrees
+        Ways of each axis of `AXES` at each level; (layouts, levels, axes).
+    strides
+        Distance in ranks, within the level, between neighbouring blocks; like `degrees`.
+    partial
+        Members at each level that hold partial sums of the same block; (layouts, levels).
+    """
+
+    degrees: Ints
+    strides: Ints
+    partial: Ints
+
+    def __len__(self) -> int:
+        return len(self.degrees)
+
+    @classmethod
+    def of(cls, candidates: Candidates, tensor: Tensor, partial_dims: Iterable[str]) -> Layouts:
+        """Layouts of a tensor that a layer reads or writes.
+
+        Parameters
+        ----------
+        candidates
+            Distributions of the layer.
+        tensor
+            The tensor, its axes indexed by the layer's dims.
+        partial_dims
+            Dims that the tensor lacks: over their ranks it is (or becomes) a partial sum.
+        """
+        shape = np.asarray(candidates.shape)
+        # the first dim of the canonical order has the most significant digit of a level
+        strides = shape[None, :, None] // candidates.degrees.cumprod(axis=2)
+        count, levels = candidates.degrees.shape[:2]
+        degrees = np.ones((count, levels, len(AXES)), dtype=np.int64)
+        steps = np.ones_like(degrees)
+        for axis in tensor.axes:
+            if axis.dim in candidates.dims:
+                column = candidates.dims.index(axis.dim)
+                degrees[:, :, AXES.index(axis.name)] = candidates.degrees[:, :, column]
+                steps[:, :, AXES.index(axis.name)] = strides[:, :, column]
+        # an axis that is not split has no stride: equal layouts must look equal
+        steps[degrees == 1] = 0
+        return cls(degrees=degrees, strides=steps, partial=candidates.group(partial_dims))
+
+    def codes(self) -> Ints:
+        """One row of numbers for each layout; equal rows are equal layouts."""
+        flat = (self.degrees, self.strides, self.partial)
+        return np.concatenate([a.reshape(len(self), -1) for a in flat], axis=1)
+
+    def take(self, indices: Ints) -> Layouts:
+        return Layouts(
+            degrees=self.degrees[indices],
+            strides=self.strides[indices],
+            partial=self.partial[indices],
+        )
+
+
+def concatenate(parts: Iterable[Layouts]) -> Layouts:
+    rows = list(parts)
+    return Layouts(
+        degrees=np.concatenate([r.degrees for r in rows]),
+        strides=np.concatenate([r.strides for r in rows]),
+        partial=np.concatenate([r.partial for r in rows]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Movement:
+    """What going from each source layout to each target layout moves.
+
+    Parameters
+    ----------
+    volume
+        Part of the whole tensor that each child of a level must receive over the links of that
+        level; (sources, targets, levels).
+    seconds_per_byte
+        Time of that for each byte of the whole tensor; (sources, targets). [s/B]
+    latency
+        Start-up time; (sources, targets). [s]
+    """
+
+    volume: Floats
+    seconds_per_byte: Floats
+    latency: Floats
+
+    def time(self, num_bytes: float | Floats) -> Floats:
+        """Time to move a tensor. [s]
+
+        Parameters
+        ----------
+        num_bytes
+            Size of the whole tensor. [B]
+        """
+        return self.latency + num_bytes * self.seconds_per_byte
+
+
+def _blocks(codes: Ints, shape: tuple[int, ...]) -> Floats:
+    """Start of the block of every rank for axis codes (codes, 2, levels): (codes, ranks)."""
+    start = np.zeros((len(codes), 1))
+    width = np.ones(len(codes))
+    # outermost level first: its blocks are the largest
+    for level in reversed(range(len(shape))):
+        degree, stride = codes[:, 0, level], np.maximum(codes[:, 1, level], 1)
+        digit = np.arange(shape[level])[None, :] // stride[:, None] % degree[:, None]
+        width = width / degree
+        start = (start[:, :, None] + (digit * width[:, None])[:, None, :]).reshape(len(codes), -1)
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisOverlap:
+    """Overlap of source and target blocks along one axis, for pairs of axis codes."""
+
+    source: Ints  # code of each source layout
+    target: Ints
+    least: Floats  # smallest overlap over ranks; (codes, codes)
+    constant: NDArray[np.bool_]  # whether it is the same on all ranks
+    starts: Floats
+    widths: Floats
+
+    def exact(self, sources: Ints, targets: Ints) -> Floats:
+        """Overlap on every rank for pairs of layouts; (pairs, ranks)."""
+        a, b = self.source[sources], self.target[targets]
+        end = np.minimum(
+            self.starts[a] + self.widths[a, None], self.starts[b] + self.widths[b, None]
+        )
+        overlap: Floats = np.maximum(end - np.maximum(self.starts[a], self.starts[b]), 0.0)
+        return overlap
+
+
+def _axis_overlap(source: Layouts, target: Layouts, axis: int, cut: int, shape: tuple[int, ...]):
+    pick = [
+        np.stack([x.degrees[:, cut:, axis], x.strides[:, cut:, axis]], axis=1)
+        for x in (source, target)
+    ]
+    rows = np.concatenate(pick).reshape(len(source) + len(target), -1)
+    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    codes = unique.reshape(len(unique), 2, -1)
+    starts = _blocks(codes, shape[cut:])
+    widths = 1.0 / codes[:, 0].prod(axis=1)
+    ends = starts + widths[:, None]
+    least = np.empty((len(codes), len(codes)))
+    most = np.empty_like(least)
+    for i in range(len(codes)):
+        overlap = np.minimum(ends[i], ends) - np.maximum(starts[i], starts)
+        least[i] = np.maximum(overlap.min(axis=1), 0.0)
+        most[i] = np.maximum(overlap.max(axis=1), 0.0)
+    return _AxisOverlap(
+        inverse[: len(source)],
+        inverse[len(source) :],
+        least,
+        most - least < _TINY,
+        starts,
+        widths,
+    )
+
+
+def _lacking(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...]) -> Floats:
+    """Part of the tensor that the worst-off child of level `cut` lacks; (sources, targets)."""
+    split = (source.degrees[:, cut:] > 1).any(axis=(0, 1)) | (target.degrees[:, cut:] > 1).any(
+        axis=(0, 1)
+    )
+    need = 1.0 / target.degrees[:, cut:].prod(axis=(1, 2))
+    held = np.ones((len(source), len(target)))
+    varying = np.zeros(held.shape, dtype=np.int64)
+    overlaps = [_axis_overlap(source, target, a, cut, shape) for a in np.flatnonzero(split)]
+    for overlap in overlaps:
+        pair = (overlap.source[:, None], overlap.target[None, :])
+        held *= overlap.least[pair]
+        varying += ~overlap.constant[pair]
+    # where two axes vary over the ranks, the worst rank need not be the worst in both
+    i, j = np.nonzero((varying > 1) & (held < need[None, :]))
+    chunk = max(1, 2_000_000 // max(1, int(np.prod(shape[cut:]))))
+    for start in range(0, len(i), chunk):
+        a, b = i[start : start + chunk], j[start : start + chunk]
+        product = np.ones(1)
+        for overlap in overlaps:
+            product = product * overlap.exact(a, b)
+        held[a, b] = product.min(axis=1)
+    lacking: Floats = np.maximum(need[None, :] - held, 0.0)
+    lacking[lacking < _TINY] = 0.0
+    return lacking
+
+
+def movement(source: Layouts, target: Layouts, network: Network) -> Movement:
+    """Count and time what moves between every source and every target layout.
+
+    Partial sums of the source are taken as reduced and scattered over the ranks that hold them
+    (that part is timed where the sums are made): what is still to gather is counted here.
+
+    Parameters
+    ----------
+    source
+        Layouts that the tensor is in.
+    target
+        Layouts that it must get; their partial members are replicas.
+    network
+        Links of the devices used.
+    """
+    shape = network.shape
+    levels = len(shape)
+    log_source = np.log2(source.degrees)[:, None]
+    log_target = np.log2(target.degrees)[None, :]
+    gathered = np.maximum(log_source - log_target, 0.0).sum(axis=3)
+    spread = np.maximum(log_target - log_source, 0.0).sum(axis=3)
+    # scattered partial sums that the target splits further need no gathering
+    log_partial = np.log2(source.partial)[:, None]
+    ungathered = np.maximum(log_partial - spread, 0.0)
+    steps = gathered + ungathered
+    volume = np.zeros((len(source), len(target), levels))
+    for level in range(levels):
+        need = 1.0 / target.degrees[:, level:].prod(axis=(1, 2))
+        volume[:, :, level] = _lacking(source, target, level, shape)
+        volume[:, :, level] += need[None, :] * (1.0 - np.exp2(-ungathered[:, :, level]))
+    # what enters a host comes to its devices in equal parts, over the links that it came by
+    inner = volume.copy()
+    for level in range(levels - 1):
+        above = volume[:, :, level + 1] / shape[level]
+        inner[:, :, level] = np.maximum(volume[:, :, level] - above, 0.0)
+    inner[inner < _TINY] = 0.0
+    moving = inner > 0.0
+    steps = np.where(moving, np.maximum(steps, 1.0), 0.0)
+    exchange = (gathered > 0) & (spread > 0)
+    bandwidth = np.where(exchange, network.core_bandwidth, network.child_bandwidth)
+    peers = np.maximum(np.exp2(steps) - 1.0, 1.0)
+    with np.errstate(invalid="ignore"):
+        bandwidth = np.minimum(bandwidth, network.peer_bandwidth * peers)
+    return Movement(
+        volume=inner,
+        seconds_per_byte=(inner / bandwidth).sum(axis=2),
+        latency=(steps * network.latency).sum(axis=2),
+    )

@@ -1,0 +1,135 @@
+"""The part of a cluster that a job uses, as arrays over levels that collectives compute with.
+
+Assumes that all groups of one kind communicate at the same time: a layer that is split over the
+GPUs of a host runs its collective in every host, and one that is replicated over hosts runs it for
+every GPU of a host at once. What a child can send is then shared fairly by the groups that have
+members below it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.cluster.cluster import Cluster
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """Links of the used part of a cluster, one entry a level, inside-out.
+
+    Attributes
+    ----------
+    shape
+        Children used per level.
+    latency
+        Time that one step of a collective adds. [s]
+    start_latency
+        Paid once by a collective that uses the level. [s]
+    ramp
+        How slowly the bandwidth is reached, see `costmodels.cluster.cluster`.
+    link_bandwidth
+        Achievable bandwidth of one link. [B/s]
+    child_bandwidth
+        What one child can send to its neighbours over all its links. [B/s]
+    peer_bandwidth
+        What one child can send to *one* other child; infinite behind a switch. [B/s]
+    core_bandwidth
+        What one child can send when all send to all: child_bandwidth over oversubscription. [B/s]
+    devices_below
+        Devices under one child.
+    in_network_latency, in_network_bandwidth
+        Latency of a step into a switch that reduces, infinite where there is none, and what a
+        child sends into it. [s], [B/s]
+    send_recv_latency, send_recv_bandwidth, send_recv_ramp
+        The same of point-to-point messages, bandwidth of one link. [s], [B/s]
+    links
+        Links of one child.
+    message_links
+        Links that one message can use.
+    inside_host
+        Whether the level lies inside a host.
+    """
+
+    shape: tuple[int, ...]
+    latency: Floats
+    start_latency: Floats
+    ramp: Floats
+    link_bandwidth: Floats
+    child_bandwidth: Floats
+    peer_bandwidth: Floats
+    core_bandwidth: Floats
+    devices_below: NDArray[np.int64]
+    in_network_latency: Floats
+    in_network_bandwidth: Floats
+    send_recv_latency: Floats
+    send_recv_bandwidth: Floats
+    send_recv_ramp: Floats
+    links: Floats
+    message_links: Floats
+    inside_host: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, cluster: Cluster, shape: tuple[int, ...]) -> Network:
+        """Build the network of a job that uses `shape` children per level of the cluster."""
+        levels = cluster.levels
+        assert len(shape) == len(levels), "a shape has one entry a level"
+        links = np.array([level.links for level in levels], dtype=float)
+        link_bandwidth = np.array([level.bandwidth for level in levels], dtype=float)
+        peer_links = np.array([_first(level.peer_links, math.inf) for level in levels])
+        wired = np.where([x.send_recv_bandwidth is None for x in levels], peer_links, math.inf)
+        below = np.cumprod([1, *shape[:-1]]).astype(np.int64)
+        return cls(
+            shape=tuple(shape),
+            latency=np.array([level.latency for level in levels], dtype=float),
+            start_latency=np.array([level.start_latency for level in levels], dtype=float),
+            ramp=np.array([level.ramp for level in levels], dtype=float),
+            link_bandwidth=link_bandwidth,
+            child_bandwidth=link_bandwidth * links,
+            peer_bandwidth=link_bandwidth * peer_links,
+            core_bandwidth=link_bandwidth * links / [level.oversubscription for level in levels],
+            devices_below=below,
+            in_network_latency=np.array([_first(x.in_network_latency, math.inf) for x in levels]),
+            in_network_bandwidth=links
+            * np.array([_first(x.in_network_bandwidth, 1.0) for x in levels]),
+            send_recv_latency=np.array(
+                [_first(x.send_recv_latency, x.start_latency + x.latency) for x in levels]
+            ),
+            # Another path belongs to the child as a whole: each of its links stands for a part.
+            send_recv_bandwidth=np.array(
+                [
+                    x.bandwidth
+                    if x.send_recv_bandwidth is None
+                    else x.send_recv_bandwidth / x.links
+                    for x in levels
+                ]
+            ),
+            send_recv_ramp=np.array(
+                [x.ramp if x.send_recv_latency is None else 0.0 for x in levels]
+            ),
+            links=links,
+            # One message uses the links of one device: all of them between devices, its share of
+            # them (but at least one) where several devices share the links of a child.
+            message_links=np.minimum(np.maximum(1.0, links / below), np.maximum(1.0, wired)),
+            inside_host=np.arange(len(levels)) <= cluster.host_index,
+        )
+
+    @property
+    def num_levels(self) -> int:
+        """Levels of the cluster, used or not."""
+        return len(self.shape)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the job uses."""
+        return math.prod(self.shape)
+
+
+def _first(override: float | None, default: float) -> float:
+    """Return the override where one is given."""
+    return default if override is None else override

@@ -1,0 +1,8 @@
+"""Time of a layer's local computation: measured tables, fitted surfaces and the roofline."""
+
+from __future__ import annotations
+
+from costmodels.compute.model import ComputeModel, Source
+from costmodels.compute.work import MatrixProduct, Work
+
+__all__ = ["ComputeModel", "MatrixProduct", "Source", "Work"]

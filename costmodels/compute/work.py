@@ -1,0 +1,261 @@
+"""The local work of one pass of one layer, for many candidate distributions at once.
+
+Every field that a distribution may change is a numpy array; the arrays broadcast against each
+other, so one `Work` describes hundreds of candidates and every derived quantity is one
+vectorised expression. What no distribution changes (kernel, stride, operation, direction) is a
+plain value.
+
+Two kinds of operation are told apart:
+
+- *dense* (`conv`, `linear`, `matmul`): a matrix product of m x n outputs contracted over k,
+  repeated `batch` times. A convolution is seen as the implicit matrix product that cuDNN runs
+  (Chetlur et al. 2014, "cuDNN: Efficient Primitives for Deep Learning", section 3).
+- *memory-bound* (all others): it costs the activations that it must read and write, by the
+  counts in `TRAFFIC`, and has no backward-weight pass of its own.
+
+Assumptions: activations are read and written once a pass except where `TRAFFIC` says more; the
+halo of a spatial split counts as input if the caller puts it into `in_extents`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+ELEMENT_SIZE: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+"""Size of one activation or weight. [B]"""
+
+DENSE_OPERATIONS: Final = frozenset({"conv", "linear", "matmul"})
+DENSE_DIRECTIONS: Final = ("forward", "backward_data", "backward_weight")
+MEMORY_DIRECTIONS: Final = ("forward", "backward")
+
+TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
+    # (operation, direction): passes over the input, passes over the output, further bytes per
+    # output element that do not scale with the precision (masks, argmax indices).
+    # Batch norm in training reads the input twice (statistics, then normalisation); its backward
+    # pass reads input and output gradient twice and writes the input gradient.
+    ("batch_norm", "forward"): (2, 1, 0),
+    ("batch_norm", "backward"): (3, 2, 0),
+    # A normalised row stays in cache between statistics and normalisation.
+    ("layer_norm", "forward"): (1, 1, 0),
+    ("layer_norm", "backward"): (3, 2, 0),
+    # Max pooling keeps an 8-byte index of the winner per output.
+    ("pool", "forward"): (1, 1, 8),
+    ("pool", "backward"): (1, 1, 8),
+    ("activation", "forward"): (1, 1, 0),
+    ("activation", "backward"): (1, 2, 0),
+    # `channels` of an addition is that of one operand; the backward pass accumulates the two
+    # gradients that meet where the residual branch forks.
+    ("add", "forward"): (2, 1, 0),
+    ("add", "backward"): (2, 1, 0),
+    # `channels` of a concatenation is that of all inputs together.
+    ("concat", "forward"): (1, 1, 0),
+    ("concat", "backward"): (1, 1, 0),
+    ("global_pool", "forward"): (1, 1, 0),
+    ("global_pool", "backward"): (1, 1, 0),
+    ("softmax", "forward"): (1, 1, 0),
+    ("softmax", "backward"): (1, 2, 0),
+    # Logarithm of the softmax, then one value per sample; the gradient is written in one pass.
+    ("loss", "forward"): (2, 1, 0),
+    ("loss", "backward"): (1, 1, 0),
+    ("dropout", "forward"): (1, 1, 1),
+    ("dropout", "backward"): (1, 1, 1),
+    # Rows of the table are gathered; the backward pass adds to them.
+    ("embedding", "forward"): (0, 2, 8),
+    ("embedding", "backward"): (0, 3, 8),
+    # Any plain copy, such as packing a halo or changing a layout.
+    ("copy", "forward"): (1, 1, 0),
+    ("copy", "backward"): (1, 1, 0),
+    # Weight updates: `samples` is the number of parameters. State is kept in fp32 whatever the
+    # precision: SGD with momentum reads 3 and writes 2 values, Adam reads 4 and writes 3.
+    ("sgd_update", "forward"): (0, 0, 20),
+    ("adam_update", "forward"): (0, 0, 28),
+}
+
+OPERATIONS: Final = DENSE_OPERATIONS | {operation for operation, _ in TRAFFIC}
+
+
+def _product(extents: tuple[FloatArray, ...]) -> FloatArray:
+    return reduce(np.multiply, extents, np.float64(1.0))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixProduct:
+    """Dims of the (implicit) matrix products of a dense operation, as arrays that broadcast."""
+
+    batch: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The local work of one pass of one layer.
+
+    Parameters
+    ----------
+    operation
+        One of `OPERATIONS`.
+    direction
+        `forward`, `backward_data` or `backward_weight` for dense operations; `forward` or
+        `backward` for memory-bound ones.
+    samples
+        Local samples. For `matmul` the number of independent products (samples times heads, or
+        experts).
+    channels
+        Local input channels. For `matmul` the contracted extent of the forward pass.
+    filters
+        Local output channels; those of the output also where it has as many as the input. For
+        `matmul` the columns of the forward result.
+    in_extents
+        Local spatial (or sequence) extents of the input, halo included where it is computed on.
+    out_extents
+        Local spatial (or sequence) extents of the output. For `matmul` the rows of both the
+        input and the result.
+    kernel
+        Kernel size per spatial dim; empty for anything but `conv` and `pool`.
+    stride
+        Stride per spatial dim. Defaults to 1 in each.
+    groups
+        Local number of groups of a convolution: `channels / groups` are contracted.
+    """
+
+    operation: str
+    direction: str
+    samples: FloatArray
+    channels: FloatArray
+    filters: FloatArray
+    in_extents: tuple[FloatArray, ...] = ()
+    out_extents: tuple[FloatArray, ...] = ()
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    groups: FloatArray | int = 1
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise InputError(
+                f"the operation of a work must be one of {', '.join(sorted(OPERATIONS))}, "
+                f"got {self.operation!r}; map the layer's kind onto one of them"
+            )
+        allowed = DENSE_DIRECTIONS if self.is_dense else MEMORY_DIRECTIONS
+        if self.direction not in allowed:
+            raise InputError(
+                f"the direction of a {self.operation} must be one of {', '.join(allowed)}, "
+                f"got {self.direction!r}; ask for one of them"
+            )
+        store = object.__setattr__
+        for name in ("samples", "channels", "filters"):
+            store(self, name, _as_extent(name, getattr(self, name)))
+        for name in ("in_extents", "out_extents"):
+            extents = tuple(_as_extent(name, extent) for extent in getattr(self, name))
+            store(self, name, extents)
+        if not self.stride:
+            store(self, "stride", (1,) * len(self.kernel))
+        if len(self.stride) != len(self.kernel):
+            raise InputError(
+                f"a work needs one stride per kernel dim, got {len(self.stride)} strides for "
+                f"{len(self.kernel)} dims; give both or neither"
+            )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the operation is a matrix product."""
+        return self.operation in DENSE_OPERATIONS
+
+    @property
+    def kernel_volume(self) -> int:
+        """Number of kernel taps."""
+        return math.prod(self.kernel)
+
+    @property
+    def stride_volume(self) -> int:
+        """Number of input positions per output position."""
+        return math.prod(self.stride)
+
+    @property
+    def inputs(self) -> FloatArray:
+        """Elements of the local input activation."""
+        return self.samples * self.channels * _product(self.in_extents)
+
+    @property
+    def outputs(self) -> FloatArray:
+        """Elements of the local output activation."""
+        return self.samples * self.filters * _product(self.out_extents)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Elements of the second operand: the local weights, or both-batched for `matmul`."""
+        weights = self.channels * self.filters * self.kernel_volume / self.groups
+        return weights * self.samples if self.operation == "matmul" else weights
+
+    def matrix_product(self) -> MatrixProduct:
+        """Dims of the implicit matrix product that this pass runs.
+
+        With P output and Q input positions, kernel volume R and stride volume S, for samples N,
+        channels C, filters F and groups G: forward is (N P) x (F/G) over (C R/G); backward-data
+        is (N Q) x (C/G) over (F R/(G S)); backward-weight is (F/G) x (C R/G) over (N P).
+        """
+        rows_out = _product(self.out_extents)
+        rows_in = _product(self.in_extents)
+        batch: FloatArray | int = self.groups
+        if self.operation == "matmul":
+            batch = self.samples * self.groups
+        else:
+            rows_out, rows_in = self.samples * rows_out, self.samples * rows_in
+        filters, channels = self.filters / self.groups, self.channels / self.groups
+        taps = self.kernel_volume
+        if self.direction == "forward":
+            m, n, k = rows_out, filters, channels * taps
+        elif self.direction == "backward_data":
+            m, n, k = rows_in, channels, filters * (taps / self.stride_volume)
+        else:
+            m, n, k = filters, channels * taps, rows_out
+        return MatrixProduct(batch=np.asarray(batch, dtype=np.float64), m=m, n=n, k=k)
+
+    @property
+    def flops(self) -> FloatArray:
+        """Floating-point operations, a multiply-add counting as two; 0 for memory-bound kinds."""
+        if not self.is_dense:
+            return np.zeros_like(self.inputs + self.outputs)
+        product = self.matrix_product()
+        return 2.0 * product.batch * product.m * product.n * product.k
+
+    def bytes_moved(self, precision: str) -> FloatArray:
+        """Bytes that the pass must at least read and write. [B]
+
+        Parameters
+        ----------
+        precision
+            Key of `ELEMENT_SIZE`.
+        """
+        size = ELEMENT_SIZE[precision]
+        if self.is_dense:
+            return size * (self.inputs + self.outputs + self.weights)
+        reads, writes, extra = TRAFFIC[(self.operation, self.direction)]
+        return (
+            size * (reads * self.inputs + writes * self.outputs) + extra * self.outputs
+        )
+
+
+def _as_extent(name: str, value: ArrayLike) -> FloatArray:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > 1:
+        raise InputError(
+            f"{name} of a work must have at most one dim, that of the candidates, got "
+            f"{array.ndim}; flatten it"
+        )
+    if not (array >= 0).all():
+        raise InputError(
+            f"{name} of a work must be at least 0, got {array.min()}; give the local extents"
+        )
+    return array

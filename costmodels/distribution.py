@@ -1,0 +1,236 @@
+"""How one layer is split over the devices, and every way that is sensible.
+
+A distribution gives each dim of a layer a degree at each level of the cluster. Ranks are numbered
+from the inside out; within a level the dims take their digits of the rank in the canonical order
+of `costmodels.graph.DIMS`, the most significant first, and what no dim uses is least significant:
+there the layer is replicated. Blocks of a dim are contiguous, and outer levels choose the larger
+blocks, so that devices of one host hold neighbouring blocks.
+
+Division may be uneven: block i of n positions split d ways starts at floor(i n / d), and the
+largest block, ceil(n / d), is what costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.errors import InputError
+from costmodels.graph import DIMS, Layer
+
+REPLICATED = "replicated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """The split of one layer.
+
+    Parameters
+    ----------
+    degrees
+        For each split dim, how many ways at each level, from the inside out. Dims that are not
+        split are left out. [ways]
+    shape
+        Members of each level, from the inside out. [items]
+    """
+
+    degrees: Mapping[str, tuple[int, ...]]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for level, size in enumerate(self.shape):
+            used = math.prod(d[level] for d in self.degrees.values())
+            if size % used:
+                raise InputError(
+                    f"a distribution must divide level {level} of {size} members but uses "
+                    f"{used} ({self}); choose degrees whose product divides {size}"
+                )
+
+    def degree(self, dim: str) -> int:
+        """How many ways `dim` is split over all levels. [ways]"""
+        return math.prod(self.degrees.get(dim, (1,)))
+
+    @property
+    def replication(self) -> int:
+        """How many devices do the same work. [ways]"""
+        return math.prod(self.shape) // math.prod(self.degree(d) for d in self.degrees)
+
+    def __str__(self) -> str:
+        """Such as 'sample 64 x height 4', with the levels where they matter: 'sample 2.8'."""
+        parts = [
+            f"{dim} {math.prod(degrees)}"
+            for dim in DIMS
+            if math.prod(degrees := self.degrees.get(dim, (1,))) > 1
+        ]
+        if self.replication > 1:
+            parts.append(f"{REPLICATED} {self.replication}")
+        return " x ".join(parts) if parts else "one device"
+
+    def describe(self, level_names: Sequence[str]) -> str:
+        """Such as 'host: height 4 | network: sample 64'."""
+        rows = []
+        for level, name in enumerate(level_names):
+            split = [f"{d} {self.degrees[d][level]}" for d in DIMS if d in self.degrees]
+            split = [s for s in split if not s.endswith(" 1")]
+            used = math.prod(d[level] for d in self.degrees.values())
+            if self.shape[level] // used > 1:
+                split.append(f"{REPLICATED} {self.shape[level] // used}")
+            if split:
+                rows.append(f"{name}: {' x '.join(split)}")
+        return " | ".join(rows) if rows else "one device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidates:
+    """Many distributions of one layer as arrays.
+
+    Parameters
+    ----------
+    dims
+        The dims that may be split, in canonical order.
+    degrees
+        Ways of each candidate, level (inside out) and dim; shape (candidates, levels, dims).
+    shape
+        Members of each level. [items]
+    """
+
+    dims: tuple[str, ...]
+    degrees: NDArray[np.int64]
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.degrees)
+
+    def level_degrees(self, dim: str) -> NDArray[np.int64]:
+        """Ways of one dim at each level, ones when it is not split; (candidates, levels)."""
+        if dim not in self.dims:
+            return np.ones(self.degrees.shape[:2], dtype=np.int64)
+        return self.degrees[:, :, self.dims.index(dim)]
+
+    def degree(self, dim: str) -> NDArray[np.int64]:
+        """Ways of one dim over all levels; (candidates,)."""
+        return self.level_degrees(dim).prod(axis=1)
+
+    def group(self, dims: Iterable[str]) -> NDArray[np.int64]:
+        """Members at each level of the groups of ranks that split `dims`; (candidates, levels)."""
+        chosen = [i for i, dim in enumerate(self.dims) if dim in set(dims)]
+        return self.degrees[:, :, chosen].prod(axis=2)
+
+    @property
+    def replication(self) -> NDArray[np.int64]:
+        """Members at each level that do the same work; (candidates, levels)."""
+        return np.asarray(self.shape) // self.degrees.prod(axis=2)
+
+    def local(self, dim: str, extent: int) -> NDArray[np.int64]:
+        """Positions of the largest block of a dim of that extent; (candidates,). [items]"""
+        return -(-extent // self.degree(dim))
+
+    def distribution(self, index: int) -> Distribution:
+        row = self.degrees[index]
+        split = {
+            dim: tuple(int(v) for v in row[:, i])
+            for i, dim in enumerate(self.dims)
+            if row[:, i].prod() > 1
+        }
+        return Distribution(degrees=split, shape=self.shape)
+
+    def take(self, indices: NDArray[np.int64]) -> Candidates:
+        return Candidates(dims=self.dims, degrees=self.degrees[indices], shape=self.shape)
+
+    def find(self, distribution: Distribution) -> int | None:
+        """Index of a distribution, None when it is not among the candidates."""
+        wanted = np.ones(self.degrees.shape[1:], dtype=np.int64)
+        for dim, degrees in distribution.degrees.items():
+            if dim not in self.dims:
+                return None
+            wanted[:, self.dims.index(dim)] = degrees
+        hits = np.flatnonzero((self.degrees == wanted).all(axis=(1, 2)))
+        return int(hits[0]) if len(hits) else None
+
+
+@lru_cache(maxsize=256)
+def factorisations(size: int, count: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """All ways to write `size` as an ordered product of `count` factors, at most `most` above 1."""
+    if count == 0:
+        return ((),) if size == 1 else ()
+    rows = []
+    for factor in range(1, size + 1):
+        if size % factor or (factor > 1 and most == 0):
+            continue
+        for rest in factorisations(size // factor, count - 1, most - (factor > 1)):
+            rows.append((factor, *rest))
+    return tuple(rows)
+
+
+@lru_cache(maxsize=256)
+def _level_rows(size: int, num_dims: int, most: int) -> NDArray[np.int64]:
+    """Splits of one level over dims, the last factor being replication, which is dropped."""
+    rows = np.array(factorisations(size, num_dims + 1, most), dtype=np.int64)
+    return rows.reshape(-1, num_dims + 1)[:, :num_dims]
+
+
+def within_host(level: int, host_level: int) -> bool:
+    return level <= host_level
+
+
+def enumerate_candidates(
+    layer: Layer, shape: Sequence[int], host_level: int, *, full: bool = False
+) -> Candidates:
+    """Every sensible distribution of a layer.
+
+    Within a host a level may be split over any dims, replication included. Across hosts, where
+    links are slow and shared, a level may be split over sample and at most one other dim (or
+    replication); `full` lifts that restriction. A dim is never split into more blocks than it has
+    positions (the limits of Kahira et al., Table III).
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    shape
+        Members of each level, from the inside out. [items]
+    host_level
+        Index of the level that makes up one host.
+    full
+        Whether levels across hosts may be split over any number of dims.
+    """
+    dims = tuple(d for d in DIMS if d in layer.splittable and layer.dims[d] > 1)
+    count = len(dims)
+    total = np.ones((1, 0, count), dtype=np.int64)
+    extents = np.array([layer.dims[d] for d in dims], dtype=np.int64)
+    for level, size in enumerate(shape):
+        rows = _level_rows(size, count, count + 1)
+        if not (full or within_host(level, host_level)):
+            others = [i for i, d in enumerate(dims) if d != "sample"]
+            used = (rows[:, others] > 1).sum(axis=1) + (rows.prod(axis=1) < size)
+            rows = rows[used <= 1]
+        grown = np.concatenate(
+            [
+                np.repeat(total, len(rows), axis=0),
+                np.tile(rows, (len(total), 1))[:, None, :],
+            ],
+            axis=1,
+        )
+        total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
+    return Candidates(dims=dims, degrees=total, shape=tuple(shape))
+
+
+def limit_reason(layer: Layer, distribution: Distribution) -> str | None:
+    """Why a layer cannot be split that way, or None when it can (Kahira et al., Table III)."""
+    for dim, degrees in distribution.degrees.items():
+        ways = math.prod(degrees)
+        if ways == 1:
+            continue
+        if dim not in layer.splittable:
+            return f"layer '{layer.name}' ({layer.kind}) cannot be split by {dim}"
+        if ways > layer.dims[dim]:
+            return (
+                f"layer '{layer.name}' has {layer.dims[dim]} {dim} positions, fewer than the "
+                f"{ways} ways asked for"
+            )
+    return None

@@ -1,0 +1,35 @@
+"""Networks as graphs of layers, each an iteration space."""
+
+from costmodels.graph.layer import (
+    DIMS,
+    SPATIAL_DIMS,
+    Axis,
+    Layer,
+    Statistics,
+    Tensor,
+    Window,
+)
+from costmodels.graph.network import (
+    Edge,
+    Graph,
+    LayerSpec,
+    Network,
+    build_graph,
+    closest,
+)
+
+__all__ = [
+    "DIMS",
+    "SPATIAL_DIMS",
+    "Axis",
+    "Edge",
+    "Graph",
+    "Layer",
+    "LayerSpec",
+    "Network",
+    "Statistics",
+    "Tensor",
+    "Window",
+    "build_graph",
+    "closest",
+]

@@ -1,0 +1,212 @@
+"""A layer as an iteration space, from which every parallel strategy follows by rule.
+
+A layer iterates over named *dims* (sample, channel, filter, height, ...). Each tensor it touches
+(inputs, weight, output) has *axes*, and each axis is indexed by one dim of the layer or by none.
+Splitting a dim then says everything:
+
+* a dim that the output does not have is reduced over: its split leaves partial sums;
+* a dim that an input does not have replicates that input (and leaves partial input gradients);
+* a dim that the weight does not have replicates the weight (and its gradient is all-reduced);
+* a dim with a window wider than one position needs a halo.
+
+Assumes dense tensors and blocked (contiguous) division of every dim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from costmodels.errors import InputError
+
+SPATIAL_DIMS = ("depth", "height", "width")
+# Canonical order: the most significant digit of a rank within a level comes first, so that going
+# from a split of few dims to one of more keeps as much data as possible where it already lies.
+DIMS = ("sample", "sequence", "head", "filter", "channel", "depth", "height", "width")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One axis of a tensor.
+
+    Parameters
+    ----------
+    name
+        Axis name; producer and consumer of a tensor use the same names.
+    extent
+        Number of positions. [items]
+    dim
+        The dim of the layer that indexes this axis, or None when the layer needs the whole axis.
+    """
+
+    name: str
+    extent: int
+    dim: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """The axes of an activation as one layer sees it."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements. [items]"""
+        return math.prod(axis.extent for axis in self.axes)
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """The dims of the layer that index this tensor."""
+        return frozenset(axis.dim for axis in self.axes if axis.dim is not None)
+
+    def extent(self, name: str) -> int:
+        """Extent of the axis called `name`, 1 when there is none. [items]"""
+        return next((axis.extent for axis in self.axes if axis.name == name), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The stencil of one spatial dim: output o reads inputs o*stride - padding + k*dilation."""
+
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Number of input positions from the first to the last one read. [items]"""
+        return (self.kernel - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Numbers that must be summed over the ranks that split some dims before a layer can go on.
+
+    Batch norm with synchronised statistics sums over sample and space for each channel; layer
+    norm and the softmax loss sum over hidden or class for each position.
+
+    Parameters
+    ----------
+    over
+        Dims summed over: a split of one of them makes the all-reduce necessary.
+    per
+        Dims the numbers are kept for.
+    count
+        Numbers for each position of `per`. [items]
+    """
+
+    over: tuple[str, ...]
+    per: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One operation of a network.
+
+    Parameters
+    ----------
+    name, kind
+        Unique name, and what the operation is ("conv", "linear", "batch_norm", ...).
+    dims
+        Iteration space: dim name to extent, in output positions for spatial dims. [items]
+    inputs, output
+        The activations read and written.
+    weight_dims
+        Dims that index the weight.
+    parameters
+        Number of trainable numbers, biases included. [items]
+    windows
+        Stencil of each spatial dim that has one.
+    groups
+        Number of independent channel groups of a convolution.
+    transposed
+        Whether the windows spread an input position over outputs, instead of gathering inputs.
+    statistics
+        What must be summed across ranks within the layer, if anything.
+    keeps_inputs, keeps_output
+        Whether backward reads them again, so that they stay in memory until then.
+    in_place
+        Whether the output may overwrite the input.
+    saved_bytes
+        Further bytes kept for backward (dropout masks, pooling indices), split as the output. [B]
+    splittable
+        Dims that may be split at all.
+    shares_weight_with
+        Name of the layer whose weight this one uses; its parameters are then counted there.
+    """
+
+    name: str
+    kind: str
+    dims: Mapping[str, int]
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    weight_dims: frozenset[str] = frozenset()
+    parameters: int = 0
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    groups: int = 1
+    transposed: bool = False
+    statistics: Statistics | None = None
+    keeps_inputs: bool = False
+    keeps_output: bool = False
+    in_place: bool = False
+    saved_bytes: int = 0
+    splittable: frozenset[str] = frozenset()
+    shares_weight_with: str | None = None
+
+    def __post_init__(self) -> None:
+        for dim, extent in self.dims.items():
+            if extent < 1:
+                raise InputError(
+                    f"layer '{self.name}': dim {dim} must have at least 1 position but has "
+                    f"{extent}; check the input size and the kernel, stride and padding before it"
+                )
+
+    @property
+    def reduced_dims(self) -> frozenset[str]:
+        """Dims summed over by the forward pass: a split leaves partial outputs."""
+        return frozenset(self.dims) - self.output.dims
+
+    def absent_dims(self, slot: int) -> frozenset[str]:
+        """Dims that input `slot` lacks: a split replicates it and leaves partial gradients."""
+        return frozenset(self.dims) - self.inputs[slot].dims
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one forward pass; 0 for layers without matrix arithmetic. [items]"""
+        if self.kind not in MATRIX_KINDS:
+            return 0
+        if self.kind == "attention":
+            # scores and weighted values: two products over every pair of positions
+            hidden = self.output.extent("hidden")
+            return 2 * self.dims["sample"] * self.dims["sequence"] ** 2 * hidden
+        kernel = math.prod(window.kernel for window in self.windows.values())
+        return math.prod(self.dims.values()) // self.groups * kernel
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for layers that cost the same under every distribution: all but the name."""
+        return (
+            self.kind,
+            tuple(self.dims.items()),
+            self.inputs,
+            self.output,
+            self.weight_dims,
+            self.parameters,
+            tuple(self.windows.items()),
+            self.groups,
+            self.transposed,
+            self.statistics,
+            self.keeps_inputs,
+            self.keeps_output,
+            self.in_place,
+            self.saved_bytes,
+            self.splittable,
+            self.shares_weight_with is None,
+        )
+
+
+MATRIX_KINDS = frozenset({"conv", "linear", "attention"})

@@ -1,0 +1,238 @@
+"""Networks: a description that files hold, and the graph of layers that is made of it.
+
+A `Network` is data: an input shape and a list of layers with their options. Given a batch size it
+becomes a `Graph` of iteration spaces.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+
+from costmodels.errors import InputError
+from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
+from costmodels.graph.layer import Layer, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """One layer of a network description: kind, the layers it reads, options of the kind."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network without a batch size.
+
+    Parameters
+    ----------
+    name
+        Name of the network.
+    input_shape
+        Axes of one sample: channel and up to three of depth, height, width; or sequence. [items]
+    layers
+        The layers, each after those it reads or in any order.
+    source
+        Where the architecture is published.
+    notes
+        What a reader must know, such as inferred figures.
+    """
+
+    name: str
+    input_shape: Mapping[str, int]
+    layers: tuple[LayerSpec, ...]
+    source: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """The output of layer `source` read as input number `slot` of layer `target`."""
+
+    source: str
+    target: str
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Layers in topological order and the activations that flow between them."""
+
+    name: str
+    layers: Mapping[str, Layer]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def producers(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges into each layer, by slot."""
+        into: dict[str, list[Edge]] = {name: [] for name in self.layers}
+        for edge in self.edges:
+            into[edge.target].append(edge)
+        return {name: tuple(edges) for name, edges in into.items()}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges out of each layer."""
+        out: dict[str, list[Edge]] = {name: [] for name in self.layers}
+        for edge in self.edges:
+            out[edge.source].append(edge)
+        return {name: tuple(edges) for name, edges in out.items()}
+
+    @cached_property
+    def compute_layers(self) -> tuple[Layer, ...]:
+        """All layers but the inputs, in topological order."""
+        return tuple(layer for layer in self.layers.values() if layer.kind != "input")
+
+    def needs_input_gradient(self, edge: Edge) -> bool:
+        """Whether backward sends a gradient along the edge: not into the data."""
+        return self.layers[edge.source].kind != "input"
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers, shared weights counted once. [items]"""
+        return sum(
+            layer.parameters for layer in self.layers.values() if not layer.shares_weight_with
+        )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one forward pass of the whole batch. [items]"""
+        return sum(layer.macs for layer in self.layers.values())
+
+
+# what one sample may be made of
+INPUT_AXES = ("channel", "depth", "height", "width", "sequence", "hidden")
+
+
+def closest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """A hint for an unknown name: the nearest known one first."""
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    rest = [k for k in known if k not in match]
+    return ", ".join([*match, *rest])
+
+
+def _ordered(network: Network) -> list[LayerSpec]:
+    """Layers after all they read, else in the order given."""
+    names = [spec.name for spec in network.layers]
+    if not names:
+        raise InputError(f"network '{network.name}': it must have layers but has none; add one")
+    if len(set(names)) != len(names) or "input" in names:
+        twice = sorted({n for n in names if names.count(n) > 1} | ({"input"} & set(names)))
+        raise InputError(
+            f"network '{network.name}': layer names must be unique and not 'input' but "
+            f"'{twice[0]}' is taken; rename the layer"
+        )
+    order = nx.DiGraph()
+    order.add_nodes_from(names)
+    for spec in network.layers:
+        if not spec.inputs:
+            raise InputError(
+                f"network '{network.name}': layer '{spec.name}' must read at least one layer; "
+                "give inputs = ['input'] for the first"
+            )
+        for source in spec.inputs:
+            if source not in order and source != "input":
+                raise InputError(
+                    f"network '{network.name}': layer '{spec.name}' reads '{source}', which is no "
+                    f"layer; name one of {closest(source, ['input', *names])}"
+                )
+            if source != "input":
+                order.add_edge(source, spec.name)
+    try:
+        # the order given is kept wherever it is possible
+        index = {name: i for i, name in enumerate(names)}
+        ordered = list(nx.lexicographical_topological_sort(order, key=index.__getitem__))
+    except nx.NetworkXUnfeasible:
+        cycle = " -> ".join(source for source, _ in nx.find_cycle(order))
+        raise InputError(
+            f"network '{network.name}': layers must not form a cycle but {cycle} does; remove "
+            "the edge that goes back"
+        ) from None
+    specs = {spec.name: spec for spec in network.layers}
+    return [specs[name] for name in ordered]
+
+
+def build_graph(network: Network, batch: int) -> Graph:
+    """The graph of a network for a global batch.
+
+    Parameters
+    ----------
+    network
+        The description.
+    batch
+        Samples in the global batch. [items]
+
+    Raises
+    ------
+    InputError
+        When names clash, a layer is missing, layers form a cycle, or a shape does not fit.
+    """
+    if batch < 1:
+        raise InputError(f"the global batch must be at least 1 sample but is {batch}; raise it")
+    for axis in network.input_shape:
+        if axis not in INPUT_AXES:
+            raise InputError(
+                f"network '{network.name}': the input has the unknown axis '{axis}'; use one of "
+                f"{closest(axis, INPUT_AXES)}"
+            )
+    layers: dict[str, Layer] = {"input": data("input", {"sample": batch, **network.input_shape})}
+    edges: list[Edge] = []
+    for spec in _ordered(network):
+        if spec.kind not in KINDS:
+            raise InputError(
+                f"network '{network.name}': layer '{spec.name}' has the unknown kind "
+                f"'{spec.kind}'; use one of {closest(spec.kind, list(KINDS))}"
+            )
+        tensors = [layers[source].output for source in spec.inputs]
+        layer = _make(network.name, spec, tensors)
+        # attention reads its one input twice: queries, and keys with values
+        sources = spec.inputs if len(layer.inputs) == len(spec.inputs) else spec.inputs * 2
+        edges += [Edge(source=s, target=spec.name, slot=i) for i, s in enumerate(sources)]
+        layers[spec.name] = layer
+    _check_shared_weights(network.name, layers)
+    return Graph(name=network.name, layers=layers, edges=tuple(edges))
+
+
+def _check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
+    for layer in layers.values():
+        owner = layer.shares_weight_with
+        if owner is None:
+            continue
+        if owner not in layers:
+            raise InputError(
+                f"network '{network}': layer '{layer.name}' shares the weight of '{owner}', which "
+                f"is no layer; name one of {closest(owner, list(layers))}"
+            )
+        if layers[owner].parameters != layer.parameters:
+            raise InputError(
+                f"network '{network}': layers that share a weight must have equally many "
+                f"parameters but '{layer.name}' has {layer.parameters} and '{owner}' "
+                f"{layers[owner].parameters}; correct their extents or the bias"
+            )
+
+
+def _make(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:
+    expected = NUM_INPUTS.get(spec.kind, 1)
+    if expected is not None and len(tensors) != expected:
+        raise InputError(
+            f"network '{network}': layer '{spec.name}' of kind '{spec.kind}' must read {expected} "
+            f"tensor(s) but reads {len(tensors)}; correct its inputs"
+        )
+    try:
+        return KINDS[spec.kind](spec.name, tensors, **spec.options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"network '{network}': layer '{spec.name}' of kind '{spec.kind}' cannot be made of "
+            f"{len(tensors)} input(s) and options {dict(spec.options)}: {error}; correct them"
+        ) from error

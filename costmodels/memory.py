@@ -1,0 +1,215 @@
+"""Memory of one device during a step.
+
+`liveness` walks through the step and counts what is allocated: an activation lives from the
+layer that makes it until the last pass that reads it, in-place layers take over their input, and
+the gradient of an activation lives from its reader's backward pass to its maker's. `paradl` is the
+conservative closed form of Kahira et al. (equation 7 and its likes): twice the inputs, outputs and
+weights of every layer, nothing shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.graph import Graph
+
+HOLDERS = (
+    "weights",
+    "weight gradients",
+    "optimizer state",
+    "activations",
+    "activation gradients",
+    "workspace",
+    "communication buffers",
+    "reserved",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMemory:
+    """Local sizes of one layer under its distribution. [B]
+
+    Parameters
+    ----------
+    weights, gradients, state
+        Weights, their gradients, optimizer state.
+    output
+        The output.
+    inputs
+        Each input in the layout that the layer reads.
+    copied
+        For each input, whether that is another copy than the producer's output.
+    saved
+        What else is kept for backward.
+    workspace
+        Scratch space while the layer runs.
+    buffer
+        Halo and reduction buffers while the layer runs.
+    """
+
+    weights: float
+    gradients: float
+    state: float
+    output: float
+    inputs: tuple[float, ...]
+    copied: tuple[bool, ...]
+    saved: float
+    workspace: float
+    buffer: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """The most memory that a device holds at once.
+
+    Parameters
+    ----------
+    total
+        All of it, what the framework reserves included. [B]
+    holders
+        By what holds it, keys as in `HOLDERS`. [B]
+    moment
+        The pass and layer at which it is reached.
+    """
+
+    total: float
+    holders: Mapping[str, float]
+    moment: str
+
+
+def keeps_tensor(graph: Graph, name: str) -> bool:
+    """Whether the output of a layer stays in memory until the backward pass."""
+    return graph.layers[name].keeps_output or any(
+        graph.layers[edge.target].keeps_inputs for edge in graph.consumers[name]
+    )
+
+
+class _Ledger:
+    """What is allocated now, and what was when it was most."""
+
+    def __init__(self, fixed: dict[str, float]) -> None:
+        self.now = {**dict.fromkeys(HOLDERS, 0.0), **fixed}
+        self.total = sum(self.now.values())
+        self.peak, self.peak_total, self.moment = dict(self.now), self.total, "start"
+        self.live: dict[tuple[str, str, int], tuple[str, float]] = {}
+
+    def allocate(self, key: tuple[str, str, int], holder: str, size: float) -> None:
+        if key not in self.live:
+            self.live[key] = (holder, size)
+            self.now[holder] += size
+            self.total += size
+
+    def free(self, key: tuple[str, str, int]) -> None:
+        if key in self.live:
+            holder, size = self.live.pop(key)
+            self.now[holder] -= size
+            self.total -= size
+
+    def run(self, moment: str, memory: LayerMemory) -> None:
+        """A kernel runs with its scratch space; take note if there never was as much."""
+        total = self.total + memory.workspace + memory.buffer
+        if total > self.peak_total:
+            self.peak_total, self.moment = total, moment
+            self.peak = dict(self.now)
+            self.peak["workspace"] += memory.workspace
+            self.peak["communication buffers"] += memory.buffer
+
+
+def liveness(
+    graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float, bucket_bytes: float
+) -> PeakMemory:
+    """Peak memory of a step by following every allocation.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    sizes
+        Local sizes of every layer but the inputs.
+    reserved
+        Memory that the device and the framework take. [B]
+    bucket_bytes
+        Size of the gradient buckets, two of which are in flight. [B]
+    """
+    gradients = sum(m.gradients for m in sizes.values())
+    ledger = _Ledger(
+        {
+            "weights": sum(m.weights for m in sizes.values()),
+            "weight gradients": gradients,
+            "optimizer state": sum(m.state for m in sizes.values()),
+            "communication buffers": min(2.0 * bucket_bytes, gradients),
+            "reserved": reserved,
+        }
+    )
+    readers = {
+        name: sum(1 for _ in edges) for name, edges in graph.consumers.items()
+    }
+    # reads left of each output's own copy, in the forward pass
+    left = dict(readers)
+    order = [layer.name for layer in graph.compute_layers]
+    own = {
+        name: any(
+            not sizes[e.target].copied[e.slot] and graph.layers[e.target].keeps_inputs
+            for e in graph.consumers[name]
+        )
+        or graph.layers[name].keeps_output
+        for name in graph.layers
+    }
+    for name in order:
+        memory, layer = sizes[name], graph.layers[name]
+        for edge in graph.producers[name]:
+            if graph.layers[edge.source].kind == "input":
+                ledger.allocate(("data", edge.source, 0), "activations", memory.inputs[edge.slot])
+            elif memory.copied[edge.slot]:
+                ledger.allocate(("copy", name, edge.slot), "activations", memory.inputs[edge.slot])
+        first = graph.producers[name][0].source
+        takes_over = (
+            layer.in_place
+            and not own[first]
+            and left[first] == 1
+            and not memory.copied[0]
+            and ("out", first, 0) in ledger.live
+        )
+        if takes_over:
+            ledger.free(("out", first, 0))
+        ledger.allocate(("out", name, 0), "activations", memory.output)
+        ledger.allocate(("saved", name, 0), "activations", memory.saved)
+        ledger.run(f"forward of {name}", memory)
+        for edge in graph.producers[name]:
+            left[edge.source] -= 1
+            if left[edge.source] == 0 and not own[edge.source]:
+                ledger.free(("out", edge.source, 0))
+            if not layer.keeps_inputs:
+                ledger.free(("copy", name, edge.slot))
+        if not readers[name] and not layer.keeps_output:
+            ledger.free(("out", name, 0))
+    for name in reversed(order):
+        memory = sizes[name]
+        if not readers[name]:
+            ledger.allocate(("grad", name, 0), "activation gradients", memory.output)
+        for edge in graph.producers[name]:
+            if graph.needs_input_gradient(edge):
+                size = max(memory.inputs[edge.slot], sizes[edge.source].output)
+                ledger.allocate(("grad", edge.source, 0), "activation gradients", size)
+        ledger.run(f"backward of {name}", memory)
+        for slot in range(len(memory.inputs)):
+            ledger.free(("copy", name, slot))
+        for kind in ("grad", "out", "saved"):
+            ledger.free((kind, name, 0))
+    return PeakMemory(total=ledger.peak_total, holders=ledger.peak, moment=ledger.moment)
+
+
+def paradl(graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float) -> PeakMemory:
+    """Memory by the closed form of Kahira et al.: 2 (x + y + w) summed over layers."""
+    weights = sum(m.weights for m in sizes.values())
+    activations = sum(m.output + sum(m.inputs) for m in sizes.values())
+    holders = {
+        **dict.fromkeys(HOLDERS, 0.0),
+        "weights": weights,
+        "weight gradients": sum(m.gradients for m in sizes.values()),
+        "activations": activations,
+        "activation gradients": activations,
+        "reserved": reserved,
+    }
+    return PeakMemory(total=sum(holders.values()), holders=holders, moment="all layers at once")

@@ -1,0 +1,90 @@
+"""How a network is trained, as far as it costs time or memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodels.errors import InputError
+
+# Bytes of one number: activations and their gradients; the weights that the optimizer updates; a
+# low-precision copy of them that matrix arithmetic reads; weight gradients. Mixed precision is
+# that of PyTorch's autocast: weights and their gradients stay in single precision.
+_SIZES = {
+    "fp32": (4, 4, 0, 4),
+    "tf32": (4, 4, 0, 4),
+    "fp16": (2, 4, 2, 4),
+    "bf16": (2, 4, 2, 4),
+}
+# Single-precision numbers that an optimizer keeps for each weight.
+_STATE = {"sgd": 1, "adam": 2}
+ALL_REDUCE_ALGORITHMS = ("auto", "ring", "halving-doubling", "tree", "hierarchical")
+MEMORY_MODELS = ("liveness", "paradl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Options of a training step.
+
+    Parameters
+    ----------
+    precision
+        "fp32", "tf32", "fp16" or "bf16"; the last two keep weights in single precision.
+    optimizer
+        "sgd" (with momentum) or "adam".
+    halo_overlap
+        Whether halos are exchanged while the interior is computed.
+    gradient_overlap
+        Whether gradients are all-reduced while the backward pass goes on.
+    all_reduce
+        Algorithm of gradient all-reduces; "auto" takes the cheapest for each size and group.
+    bucket_bytes
+        Gradients are all-reduced together in buckets of about that size. [B]
+    memory_model
+        "liveness" follows what is allocated when; "paradl" is the conservative closed form of
+        Kahira et al.
+    """
+
+    precision: str = "fp32"
+    optimizer: str = "sgd"
+    halo_overlap: bool = True
+    gradient_overlap: bool = True
+    all_reduce: str = "auto"
+    bucket_bytes: float = 25 * 2**20
+    memory_model: str = "liveness"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("precision", self.precision, tuple(_SIZES)),
+            ("optimizer", self.optimizer, tuple(_STATE)),
+            ("all-reduce algorithm", self.all_reduce, ALL_REDUCE_ALGORITHMS),
+            ("memory model", self.memory_model, MEMORY_MODELS),
+        ):
+            if value not in known:
+                raise InputError(
+                    f"the {name} must be one of {', '.join(known)} but is '{value}'; choose one"
+                )
+        if not self.bucket_bytes > 0:
+            raise InputError(
+                f"gradient buckets must be larger than 0 bytes but are {self.bucket_bytes:g}; "
+                "PyTorch uses 25 MiB"
+            )
+
+    @property
+    def activation_size(self) -> int:
+        """Size of one activation. [B]"""
+        return _SIZES[self.precision][0]
+
+    @property
+    def weight_size(self) -> int:
+        """Size of one weight with its low-precision copy. [B]"""
+        return _SIZES[self.precision][1] + _SIZES[self.precision][2]
+
+    @property
+    def gradient_size(self) -> int:
+        """Size of one weight gradient. [B]"""
+        return _SIZES[self.precision][3]
+
+    @property
+    def state_size(self) -> int:
+        """Size of the optimizer's state for one weight. [B]"""
+        return 4 * _STATE[self.optimizer]

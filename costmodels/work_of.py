@@ -1,0 +1,141 @@
+"""The local work of a layer under many distributions, as the compute models take it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.compute import Work
+from costmodels.distribution import Candidates
+from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
+
+Floats = NDArray[np.float64]
+
+# Kinds whose time is that of another operation of the compute models.
+_OPERATION = {"scale": "add", "upsample": "copy"}
+
+
+def local_size(tensor: Tensor, candidates: Candidates) -> Floats:
+    """Elements of the largest local block of a tensor; (candidates,). [items]"""
+    size = np.ones(len(candidates))
+    for axis in tensor.axes:
+        size = size * (candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent)
+    return size
+
+
+def local_parameters(layer: Layer, candidates: Candidates) -> Floats:
+    """Trainable numbers of the largest local part of the weight; (candidates,). [items]
+
+    A bias is split with the filters only, but is counted with the weight: it is small.
+    """
+    part = np.full(len(candidates), float(layer.parameters))
+    for dim in layer.weight_dims & set(candidates.dims):
+        part = part * candidates.local(dim, layer.dims[dim]) / layer.dims[dim]
+    return part
+
+
+def _extents(tensor: Tensor, candidates: Candidates) -> tuple[Floats, ...]:
+    rows = []
+    for axis in tensor.axes:
+        if axis.name in SPATIAL_DIMS or axis.name == "sequence":
+            extent = candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
+            rows.append(np.asarray(extent, dtype=float))
+    return tuple(rows)
+
+
+def _features(tensor: Tensor, candidates: Candidates) -> Floats:
+    for axis in tensor.axes:
+        if axis.name in ("channel", "hidden"):
+            extent = candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
+            return np.asarray(extent, dtype=float)
+    return np.ones(1)
+
+
+def _attention(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+    """Scores and weighted values: two batched products over heads."""
+    length, heads = layer.dims["sequence"], layer.dims["head"]
+    products = candidates.local("sample", layer.dims["sample"]) * candidates.local("head", heads)
+    rows = (candidates.local("sequence", length).astype(float),)
+    width = layer.output.extent("hidden") // heads
+    return [
+        Work(
+            operation="matmul",
+            direction=direction,
+            samples=products.astype(float),
+            channels=np.asarray(float(contracted)),
+            filters=np.asarray(float(columns)),
+            in_extents=rows,
+            out_extents=rows,
+        )
+        for contracted, columns in ((width, length), (length, width))
+    ]
+
+
+def work_of(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+    """Local work of one pass of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    candidates
+        Its distributions.
+    direction
+        "forward", "backward_data" or "backward_weight"; layers without matrix arithmetic do all
+        their backward work in "backward_data".
+    """
+    if layer.kind == "attention":
+        return _attention(layer, candidates, direction)
+    dense = layer.kind in ("conv", "linear")
+    if not dense:
+        if direction == "backward_weight":
+            return []
+        direction = "forward" if direction == "forward" else "backward"
+    samples = candidates.local("sample", layer.dims["sample"]).astype(float)
+    channels = _features(layer.inputs[0], candidates)
+    filters = _features(layer.output, candidates)
+    if dense:
+        channels = candidates.local("channel", layer.dims["channel"]).astype(float)
+    if layer.kind == "concat":
+        channels = filters
+    groups: Floats | int = layer.groups
+    if layer.groups > 1 and layer.inputs[0].dims >= {"filter"}:
+        # depthwise: groups are split with the filters
+        groups = candidates.local("filter", layer.groups).astype(float)
+        channels = groups
+    in_extents, out_extents = _extents(layer.inputs[0], candidates), _extents(layer.output, candidates)
+    if layer.kind == "linear":
+        in_extents = out_extents
+    if layer.transposed:
+        # the same products as a convolution from the large to the small side, run the other way
+        channels, filters, in_extents, out_extents = filters, channels, out_extents, in_extents
+        direction = {"forward": "backward_data", "backward_data": "forward"}.get(
+            direction, direction
+        )
+    windows = [layer.windows[d] for d in SPATIAL_DIMS if d in layer.windows]
+    return [
+        Work(
+            operation=_OPERATION.get(layer.kind, layer.kind),
+            direction=direction,
+            samples=samples,
+            channels=channels,
+            filters=filters,
+            in_extents=in_extents,
+            out_extents=out_extents,
+            kernel=tuple(w.kernel for w in windows) if layer.kind in ("conv", "pool") else (),
+            stride=tuple(w.stride for w in windows) if layer.kind in ("conv", "pool") else (),
+            groups=groups,
+        )
+    ]
+
+
+def update_work(parameters: Floats, optimizer: str) -> Work:
+    """The optimizer's pass over the local weights."""
+    one = np.ones(1)
+    return Work(
+        operation=f"{optimizer}_update",
+        direction="forward",
+        samples=parameters,
+        channels=one,
+        filters=one,
+    )

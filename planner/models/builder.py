@@ -1,0 +1,108 @@
+"""A short way to write a network as rows of layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.graph import LayerSpec, Network
+
+
+class Builder:
+    """Collects layers; a layer that names no input reads the one added last.
+
+    Parameters
+    ----------
+    input_shape
+        Axes of one sample. [items]
+    """
+
+    def __init__(self, **input_shape: int) -> None:
+        self._input_shape: Mapping[str, int] = input_shape
+        self._layers: list[LayerSpec] = []
+        self.last = "input"
+
+    def add(self, name: str, kind: str, *inputs: str, **options: Any) -> str:
+        """Add one layer and return its name."""
+        spec = LayerSpec(name=name, kind=kind, inputs=inputs or (self.last,), options=options)
+        self._layers.append(spec)
+        self.last = name
+        return name
+
+    def network(self, name: str, *, source: str, notes: str = "") -> Network:
+        return Network(
+            name=name,
+            input_shape=dict(self._input_shape),
+            layers=tuple(self._layers),
+            source=source,
+            notes=notes,
+        )
+
+
+def image_builder(size: int, channels: int = 3) -> Builder:
+    """A builder for square images of `size` pixels a side."""
+    return Builder(channel=channels, height=size, width=size)
+
+
+def adaptive_pool(net: Builder, name: str, extent: int, target: int) -> None:
+    """Average pooling of `extent` positions a side down to `target`, none when they are equal.
+
+    The windows are equal here; those of adaptive pooling differ by one where the division leaves
+    a remainder, which changes no count.
+    """
+    if extent != target:
+        stride = extent // target
+        kernel = extent - (target - 1) * stride
+        net.add(name, "pool", kernel=kernel, stride=stride, mode="average")
+
+
+def conv_bn(
+    net: Builder,
+    name: str,
+    *inputs: str,
+    filters: int,
+    kernel: int | tuple[int, ...] = 3,
+    stride: int = 1,
+    padding: int | tuple[int, ...] | None = None,
+    function: str = "relu",
+    **options: Any,
+) -> str:
+    """Convolution, batch norm and an activation, if `function` names one.
+
+    Padding is half the kernel unless given, which keeps the extents at stride 1.
+    """
+    if padding is None:
+        padding = kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel)
+    net.add(
+        f"{name}.conv",
+        "conv",
+        *inputs,
+        filters=filters,
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        **options,
+    )
+    net.add(f"{name}.bn", "batch_norm")
+    if function:
+        net.add(f"{name}.{function}", "activation", function=function)
+    return net.last
+
+
+def classifier(net: Builder, *, dropout: float = 0.0, name: str = "fc") -> None:
+    """Global average pooling, dropout if any, a linear layer for ImageNet's classes, the loss."""
+    net.add("avgpool", "global_pool")
+    if dropout:
+        net.add("dropout", "dropout", rate=dropout)
+    net.add(name, "linear", filters=1000)
+    net.add("loss", "loss")
+
+
+def rounded(channels: float, divisor: int = 8) -> int:
+    """Channels rounded to a multiple of `divisor`, but never down by more than a tenth.
+
+    This is the rule of the MobileNet and EfficientNet implementations (`_make_divisible`).
+    """
+    nearest = max(divisor, math.floor(channels + divisor / 2) // divisor * divisor)
+    return nearest + divisor if nearest < 0.9 * channels else nearest

@@ -1,0 +1,216 @@
+"""Networks in TOML and JSON files, as `docs/network-files.md` describes them.
+
+The fields of a layer are those of its kind in `costmodels.graph.kinds`: their names, types and
+defaults are read from there, so that a file can say whatever a built-in network can.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from costmodels.errors import InputError
+from costmodels.graph import LayerSpec, Network, build_graph, closest
+from costmodels.graph.kinds import KINDS
+from costmodels.graph.network import INPUT_AXES
+from planner.models.registry import MODELS, build
+
+RESIZED_AXES = ("depth", "height", "width", "sequence")
+SUFFIXES = (".toml", ".json")
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The fields of a network file; those of a layer depend on its kind."""
+
+    name: str
+    input: dict[str, int]
+    layer: list[dict[str, Any]]
+    source: str = ""
+    notes: str = ""
+
+
+@cache
+def _layer_type(kind: str) -> type[msgspec.Struct]:
+    """The fields of a layer of one kind; options that are not given stay unset."""
+    function = KINDS[kind]
+    hints = get_type_hints(function)
+    parameters = inspect.signature(function).parameters.values()
+    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("name", str), ("kind", str)]
+    fields += [(p.name, hints[p.name]) for p in options if p.default is p.empty]
+    optional = {"inputs": list[str]}
+    optional |= {p.name: hints[p.name] for p in options if p.default is not p.empty}
+    fields += [(o, hint | msgspec.UnsetType, msgspec.UNSET) for o, hint in optional.items()]
+    return msgspec.defstruct(kind, fields, forbid_unknown_fields=True)
+
+
+def _axis_order(axis: str) -> int:
+    return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
+
+
+def _reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
+    """What msgspec found, without its path syntax, and with what there is to choose from."""
+    reason = str(error).replace("`", "'").replace(" - at '$.", " in '").replace(" - at '$'", "")
+    unknown = re.search(r"unknown field '(\w+)'", reason)
+    if unknown:
+        known = closest(unknown[1], expected.__struct_fields__)
+        return f"has the unknown field '{unknown[1]}'; use one of {known}"
+    missing = re.search(r"required field '(\w+)'", reason)
+    if missing:
+        return f"lacks the field '{missing[1]}'; add it"
+    value = re.search(r"enum value '(.*)' in '(\w+)'", reason)
+    if value:
+        parts = get_args(get_type_hints(expected)[value[2]])
+        choices = [choice for part in parts for choice in get_args(part) if isinstance(choice, str)]
+        return f"has the unknown {value[2]} '{value[1]}'; use one of {closest(value[1], choices)}"
+    return f"has a value of the wrong type: {reason[0].lower()}{reason[1:]}; correct it"
+
+
+def _layer(row: Mapping[str, Any], number: int, before: str, where: str) -> LayerSpec:
+    name = row.get("name")
+    label = f"layer '{name}'" if isinstance(name, str) else f"layer number {number}"
+    kind = row.get("kind")
+    if not isinstance(kind, str):
+        raise InputError(
+            f"{where}: {label} must have a field 'kind' that is a string but has {kind!r}; use "
+            f"one of {', '.join(KINDS)}"
+        )
+    if kind not in KINDS:
+        raise InputError(
+            f"{where}: {label} has the unknown kind '{kind}'; use one of "
+            f"{closest(kind, list(KINDS))}"
+        )
+    layer_type = _layer_type(kind)
+    try:
+        layer = msgspec.convert(row, layer_type)
+    except msgspec.ValidationError as error:
+        reason = _reason(error, layer_type)
+        raise InputError(f"{where}: {label} of kind '{kind}' {reason}") from None
+    fields = {f: v for f, v in msgspec.structs.asdict(layer).items() if v is not msgspec.UNSET}
+    del fields["name"], fields["kind"]
+    inputs = fields.pop("inputs", [before])
+    options = {o: tuple(v) if isinstance(v, list) else v for o, v in fields.items()}
+    return LayerSpec(name=str(name), kind=kind, inputs=tuple(inputs), options=options)
+
+
+def parse_network(text: str, *, suffix: str, where: str = "the network") -> Network:
+    """The network that a file's text describes.
+
+    Parameters
+    ----------
+    text
+        Contents of the file.
+    suffix
+        ".toml" or ".json".
+    where
+        What error messages call the file.
+
+    Raises
+    ------
+    InputError
+        When the text is malformed, a field, kind or layer is unknown, or shapes do not fit.
+    """
+    try:
+        raw = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"{where} must be valid {suffix[1:].upper()} but is not: {error}; correct it there"
+        ) from None
+    try:
+        file = msgspec.convert(raw, _File)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where} {_reason(error, _File)}") from None
+    layers: list[LayerSpec] = []
+    for number, row in enumerate(file.layer, start=1):
+        before = layers[-1].name if layers else "input"
+        layers.append(_layer(row, number, before, where))
+    network = Network(
+        name=file.name,
+        # kernels are given for depth, height and width, whatever the order of the axes in a file
+        input_shape={axis: file.input[axis] for axis in sorted(file.input, key=_axis_order)},
+        layers=tuple(layers),
+        source=file.source,
+        notes=file.notes,
+    )
+    build_graph(network, 1)
+    return network
+
+
+def load_network(name_or_path: str | Path, input_size: int | None = None) -> Network:
+    """A built-in network by its name, or one from a file that ends in .toml or .json.
+
+    Parameters
+    ----------
+    name_or_path
+        One of `MODELS`, or a path.
+    input_size
+        Extent of every spatial axis, or of the sequence; the published one, or that of the file,
+        by default. [items]
+
+    Raises
+    ------
+    InputError
+        When there is no such network, it cannot have that input size, or the file is wrong.
+    """
+    path = Path(name_or_path)
+    if str(name_or_path) in MODELS or path.suffix not in SUFFIXES:
+        return build(str(name_or_path), input_size)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(
+            f"the network file {path} must be readable but is not ({reason}); check the path"
+        ) from None
+    network = parse_network(text, suffix=path.suffix, where=f"the network file {path}")
+    if input_size is None:
+        return network
+    shape = {a: input_size if a in RESIZED_AXES else n for a, n in network.input_shape.items()}
+    network = replace(network, input_shape=shape)
+    build_graph(network, 1)
+    return network
+
+
+def _toml_value(value: Any) -> str:
+    """Strings, numbers, booleans and arrays are written alike in TOML and JSON."""
+    text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
+
+
+def _toml_rows(fields: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in fields.items())
+
+
+def format_network(network: Network, *, suffix: str = ".toml") -> str:
+    """The text of a network file, which `parse_network` turns into an equal network."""
+    head = {"name": network.name, "source": network.source, "notes": network.notes}
+    head = {key: value for key, value in head.items() if value}
+    shape = dict(network.input_shape)
+    layers = [
+        {"name": spec.name, "kind": spec.kind, "inputs": list(spec.inputs), **spec.options}
+        for spec in network.layers
+    ]
+    if suffix == ".json":
+        return json.dumps({**head, "input": shape, "layer": layers}, indent=1) + "\n"
+    tables = [_toml_rows(head), "[input]\n" + _toml_rows(shape)]
+    tables += ["[[layer]]\n" + _toml_rows(layer) for layer in layers]
+    return "\n".join(tables)
+
+
+def dump_network(network: Network, path: str | Path) -> None:
+    """Write a network file, in TOML or JSON by the suffix of the path."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            f"a network file must end in {' or '.join(SUFFIXES)} but the path is {path}; rename it"
+        )
+    path.write_text(format_network(network, suffix=path.suffix), encoding="utf-8")

@@ -1,0 +1,187 @@
+"""The built-in networks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from costmodels.errors import InputError
+from costmodels.graph import Network, closest
+from planner.models.cosmoflow import SIZES as COSMOFLOW_SIZES
+from planner.models.cosmoflow import cosmoflow
+from planner.models.densenet import DEPTHS as DENSENET_DEPTHS
+from planner.models.densenet import densenet
+from planner.models.gpt import gpt2
+from planner.models.inception import googlenet, inception_v3
+from planner.models.mesh import SIZES as MESH_SIZES
+from planner.models.mesh import mesh
+from planner.models.mobile import efficientnet_b0, mobilenet_v2
+from planner.models.resnet import DEPTHS as RESNET_DEPTHS
+from planner.models.resnet import resnet
+from planner.models.unet import unet
+from planner.models.vgg import DEPTHS as VGG_DEPTHS
+from planner.models.vgg import alexnet, vgg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A built-in network and the input sizes that it takes.
+
+    Parameters
+    ----------
+    description
+        One line for a list.
+    make
+        Makes the network for an input size.
+    size
+        Published input size: pixels or voxels a side, or tokens. [items]
+    minimum
+        Smallest input size. [items]
+    multiple
+        What input sizes must be a multiple of. [items]
+    sizes
+        All input sizes there are, when the architecture depends on them. [items]
+    unit
+        What the input size counts.
+    """
+
+    description: str
+    make: Callable[[int], Network]
+    size: int
+    minimum: int = 32
+    multiple: int = 1
+    sizes: tuple[int, ...] = ()
+    unit: str = "pixels a side"
+
+    @property
+    def source(self) -> str:
+        """Where the architecture is published."""
+        return self.make(self.size).source
+
+    def build(self, name: str, input_size: int | None = None) -> Network:
+        """The network at an input size, at the published one by default. [items]"""
+        size = self.size if input_size is None else input_size
+        rule = ""
+        if self.sizes:
+            if size not in self.sizes:
+                rule = f"one of {', '.join(map(str, self.sizes))}"
+        elif size < self.minimum or size % self.multiple:
+            rule = f"a multiple of {self.multiple} and " if self.multiple > 1 else ""
+            rule += f"at least {self.minimum}"
+        if rule:
+            raise InputError(
+                f"the input size of {name} must be {rule} {self.unit} but is {size}; the published "
+                f"size is {self.size}"
+            )
+        return self.make(size)
+
+
+def _image_models() -> dict[str, Model]:
+    models = {
+        # a side at which the last features still have the 6 positions that the head expects
+        "alexnet": Model(description="AlexNet, one tower", make=alexnet, size=224, minimum=223)
+    }
+    for depth in VGG_DEPTHS:
+        models[f"vgg{depth}"] = Model(
+            description=f"VGG with {depth} weighted layers",
+            make=partial(vgg, depth),
+            size=224,
+            minimum=224,
+        )
+    for depth in RESNET_DEPTHS:
+        models[f"resnet{depth}"] = Model(
+            description=f"ResNet with {depth} weighted layers",
+            make=partial(resnet, depth),
+            size=224,
+        )
+    models["googlenet"] = Model(
+        description="GoogLeNet without auxiliary classifiers", make=googlenet, size=224
+    )
+    models["inception_v3"] = Model(
+        description="Inception v3 without auxiliary classifier",
+        make=inception_v3,
+        size=299,
+        minimum=75,
+    )
+    for depth in DENSENET_DEPTHS:
+        models[f"densenet{depth}"] = Model(
+            description=f"DenseNet with {depth} weighted layers",
+            make=partial(densenet, depth),
+            size=224,
+        )
+    models["mobilenet_v2"] = Model(
+        description="MobileNet v2 of width 1", make=mobilenet_v2, size=224
+    )
+    models["efficientnet_b0"] = Model(description="EfficientNet B0", make=efficientnet_b0, size=224)
+    return models
+
+
+def _science_models() -> dict[str, Model]:
+    models = {
+        "unet": Model(
+            description="U-Net for segmentation, padded",
+            make=unet,
+            size=512,
+            minimum=16,
+            multiple=16,
+        )
+    }
+    for size in (max(COSMOFLOW_SIZES), *COSMOFLOW_SIZES):
+        name = f"cosmoflow-{size}" if "cosmoflow" in models else "cosmoflow"
+        models[name] = Model(
+            description=f"CosmoFlow on volumes of 4 x {size}^3",
+            make=cosmoflow,
+            size=size,
+            sizes=tuple(COSMOFLOW_SIZES) if name == "cosmoflow" else (size,),
+            unit="voxels a side",
+        )
+    for size, (convs, _) in MESH_SIZES.items():
+        models[f"mesh-{size // 1024}k"] = Model(
+            description=f"Mesh tangling, {convs} convolutions in each of six blocks",
+            make=partial(mesh, size),
+            size=size,
+            minimum=64,
+            multiple=64,
+        )
+    return models
+
+
+_GPT2 = Model(
+    description="GPT-2 with 124 million parameters",
+    make=gpt2,
+    size=1024,
+    minimum=1,
+    unit="tokens",
+)
+
+MODELS = MappingProxyType({**_image_models(), **_science_models(), "gpt2": _GPT2})
+
+
+def list_models() -> tuple[str, ...]:
+    """Names of the built-in networks."""
+    return tuple(MODELS)
+
+
+def build(name: str, input_size: int | None = None) -> Network:
+    """A built-in network by name.
+
+    Parameters
+    ----------
+    name
+        One of `MODELS`.
+    input_size
+        Image or volume side, or sequence length; the published one by default. [items]
+
+    Raises
+    ------
+    InputError
+        When there is no such network, or it cannot have that input size.
+    """
+    if name not in MODELS:
+        raise InputError(
+            f"the network must be a built-in one or a path that ends in .toml or .json but is "
+            f"'{name}'; use one of {closest(name, list(MODELS))}"
+        )
+    return MODELS[name].build(name, input_size)

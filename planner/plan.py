@@ -1,0 +1,354 @@
+"""A plan: what was decided, what it costs and why, as versioned JSON.
+
+The file is canonical: the same inputs and seed give the same bytes. Times are in seconds and
+sizes in bytes, as the keys say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.training import Training
+
+VERSION = 1
+FORMAT = "planner-plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlan:
+    """One layer of a plan.
+
+    Parameters
+    ----------
+    name, kind
+        The layer.
+    degrees
+        Ways of each split dim at each level, from the inside out. [ways]
+    shape
+        Members of each level. [items]
+    forward_s, backward_s, update_s
+        Local computation. [s]
+    halo_s, reduction_s, shuffle_s
+        Communication that computation waits for. [s]
+    gradient_s
+        Gradient all-reduce at the rate of a full bucket, hidden or not. [s]
+    weights_bytes, gradients_bytes, state_bytes, output_bytes, saved_bytes
+        Local sizes. [B]
+    """
+
+    name: str
+    kind: str
+    degrees: Mapping[str, tuple[int, ...]]
+    shape: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    update_s: float
+    halo_s: float
+    reduction_s: float
+    shuffle_s: float
+    gradient_s: float
+    weights_bytes: float
+    gradients_bytes: float
+    state_bytes: float
+    output_bytes: float
+    saved_bytes: float
+
+    @property
+    def distribution(self) -> Distribution:
+        """How the layer is split."""
+        return Distribution(degrees=self.degrees, shape=self.shape)
+
+    @property
+    def time(self) -> float:
+        """All but the gradient all-reduce. [s]"""
+        return (
+            self.forward_s
+            + self.backward_s
+            + self.update_s
+            + self.halo_s
+            + self.reduction_s
+            + self.shuffle_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A usual strategy on the same inputs; without a time, the reason says why.
+
+    Parameters
+    ----------
+    name
+        The strategy.
+    step_time_s, peak_memory_bytes
+        What it costs, None where it cannot be used. [s], [B]
+    fits
+        Whether it can be used and fits in memory.
+    reason
+        Why it cannot be used or does not fit.
+    """
+
+    name: str
+    step_time_s: float | None
+    peak_memory_bytes: float | None
+    fits: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """How the plan was found and how good it is.
+
+    Parameters
+    ----------
+    solver
+        The path taken through the solvers.
+    status
+        "optimal", "feasible", or "given" when a strategy was only costed.
+    lower_bound_s
+        No plan of the searched space has a faster step. [s]
+    proven_optimal
+        Whether the bound is reached.
+    gap
+        How far the step may be above the optimum, as a part of it.
+    num_sensible, num_candidates
+        Candidates of all layers before and after the cap. [items]
+    cap
+        Candidates that a layer may keep. [items]
+    num_costed
+        Assignments that were costed on the timeline. [items]
+    stopped_by
+        "time limit" or "interrupt" where the search was cut short.
+    """
+
+    solver: str
+    status: str
+    lower_bound_s: float
+    proven_optimal: bool
+    gap: float
+    num_sensible: int
+    num_candidates: int
+    cap: int
+    num_costed: int
+    stopped_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan for one network on one machine.
+
+    Parameters
+    ----------
+    model, input_shape, global_batch_size
+        The network, the axes of one sample, and samples of a step. [items]
+    cluster, device, gpus, shape, level_names, host_level
+        The machine, the devices used, and members of each level from the inside out.
+    training
+        Options of the step.
+    hashes
+        SHA-256 of each input: network, cluster, options.
+    step_time_s
+        The step. [s]
+    breakdown_s
+        The step by cause: compute, update, halo, reduction, shuffle, gradient_exposed sum to it;
+        gradient_hidden is behind the backward pass. [s]
+    memory_bytes, memory_moment
+        Peak memory of a device by holder, and when it is reached. [B]
+    memory_capacity_bytes
+        Memory of a device. [B]
+    communication_bytes
+        Bytes that a device receives in a step. [B]
+    search
+        How it was found.
+    layers
+        Every layer in the order of the forward pass.
+    baselines
+        The usual strategies.
+    compute_sources_s
+        Time of computation by where its estimate comes from. [s]
+    provenance
+        What those estimates are based on.
+    fallbacks
+        Every approximation and every fallback that was used, a sentence each.
+    defaults
+        Inputs that were not given, a sentence each.
+    """
+
+    model: str
+    input_shape: Mapping[str, int]
+    global_batch_size: int
+    cluster: str
+    device: str
+    gpus: int
+    shape: tuple[int, ...]
+    level_names: tuple[str, ...]
+    host_level: str
+    training: Training
+    hashes: Mapping[str, str]
+    step_time_s: float
+    breakdown_s: Mapping[str, float]
+    memory_bytes: Mapping[str, float]
+    memory_moment: str
+    memory_capacity_bytes: float
+    communication_bytes: float
+    search: SearchSummary
+    layers: Mapping[str, LayerPlan]
+    baselines: tuple[Baseline, ...]
+    compute_sources_s: Mapping[str, float]
+    provenance: Mapping[str, str]
+    fallbacks: tuple[str, ...]
+    defaults: tuple[str, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def step_time(self) -> float:
+        """Time of a step. [s]"""
+        return self.step_time_s
+
+    @property
+    def throughput(self) -> float:
+        """Samples in a second. [samples/s]"""
+        return self.global_batch_size / self.step_time_s
+
+    @property
+    def peak_memory(self) -> float:
+        """Peak memory of a device. [B]"""
+        return sum(self.memory_bytes.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the memory of a device."""
+        return self.peak_memory <= self.memory_capacity_bytes
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that a script reads, under stable keys with their units."""
+        b = self.breakdown_s
+        blocking = b["halo"] + b["reduction"] + b["shuffle"]
+        return {
+            "model": self.model,
+            "cluster": self.cluster,
+            "gpus": self.gpus,
+            "global_batch_size": self.global_batch_size,
+            "precision": self.training.precision,
+            "step_time_s": self.step_time_s,
+            "throughput_samples_per_s": self.throughput,
+            "compute_s": b["compute"] + b["update"],
+            "communication_s": blocking + b["gradient_exposed"] + b["gradient_hidden"],
+            "exposed_communication_s": blocking + b["gradient_exposed"],
+            "breakdown_s": dict(b),
+            "peak_memory_bytes": self.peak_memory,
+            "memory_capacity_bytes": self.memory_capacity_bytes,
+            "memory_bytes": dict(self.memory_bytes),
+            "fits": self.fits,
+            "lower_bound_s": self.search.lower_bound_s,
+            "proven_optimal": self.search.proven_optimal,
+            "gap": self.search.gap,
+            "solver": self.search.solver,
+            "stopped_by": self.search.stopped_by,
+            "fallbacks": list(self.fallbacks),
+            "defaults": list(self.defaults),
+            "baselines": [msgspec.to_builtins(baseline) for baseline in self.baselines],
+            "layers": [
+                {
+                    "name": layer.name,
+                    "kind": layer.kind,
+                    "distribution": {d: list(v) for d, v in sorted(layer.degrees.items())},
+                    **{
+                        key: value
+                        for key, value in msgspec.to_builtins(layer).items()
+                        if key.endswith(("_s", "_bytes"))
+                    },
+                }
+                for layer in self.layers.values()
+            ],
+        }
+
+    def to_json(self) -> str:
+        """The canonical text of the plan."""
+        raw = msgspec.json.encode(self, order="deterministic")
+        # layers keep the order of the forward pass, which sorting by name would lose
+        document = msgspec.json.decode(raw)
+        document["layers"] = [msgspec.to_builtins(layer) for layer in self.layers.values()]
+        return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan; the file appears whole or not at all."""
+        write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises
+        ------
+        InputError
+            When the file is missing, is no plan, or is of another version.
+        """
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"the plan file {path} cannot be read ({error.strerror}); give the path of a file "
+                "that 'planner optimize -o' wrote"
+            ) from None
+        return cls.from_json(text, where=str(path))
+
+    @classmethod
+    def from_json(cls, text: bytes | str, *, where: str = "the text") -> Plan:
+        """Read a plan from the text of a file."""
+        advice = "make it again with 'planner optimize -o'"
+        try:
+            document = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{where} is no complete JSON ({error}), so it is no plan; {advice}"
+            ) from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise InputError(
+                f"{where} is no plan: its 'format' must be '{FORMAT}'; {advice}"
+            )
+        if document.get("version") != VERSION:
+            raise InputError(
+                f"{where} is a plan of version {document.get('version')}, but this planner reads "
+                f"version {VERSION}; {advice}"
+            )
+        try:
+            document["layers"] = {layer["name"]: layer for layer in document["layers"]}
+            return msgspec.convert(document, cls)
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise InputError(f"{where} is no valid plan ({error}); {advice}") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file under a temporary name and rename it, so that none is left half written."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(
+            f"{target} cannot be written: the folder {target.parent} does not exist; create it or "
+            "choose another path"
+        )
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written ({error.strerror}); choose another path"
+        ) from None
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

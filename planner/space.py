@@ -1,0 +1,107 @@
+"""Which candidates each layer keeps for the search.
+
+Every sensible distribution of every distinct layer is costed. Layers with more candidates than
+the solver should see keep those of the best *patterns* (the same split of samples, space and
+features at each level, for all layers alike: neighbours that agree need no shuffle), the layer's
+own best, and those of the usual strategies. What was left out is counted and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution import Candidates
+from costmodels.layer_cost import LayerCosts
+
+_FEATURES = ("filter", "channel", "head")
+_PLAIN = ("sample", "sequence", "depth", "height", "width")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Layers that cost the same: all candidates with their costs, and how many layers there are.
+
+    Parameters
+    ----------
+    candidates, costs
+        Every sensible distribution.
+    count
+        Number of layers. [items]
+    required
+        Candidates that must be kept.
+    kept_memory
+        Memory that a layer holds through the step, by candidate. [B]
+    """
+
+    candidates: Candidates
+    costs: LayerCosts
+    count: int
+    required: tuple[int, ...]
+    kept_memory: NDArray[np.float64]
+
+
+def _patterns(candidates: Candidates) -> NDArray[np.int64]:
+    columns = [candidates.level_degrees(d) for d in _PLAIN]
+    columns.append(candidates.group(_FEATURES))
+    columns.append(candidates.replication)
+    return np.concatenate(columns, axis=1)
+
+
+def select(groups: Sequence[Group], *, cap: int, capacity: float) -> list[NDArray[np.int64]]:
+    """Indices of the candidates that each group keeps, at most about `cap` of them.
+
+    Parameters
+    ----------
+    groups
+        Distinct layers.
+    cap
+        Candidates that a layer may keep, besides the required ones. [items]
+    capacity
+        Memory of a device; patterns that fit are preferred. [B]
+    """
+    if all(len(group.candidates) <= cap for group in groups):
+        return [np.arange(len(group.candidates)) for group in groups]
+    rows = [_patterns(group.candidates) for group in groups]
+    unique, inverse = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
+    ends = np.cumsum([len(r) for r in rows])
+    ids = np.split(inverse.reshape(-1), ends[:-1])
+    scores = [g.costs.total + 0.5 * g.costs.gradient_time for g in groups]
+    time, memory = np.zeros(len(unique)), np.zeros(len(unique))
+    for group, pattern, score in zip(groups, ids, scores, strict=True):
+        best = np.full(len(unique), np.inf)
+        np.minimum.at(best, pattern, score)
+        least = np.full(len(unique), np.inf)
+        np.minimum.at(least, pattern, group.kept_memory)
+        # a layer that lacks the pattern takes another one, and pays a shuffle for it
+        time += group.count * np.where(np.isfinite(best), best, 1.5 * score.min())
+        memory += group.count * np.where(np.isfinite(least), least, group.kept_memory.min())
+    half = max(cap // 4, 1)
+    order = np.argsort(time, kind="stable")
+    fitting = order[memory[order] <= capacity]
+    small = np.argsort(memory, kind="stable")[: max(half // 4, 1)]
+    chosen = np.zeros(len(unique), dtype=bool)
+    chosen[np.concatenate([order[:half], fitting[:half], small])] = True
+    kept = []
+    for group, pattern, score in zip(groups, ids, scores, strict=True):
+        ranked = np.argsort(score, kind="stable")
+        seen: dict[int, int] = {}
+        pick = list(group.required)
+        for index in ranked:
+            p = int(pattern[index])
+            if len(pick) >= cap:
+                break
+            # the two best ways (by filter or by channel, say) of each chosen pattern
+            if chosen[p] and seen.get(p, 0) < 2:
+                seen[p] = seen.get(p, 0) + 1
+                pick.append(int(index))
+        pick += [int(i) for i in ranked[: max(cap // 8, 1)]]
+        kept.append(np.array(sorted(set(pick)), dtype=np.int64))
+    return kept
+
+
+def count_candidates(groups: Mapping[str, Group]) -> int:
+    return sum(len(group.candidates) * group.count for group in groups.values())

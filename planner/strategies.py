@@ -1,0 +1,152 @@
+"""The usual strategies, each one rule for all layers (Kahira et al. 2021, section III).
+
+They are what a plan is compared with, and what `planner evaluate` costs. A strategy splits all
+devices one way, or, as a hybrid, samples across hosts and something else within a host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodels.distribution import Distribution, limit_reason
+from costmodels.errors import InputError
+from costmodels.graph import SPATIAL_DIMS, Graph, Layer
+
+STRATEGIES = ("data", "spatial", "filter", "channel", "data+filter", "data+spatial")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """A strategy that a network or a number of devices rules out, and why."""
+
+    reason: str
+
+
+def strategy_degrees(
+    strategy: str, shape: Sequence[int], host_index: int, inner: int | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ways that samples and the other dim are split at each level.
+
+    Parameters
+    ----------
+    strategy
+        One of `STRATEGIES`.
+    shape
+        Members of each level, from the inside out. [items]
+    host_index
+        Index of the level that makes up one host.
+    inner
+        Ways of the dim that is not the sample in a hybrid; a host's devices by default. [ways]
+    """
+    if strategy not in STRATEGIES:
+        raise InputError(
+            f"the strategy must be one of {', '.join(STRATEGIES)} or a plan file but is "
+            f"'{strategy}'; choose one"
+        )
+    ones = (1,) * len(shape)
+    if strategy == "data":
+        return tuple(shape), ones
+    if "+" not in strategy:
+        return ones, tuple(shape)
+    rest = math.prod(shape[: host_index + 1]) if inner is None else inner
+    if math.prod(shape) % rest:
+        raise InputError(
+            f"the degree of {strategy.split('+')[1]} must divide the {math.prod(shape)} devices "
+            f"but is {rest}; choose a divisor"
+        )
+    others = []
+    for size in shape:
+        ways = math.gcd(size, rest)
+        others.append(ways)
+        rest //= ways
+    return tuple(s // o for s, o in zip(shape, others, strict=True)), tuple(others)
+
+
+def _spatial_degrees(layer: Layer, ways: int) -> dict[str, int] | None:
+    """Near-square division over the spatial dims, or None when it does not fit."""
+    dims = [d for d in SPATIAL_DIMS if d in layer.splittable]
+    degrees = dict.fromkeys(dims, 1)
+    rest = ways
+    factor = 2
+    factors = []
+    while rest > 1:
+        while rest % factor == 0:
+            factors.append(factor)
+            rest //= factor
+        factor += 1
+    for factor in sorted(factors, reverse=True):
+        fits = [d for d in dims if degrees[d] * factor <= layer.dims[d]]
+        if not fits:
+            return None
+        # the dim with the longest blocks, the first of equals (rows are contiguous in memory)
+        best = max(fits, key=lambda d: layer.dims[d] / degrees[d])
+        degrees[best] *= factor
+    return degrees
+
+
+def _split(layer: Layer, kind: str, others: Sequence[int]) -> dict[str, tuple[int, ...]] | str:
+    """Degrees of the dims of one layer at each level for the part that is not samples."""
+    if kind in ("filter", "channel"):
+        if layer.kind not in ("conv", "linear") or kind not in layer.splittable:
+            return {}
+        return {kind: tuple(others)}
+    dims = [d for d in SPATIAL_DIMS if d in layer.splittable]
+    if not dims:
+        return {}
+    total = _spatial_degrees(layer, math.prod(others))
+    if total is None:
+        extents = " x ".join(str(layer.dims[d]) for d in dims)
+        return (
+            f"layer '{layer.name}' has {extents} positions, too few for {math.prod(others)} blocks"
+        )
+    # inner levels take their share of each dim's ways first
+    left, rows = dict(total), {d: [] for d in dims}
+    for ways in others:
+        rest = ways
+        for dim in sorted(dims, key=lambda d: -left[d]):
+            part = math.gcd(rest, left[dim])
+            rows[dim].append(part)
+            left[dim] //= part
+            rest //= part
+    return {dim: tuple(levels) for dim, levels in rows.items() if math.prod(levels) > 1}
+
+
+def strategy_distributions(
+    graph: Graph,
+    strategy: str,
+    shape: Sequence[int],
+    host_index: int,
+    inner: int | None = None,
+) -> Mapping[str, Distribution] | Infeasible:
+    """One distribution for every layer, or why the strategy cannot be used.
+
+    Layers without the split dim are replicated over its ranks. The first layer is left out of
+    channel parallelism, since images have three channels (Kahira et al., appendix B).
+    """
+    samples, others = strategy_degrees(strategy, shape, host_index, inner)
+    kind = strategy.split("+")[-1]
+    first = {
+        edge.target for edge in graph.edges if graph.layers[edge.source].kind == "input"
+    }
+    result = {}
+    for layer in graph.compute_layers:
+        degrees: dict[str, tuple[int, ...]] = {}
+        if math.prod(samples) > 1:
+            degrees["sample"] = samples
+        if math.prod(others) > 1 and not (kind == "channel" and layer.name in first):
+            split = _split(layer, kind, others)
+            if isinstance(split, str):
+                return Infeasible(reason=split)
+            degrees.update(split)
+        distribution = Distribution(degrees=degrees, shape=tuple(shape))
+        reason = limit_reason(layer, distribution)
+        if reason is not None:
+            return Infeasible(reason=reason)
+        result[layer.name] = distribution
+    if kind != "data" and math.prod(others) > 1 and not any(
+        set(d.degrees) - {"sample"} for d in result.values()
+    ):
+        return Infeasible(reason=f"no layer of {graph.name} can be split by {kind}")
+    return result

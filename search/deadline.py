@@ -1,0 +1,40 @@
+"""A moment after which a solver should hand in the best it has."""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+class OutOfTime(Exception):
+    """Raised inside a solver at its deadline, and caught where its answer is made."""
+
+
+class Deadline:
+    """A moment after which a solver should hand in the best it has.
+
+    Parameters
+    ----------
+    time_limit
+        Time from now, or None for no limit. [s]
+    """
+
+    __slots__ = ("_end",)
+
+    def __init__(self, time_limit: float | None) -> None:
+        self._end = math.inf if time_limit is None else time.monotonic() + time_limit
+
+    @property
+    def remaining(self) -> float:
+        """Time left, never below zero. [s]"""
+        return max(0.0, self._end - time.monotonic()) if self._end < math.inf else math.inf
+
+    @property
+    def passed(self) -> bool:
+        """Whether the moment has come."""
+        return self._end < math.inf and time.monotonic() >= self._end
+
+    def check(self) -> None:
+        """Raise `OutOfTime` once the moment has come."""
+        if self.passed:
+            raise OutOfTime
