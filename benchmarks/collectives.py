@@ -28,8 +28,8 @@ from costmodels.communication.network import Floats, Network
 LARGE = 1e6
 
 
-# Only all-reduces of V100 are fitted: the published profiles of its other collectives went through
-# lists of tensors, which PyTorch copied.
+# Only all-reduces of V100 are fitted: the published profile of its reduce-scatter falls short of
+# them by a constant third, which is taken for copies that the framework makes.
 REDUCE = ("allreduce",)
 ALL = ("allreduce", "allgather", "reducescatter")
 EFFICIENCY = 0.95

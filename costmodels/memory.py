@@ -142,9 +142,7 @@ def liveness(
             "reserved": reserved,
         }
     )
-    readers = {
-        name: sum(1 for _ in edges) for name, edges in graph.consumers.items()
-    }
+    readers = {name: sum(1 for _ in edges) for name, edges in graph.consumers.items()}
     # reads left of each output's own copy, in the forward pass
     left = dict(readers)
     order = [layer.name for layer in graph.compute_layers]

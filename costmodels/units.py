@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from costmodels.errors import InputError
 
@@ -108,7 +109,11 @@ def _parse(
         )
     number, unit = match.groups()
     factor = _unit_factor(unit, units, what, text, example)
-    value = float(number.replace(",", "").replace("_", "")) * factor
+    try:
+        # In decimal, so that "5 us" is the float nearest to 5e-6 as a reader expects.
+        value = float(Decimal(number.replace(",", "").replace("_", "")) * Decimal(repr(factor)))
+    except ArithmeticError:
+        value = math.inf
     if not math.isfinite(value):
         raise InputError(f'{what} must be finite, got "{text}": write it like "{example}".')
     if value < 0 or (value == 0 and not allow_zero):

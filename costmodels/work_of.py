@@ -103,7 +103,10 @@ def work_of(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
         # depthwise: groups are split with the filters
         groups = candidates.local("filter", layer.groups).astype(float)
         channels = groups
-    in_extents, out_extents = _extents(layer.inputs[0], candidates), _extents(layer.output, candidates)
+    in_extents, out_extents = (
+        _extents(layer.inputs[0], candidates),
+        _extents(layer.output, candidates),
+    )
     if layer.kind == "linear":
         in_extents = out_extents
     if layer.transposed:

@@ -166,9 +166,7 @@ def _sizes(
         key = (id(space), c)
         if key not in inputs_of:
             one = space.candidates.take(np.array([c]))
-            inputs_of[key] = tuple(
-                float(local_size(t, one)[0]) * size for t in space.layer.inputs
-            )
+            inputs_of[key] = tuple(float(local_size(t, one)[0]) * size for t in space.layer.inputs)
         copied = tuple(
             shuffles.get(edge, (0.0, 0.0))[0] > 0.0
             for edge in formulation.graph.producers[layer.name]

@@ -160,9 +160,7 @@ def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candid
             row[0, :, candidates.dims.index(dim)] = degrees
         if not (candidates.degrees == row).all(axis=(1, 2)).any():
             rows.append(row)
-    return Candidates(
-        dims=candidates.dims, degrees=np.concatenate(rows), shape=candidates.shape
-    )
+    return Candidates(dims=candidates.dims, degrees=np.concatenate(rows), shape=candidates.shape)
 
 
 def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -83,9 +83,7 @@ class _Search:
 
     def solve(self, weight: float, limit: float | None) -> Assignment:
         problem = self.formulation.problem(weight, limit)
-        answer: Assignment = SOLVERS[self.method](
-            problem, time_limit=self.left(), seed=self.seed
-        )
+        answer: Assignment = SOLVERS[self.method](problem, time_limit=self.left(), seed=self.seed)
         self.found.solver = answer.solver
         if answer.stopped_by:
             self.found.stopped_by = answer.stopped_by
@@ -228,7 +226,12 @@ def _run(search: _Search, num_best: int) -> None:
 def _more(search: _Search, weight: float, limit: float | None, num_best: int) -> None:
     """Cost the K best distinct assignments: the additive order need not be that of the steps."""
     best, found = search.found.best, search.found
-    if best is None or found.stopped_by or num_best < 2 or search.method not in ("auto", "elimination"):
+    if (
+        best is None
+        or found.stopped_by
+        or num_best < 2
+        or search.method not in ("auto", "elimination")
+    ):
         return
     if best.step.total - found.lower_bound <= _EXACT * best.step.total or limit is not None:
         return

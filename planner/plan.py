@@ -314,9 +314,7 @@ class Plan:
                 f"{where} is no complete JSON ({error}), so it is no plan; {advice}"
             ) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise InputError(
-                f"{where} is no plan: its 'format' must be '{FORMAT}'; {advice}"
-            )
+            raise InputError(f"{where} is no plan: its 'format' must be '{FORMAT}'; {advice}")
         if document.get("version") != VERSION:
             raise InputError(
                 f"{where} is a plan of version {document.get('version')}, but this planner reads "

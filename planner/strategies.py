@@ -39,6 +39,11 @@ def strategy_degrees(
         Index of the level that makes up one host.
     inner
         Ways of the dim that is not the sample in a hybrid; a host's devices by default. [ways]
+
+    Raises
+    ------
+    InputError
+        When the strategy is unknown or the devices do not divide by `inner`.
     """
     if strategy not in STRATEGIES:
         raise InputError(
@@ -62,6 +67,15 @@ def strategy_degrees(
         others.append(ways)
         rest //= ways
     return tuple(s // o for s, o in zip(shape, others, strict=True)), tuple(others)
+
+
+def _default_inner(devices: int, per_host: int, batch: int) -> int:
+    """A host's devices, or as many hosts' as it takes to leave each group a sample."""
+    return next(
+        n
+        for n in range(per_host, devices + 1)
+        if devices % n == 0 and n % per_host == 0 and (devices // n <= batch or n == devices)
+    )
 
 
 def _spatial_degrees(layer: Layer, ways: int) -> dict[str, int] | None:
@@ -125,11 +139,12 @@ def strategy_distributions(
     Layers without the split dim are replicated over its ranks. The first layer is left out of
     channel parallelism, since images have three channels (Kahira et al., appendix B).
     """
+    batch = graph.layers["input"].dims["sample"]
+    if inner is None and "+" in strategy:
+        inner = _default_inner(math.prod(shape), math.prod(shape[: host_index + 1]), batch)
     samples, others = strategy_degrees(strategy, shape, host_index, inner)
     kind = strategy.split("+")[-1]
-    first = {
-        edge.target for edge in graph.edges if graph.layers[edge.source].kind == "input"
-    }
+    first = {edge.target for edge in graph.edges if graph.layers[edge.source].kind == "input"}
     result = {}
     for layer in graph.compute_layers:
         degrees: dict[str, tuple[int, ...]] = {}
@@ -145,8 +160,10 @@ def strategy_distributions(
         if reason is not None:
             return Infeasible(reason=reason)
         result[layer.name] = distribution
-    if kind != "data" and math.prod(others) > 1 and not any(
-        set(d.degrees) - {"sample"} for d in result.values()
+    if (
+        kind != "data"
+        and math.prod(others) > 1
+        and not any(set(d.degrees) - {"sample"} for d in result.values())
     ):
         return Infeasible(reason=f"no layer of {graph.name} can be split by {kind}")
     return result

@@ -12,6 +12,7 @@ host is counted once, however many of its devices need it. Uneven blocks are cha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -154,14 +155,12 @@ class _AxisOverlap:
     starts: Floats
     widths: Floats
 
-    def exact(self, sources: Ints, targets: Ints) -> Floats:
-        """Overlap on every rank for pairs of layouts; (pairs, ranks)."""
-        a, b = self.source[sources], self.target[targets]
-        end = np.minimum(
-            self.starts[a] + self.widths[a, None], self.starts[b] + self.widths[b, None]
-        )
-        overlap: Floats = np.maximum(end - np.maximum(self.starts[a], self.starts[b]), 0.0)
-        return overlap
+    def exact(self, source_codes: Ints, target_codes: Ints, ranks: int) -> Floats:
+        """Overlap on the first ranks for pairs of axis codes; (pairs, ranks)."""
+        start_a, start_b = self.starts[source_codes, :ranks], self.starts[target_codes, :ranks]
+        end_a = start_a + self.widths[source_codes, None]
+        end_b = start_b + self.widths[target_codes, None]
+        return np.maximum(np.minimum(end_a, end_b) - np.maximum(start_a, start_b), 0.0)
 
 
 def _axis_overlap(source: Layouts, target: Layouts, axis: int, cut: int, shape: tuple[int, ...]):
@@ -206,17 +205,48 @@ def _lacking(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...])
         held *= overlap.least[pair]
         varying += ~overlap.constant[pair]
     # where two axes vary over the ranks, the worst rank need not be the worst in both
-    i, j = np.nonzero((varying > 1) & (held < need[None, :]))
-    chunk = max(1, 2_000_000 // max(1, int(np.prod(shape[cut:]))))
-    for start in range(0, len(i), chunk):
-        a, b = i[start : start + chunk], j[start : start + chunk]
-        product = np.ones(1)
-        for overlap in overlaps:
-            product = product * overlap.exact(a, b)
-        held[a, b] = product.min(axis=1)
+    i, j = np.nonzero(varying > 1)
+    if len(i):
+        held[i, j] = _worst_rank(source, target, (i, j), overlaps, cut, shape)
     lacking: Floats = np.maximum(need[None, :] - held, 0.0)
     lacking[lacking < _TINY] = 0.0
     return lacking
+
+
+def _worst_rank(
+    source: Layouts,
+    target: Layouts,
+    pairs: tuple[Ints, Ints],
+    overlaps: list[_AxisOverlap],
+    cut: int,
+    shape: tuple[int, ...],
+) -> Floats:
+    """Least overlap over the ranks for pairs of layouts that vary in several axes; (pairs,)."""
+    i, j = pairs
+    # samples have the most significant digit: blocks of samples that both sides tell apart repeat
+    # the same pattern, so that one of them speaks for all
+    outer = max((level for level in range(cut, len(shape)) if shape[level] > 1), default=cut)
+    repeats = np.gcd(source.degrees[i, outer, 0], target.degrees[j, outer, 0])
+    # pairs that agree in the axes that vary share one walk over the ranks
+    steady = np.ones(len(i))
+    columns = [repeats]
+    for overlap in overlaps:
+        a, b = overlap.source[i], overlap.target[j]
+        constant = overlap.constant[a, b]
+        steady *= np.where(constant, overlap.least[a, b], 1.0)
+        columns += [np.where(constant, -1, a), np.where(constant, -1, b)]
+    keys, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    ranks = math.prod(shape[cut:])
+    least = np.empty(len(keys))
+    for row, key in enumerate(keys):
+        product = np.ones(1)
+        for n, overlap in enumerate(overlaps):
+            a, b = key[1 + 2 * n : 3 + 2 * n]
+            if a >= 0:
+                product = product * overlap.exact(a[None], b[None], ranks // int(key[0]))
+        least[row] = product.min()
+    worst: Floats = least[inverse.reshape(-1)] * steady
+    return worst
 
 
 def movement(source: Layouts, target: Layouts, network: Network) -> Movement:

@@ -3,18 +3,33 @@
 For each candidate the best answer available is taken, in this order: a measured table's exact
 entry, an interpolation inside that table, a fitted efficiency surface of this device, a surface
 transferred from measurements of something akin, the roofline. Every answer says which it was.
+
+Memory-bound operations take their traffic (`Work.bytes_moved`) at a fitted share of the memory
+bandwidth, plus the latency of a kernel. A piece without any output takes no time.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.compute.roofline import DeviceLike, roofline_time
-from costmodels.compute.work import Work
+from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
+from costmodels.compute.roofline import (
+    BANDWIDTH_FRACTION,
+    PEAK_FRACTION,
+    DeviceLike,
+    roofline_time,
+)
+from costmodels.compute.surface import Surface, surface_time
+from costmodels.compute.table import CostTable
+from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, TRAFFIC, Work
 from costmodels.errors import InputError
+
+FloatArray = NDArray[np.float64]
+SourceArray = NDArray[np.int8]
 
 
 class Source(IntEnum):
@@ -37,10 +52,13 @@ class ComputeModel:
     precision
         `fp32`, `tf32`, `fp16` or `bf16`.
     tables
-        `CostTable`s measured on this device, most trusted first.
+        Tables measured on this device, most trusted first.
     family
-        Name of the device family whose fitted surfaces to use, where the device's name does
-        not tell.
+        Family whose fitted surfaces to use where the device's name does not tell; everything is
+        then marked as derived.
+    winograd
+        False for a framework that does not let its library use Winograd's algorithm, such as one
+        that grants it too little workspace.
     """
 
     def __init__(
@@ -48,8 +66,9 @@ class ComputeModel:
         device: DeviceLike,
         precision: str,
         *,
-        tables: tuple[object, ...] = (),
+        tables: tuple[CostTable, ...] = (),
         family: str | None = None,
+        winograd: bool = True,
     ) -> None:
         if precision not in device.peak_flops:
             raise InputError(
@@ -59,8 +78,15 @@ class ComputeModel:
         self.device = device
         self.precision = precision
         self.tables = tables
+        self.winograd = winograd
+        own = family_of(device.name)
+        self._foreign = family is not None and family != own
+        self._family = family or own
+        if family is not None:
+            load_family(family)
+        self._fits: dict[tuple[str, str], Fit | None] = {}
 
-    def time(self, work: Work) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    def time(self, work: Work) -> tuple[FloatArray, SourceArray]:
         """Time of each candidate, and the `Source` of each time. [s]
 
         Parameters
@@ -68,9 +94,59 @@ class ComputeModel:
         work
             Local work of the candidates.
         """
-        seconds = np.atleast_1d(roofline_time(work, self.device, self.precision))
-        return seconds, np.full(seconds.shape, Source.ROOFLINE, dtype=np.int8)
+        seconds, source = self._modelled(work)
+        seconds = np.atleast_1d(seconds)
+        sources = np.full(seconds.shape, source, dtype=np.int8)
+        outputs = np.broadcast_to(work.outputs, seconds.shape)
+        if not outputs.all():
+            seconds = np.where(outputs > 0, seconds, 0.0)
+        undecided = np.ones(seconds.shape, dtype=bool)
+        for table in self.tables:
+            found = table.lookup(work, self.precision, seconds, lambda w: self._modelled(w)[0])
+            if found is None:
+                continue
+            measured, exact = found
+            use = undecided & ~np.isnan(measured) & (outputs > 0)
+            seconds = np.where(use, measured, seconds)
+            sources[use] = np.where(exact[use], Source.TABLE, Source.INTERPOLATED)
+            undecided &= ~use
+        return seconds, sources
 
     def describe(self) -> dict[str, str]:
-        """Provenance of every kind of answer this model can give, by operation and direction."""
-        return {"all": "roofline"}
+        """Provenance of every kind of answer this model can give, by "operation direction"."""
+        text = {f"table {i}": table.describe() for i, table in enumerate(self.tables, start=1)}
+        keys = [(operation, way) for operation in DENSE_OPERATIONS for way in DENSE_DIRECTIONS]
+        for operation, direction in sorted(keys + list(TRAFFIC)):
+            fit = self._fit(operation, direction)
+            if fit is None:
+                what = (
+                    f"roofline: {PEAK_FRACTION:.0%} of the peak FLOP/s, "
+                    f"{BANDWIDTH_FRACTION:.0%} of the memory bandwidth"
+                )
+            else:
+                what = f"{'derived surface' if fit.derived else 'fitted surface'}: {fit.note}"
+            text[f"{operation} {direction}"] = what
+        return text
+
+    def _fit(self, operation: str, direction: str) -> Fit | None:
+        key = (operation, direction)
+        if key not in self._fits:
+            precision = self.precision if operation in DENSE_OPERATIONS else ""
+            fit = find_fit(self._family, operation, direction, precision)
+            if fit is not None and self._foreign:
+                fit = replace(fit, derived=True)
+            if fit is not None and isinstance(fit.value, Surface) and not self.winograd:
+                fit = replace(fit, value=replace(fit.value, winograd=0.0))
+            self._fits[key] = fit
+        return self._fits[key]
+
+    def _modelled(self, work: Work) -> tuple[FloatArray, Source]:
+        fit = self._fit(work.operation, work.direction)
+        if fit is None:
+            return roofline_time(work, self.device, self.precision), Source.ROOFLINE
+        if isinstance(fit.value, Surface):
+            seconds = surface_time(fit.value, work, self.device, self.precision)
+        else:
+            rate = fit.value * self.device.memory_bandwidth
+            seconds = self.device.kernel_latency + work.bytes_moved(self.precision) / rate
+        return seconds, Source.DERIVED_SURFACE if fit.derived else Source.SURFACE

@@ -54,7 +54,5 @@ def roofline_time(work: Work, device: DeviceLike, precision: str) -> FloatArray:
         Key of the device's `peak_flops`.
     """
     compute = work.flops / (PEAK_FRACTION * device.peak_flops[precision])
-    memory = work.bytes_moved(precision) / (
-        BANDWIDTH_FRACTION * device.memory_bandwidth
-    )
+    memory = work.bytes_moved(precision) / (BANDWIDTH_FRACTION * device.memory_bandwidth)
     return device.kernel_latency + np.maximum(compute, memory)

@@ -18,7 +18,7 @@ Every term grows with every local extent, and so do minima, sums and smooth maxi
 local work never takes less time.
 
 Assumptions: efficiencies are shares of the device's peak and bandwidth, so one fit serves the
-variants of a device family; alignment (odd channel counts on tensor cores) is not modelled.
+variants of a device family; a convolution or product is alone on the device.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Surface:
         Share of the fp32 peak of a direct grouped convolution; 0: never used.
     direct_bandwidth
         Share of the nominal memory bandwidth of a direct grouped convolution.
+    alignment
+        Multiple to which channels and filters are padded: what tensor cores need.
     """
 
     efficiency: float
@@ -91,6 +93,7 @@ class Surface:
     transform_bandwidth: float = 0.0
     direct: float = 0.0
     direct_bandwidth: float = 0.0
+    alignment: int = 1
 
 
 def product_time(
@@ -113,11 +116,12 @@ def product_time(
     slots = num_sms * surface.blocks_per_sm
     waves = tiles / slots
     full = waves + surface.quantisation * (np.ceil(waves) - waves)
-    least = np.minimum(1.0, surface.split_depth / product.k)
+    depth = np.maximum(product.k, 1.0)
+    least = np.minimum(1.0, surface.split_depth / depth)
     waves = np.where(waves >= 1.0, full, np.maximum(waves, least))
     rate = surface.efficiency * peak_flops * _TILE_SHARE**surface.tile_exponent
     wave_time = (2.0 * slots) * _TILE_AREA / rate
-    times: FloatArray = (product.k * waves + surface.prologue_depth) * wave_time
+    times: FloatArray = (depth * waves + surface.prologue_depth) * wave_time
     return times.min(axis=0)
 
 
@@ -137,7 +141,9 @@ def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: st
     """
     peak, num_sms = device.peak_flops[precision], device.num_sms
     memory = work.bytes_moved(precision) / (surface.bandwidth * device.memory_bandwidth)
-    arithmetic = product_time(surface, work.matrix_product(), peak, num_sms)
+    arithmetic = product_time(
+        surface, work.matrix_product(alignment=surface.alignment), peak, num_sms
+    )
     if work.stride_volume > 1:
         arithmetic = arithmetic * surface.strided
     if surface.winograd > 0 and _winograd_applies(work):
@@ -170,9 +176,7 @@ def _winograd_applies(work: Work) -> bool:
     )
 
 
-def _winograd_time(
-    surface: Surface, work: Work, device: DeviceLike, precision: str
-) -> FloatArray:
+def _winograd_time(surface: Surface, work: Work, device: DeviceLike, precision: str) -> FloatArray:
     """Time of F(4x4, r x r): (3 + r)**2 products, and the transforms' traffic. [s]"""
     points = float((_WINOGRAD_OUTPUT + work.kernel[0] - 1) ** 2)
     patches = work.samples

@@ -198,12 +198,17 @@ class Work:
         weights = self.channels * self.filters * self.kernel_volume / self.groups
         return weights * self.samples if self.operation == "matmul" else weights
 
-    def matrix_product(self) -> MatrixProduct:
+    def matrix_product(self, *, alignment: int = 1) -> MatrixProduct:
         """Dims of the implicit matrix product that this pass runs.
 
         With P output and Q input positions, kernel volume R and stride volume S, for samples N,
         channels C, filters F and groups G: forward is (N P) x (F/G) over (C R/G); backward-data
         is (N Q) x (C/G) over (F R/(G S)); backward-weight is (F/G) x (C R/G) over (N P).
+
+        Parameters
+        ----------
+        alignment
+            Multiple to which the channels and filters of a group are padded.
         """
         rows_out = _product(self.out_extents)
         rows_in = _product(self.in_extents)
@@ -213,6 +218,9 @@ class Work:
         else:
             rows_out, rows_in = self.samples * rows_out, self.samples * rows_in
         filters, channels = self.filters / self.groups, self.channels / self.groups
+        if alignment > 1:
+            filters = np.ceil(filters / alignment) * alignment
+            channels = np.ceil(channels / alignment) * alignment
         taps = self.kernel_volume
         if self.direction == "forward":
             m, n, k = rows_out, filters, channels * taps
@@ -242,9 +250,7 @@ class Work:
         if self.is_dense:
             return size * (self.inputs + self.outputs + self.weights)
         reads, writes, extra = TRAFFIC[(self.operation, self.direction)]
-        return (
-            size * (reads * self.inputs + writes * self.outputs) + extra * self.outputs
-        )
+        return size * (reads * self.inputs + writes * self.outputs) + extra * self.outputs
 
 
 def _as_extent(name: str, value: ArrayLike) -> FloatArray:

@@ -152,7 +152,8 @@ def _ordered(network: Network) -> list[LayerSpec]:
         index = {name: i for i, name in enumerate(names)}
         ordered = list(nx.lexicographical_topological_sort(order, key=index.__getitem__))
     except nx.NetworkXUnfeasible:
-        cycle = " -> ".join(source for source, _ in nx.find_cycle(order))
+        steps = [source for source, _ in nx.find_cycle(order)]
+        cycle = " -> ".join([*steps, steps[0]])
         raise InputError(
             f"network '{network.name}': layers must not form a cycle but {cycle} does; remove "
             "the edge that goes back"

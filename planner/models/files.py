@@ -28,7 +28,7 @@ RESIZED_AXES = ("depth", "height", "width", "sequence")
 SUFFIXES = (".toml", ".json")
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of a network file; those of a layer depend on its kind."""
 
     name: str
@@ -192,8 +192,8 @@ def _toml_rows(fields: Mapping[str, Any]) -> str:
 
 def format_network(network: Network, *, suffix: str = ".toml") -> str:
     """The text of a network file, which `parse_network` turns into an equal network."""
-    head = {"name": network.name, "source": network.source, "notes": network.notes}
-    head = {key: value for key, value in head.items() if value}
+    remarks = {"source": network.source, "notes": network.notes}
+    head = {"name": network.name, **{key: text for key, text in remarks.items() if text}}
     shape = dict(network.input_shape)
     layers = [
         {"name": spec.name, "kind": spec.kind, "inputs": list(spec.inputs), **spec.options}

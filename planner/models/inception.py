@@ -83,7 +83,7 @@ def _ceil_pool(net: Builder, name: str, kernel: int) -> None:
 
 
 # filters of the 1x1, of the reduction and of the wide convolution of branch 2 and of branch 3, and
-# of the projection after pooling; None is a pooling with that kernel between the modules
+# of the projection after pooling; a row of one number is a pooling with that kernel in between
 GOOGLENET: dict[str, tuple[int, ...]] = {
     "inception3a": (64, 96, 128, 16, 32, 32),
     "inception3b": (128, 128, 192, 32, 96, 64),

@@ -1,0 +1,173 @@
+"""Algorithms of collectives: the latency part and the seconds per byte of each.
+
+A part is computed for every group at once, `group[..., level]`. All levels carry their traffic at
+once (pipelined: the slowest one counts) except where an algorithm is made of phases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.communication.network import Floats, Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spread:
+    """How groups lie over the levels; arrays over [..., level] unless said otherwise.
+
+    `below` counts the members under one child, `share` the groups that share its links,
+    `bandwidth` what a child can send for one of them (`core_bandwidth` when all send to all), and
+    `size` [...] the members of the whole group.
+    """
+
+    network: Network
+    members: NDArray[np.int64]
+    below: NDArray[np.int64]
+    size: NDArray[np.int64]
+    bandwidth: Floats
+    core_bandwidth: Floats
+    share: Floats
+
+    @classmethod
+    def of(cls, network: Network, group: ArrayLike) -> Spread:
+        members = np.asarray(group, dtype=np.int64)
+        assert members.shape[-1] == network.num_levels, "a group has one entry a level"
+        assert ((members >= 1) & (members <= network.shape)).all(), "a group lies in its network"
+        upto = members.cumprod(axis=-1)
+        below = upto // members
+        share = network.devices_below / below
+        wired = network.peer_bandwidth * np.maximum(members - 1, 1)
+        return cls(
+            network=network,
+            members=members,
+            below=below,
+            size=upto[..., -1],
+            bandwidth=np.minimum(network.child_bandwidth, wired) / share,
+            core_bandwidth=np.minimum(network.core_bandwidth, wired) / share,
+            share=share,
+        )
+
+
+# Latency and seconds per byte of an algorithm, each [...].
+Parts = tuple[Floats, Floats]
+
+
+def collective_time(
+    spread: Spread, latency: Floats, per_byte: Floats, num_bytes: ArrayLike
+) -> Floats:
+    """Put the parts together; a group of one has nothing to do. [s]"""
+    active = spread.members > 1
+    start = np.where(active, spread.network.start_latency, 0.0).max(axis=-1)
+    ramp = np.where(active, spread.network.ramp, 0.0).max(axis=-1)
+    # Infinite latency marks an algorithm that the network cannot run, whatever the size.
+    runs = np.isfinite(latency)
+    fixed = start + np.where(runs, latency, 0.0)
+    transfer = per_byte * np.asarray(num_bytes, dtype=float)
+    time = np.where(runs, fixed + transfer + ramp * np.sqrt(fixed * transfer), np.inf)
+    return np.where(spread.size > 1, time, 0.0)
+
+
+def slowest(spread: Spread, per_byte: Floats) -> Floats:
+    """Seconds per byte where all levels carry their part at once."""
+    largest: Floats = np.where(spread.members > 1, per_byte, 0.0).max(axis=-1)
+    return largest
+
+
+def ring_pass(spread: Spread) -> Parts:
+    """One trip around a ring that visits the members of a child before it leaves it.
+
+    Each of the `p - 1` steps moves `1/p` of the buffer out of every child of every level. The
+    ring has `p` hops, of which it takes all but one: latency is their mean.
+    """
+    children = spread.size[..., None] // spread.below
+    leaving = np.where(children > 1, children, 0)
+    further = np.concatenate([leaving[..., 1:], np.zeros_like(leaving[..., :1])], axis=-1)
+    fraction = (spread.size - 1) / spread.size
+    latency = fraction * ((leaving - further) * spread.network.latency).sum(axis=-1)
+    return latency, fraction * slowest(spread, 1 / spread.bandwidth)
+
+
+def hierarchical_pass(spread: Spread) -> Parts:
+    """Rings level by level: reduce-scatter inside, then its shard across, and so on outwards.
+
+    The shard is smaller by the members below, and all of them send at once: the product is the
+    buffer again at every level. The phases follow each other.
+    """
+    steps = spread.members - 1
+    latency = (steps * spread.network.latency).sum(axis=-1)
+    return latency, (steps / spread.members / spread.bandwidth).sum(axis=-1)
+
+
+def ring(spread: Spread) -> Parts:
+    """Reduce-scatter and all-gather around one ring (Kahira et al. 2021, section IV)."""
+    latency, per_byte = ring_pass(spread)
+    return 2 * latency, 2 * per_byte
+
+
+def hierarchical(spread: Spread) -> Parts:
+    """Reduce-scatter inwards to outwards, and all-gather back."""
+    latency, per_byte = hierarchical_pass(spread)
+    return 2 * latency, 2 * per_byte
+
+
+def halving_doubling(spread: Spread) -> Parts:
+    """Recursive halving, then doubling: Rabenseifner's algorithm (Thakur et al. 2005, section 4).
+
+    `2 log2(p) alpha + 2 (p-1)/p m beta` for powers of two; otherwise the ranks beyond the largest
+    power of two give their buffer to another one first and get the result last. Partners are far
+    apart, so oversubscription is felt, and in pairs, so only the links of one pair are used.
+    """
+    doublings = np.floor(np.log2(spread.members))
+    power = 2.0**doublings
+    rest = spread.members > power
+    pair = np.minimum(spread.network.core_bandwidth, spread.network.peer_bandwidth) / spread.share
+    latency = 2 * ((doublings + rest) * spread.network.latency).sum(axis=-1)
+    return latency, 2 * (((power - 1) / power + rest) / pair).sum(axis=-1)
+
+
+def tree(spread: Spread) -> Parts:
+    """Reduce up and broadcast down two complementary trees, pipelined, as in NCCL.
+
+    Sanders, Speck and Traeff 2009: each rank is an inner one in one tree and a leaf in the other,
+    so it sends the buffer twice, or once where there are only two. Inside a host the members form
+    a chain (Jeaugey 2019, "Massively scale your deep learning training with NCCL 2.4"); a group
+    inside one host has no tree.
+    """
+    depth, per_byte = _tree_levels(spread)
+    latency = 2 * (depth * spread.network.latency).sum(axis=-1)
+    across = ((spread.members > 1) & ~spread.network.inside_host).any(axis=-1)
+    return np.where(across, latency, np.inf), slowest(spread, per_byte)
+
+
+def _tree_levels(spread: Spread) -> Parts:
+    """Depth of the tree and seconds per byte, [..., level]."""
+    inside = spread.network.inside_host
+    depth = np.where(inside, spread.members - 1, np.ceil(np.log2(spread.members)))
+    sent = np.where(
+        inside, 2 * (spread.members - 1) / spread.members, np.minimum(spread.members - 1, 2)
+    )
+    return depth, sent / spread.bandwidth
+
+
+def in_network(spread: Spread) -> Parts:
+    """Reduce and multicast in the switches that can, and in a tree beyond them (NVLink SHARP).
+
+    A member sends its buffer once and multicasts its part of the sum: `(p+1)/p` of the buffer,
+    against `2 (p-1)/p` of a ring.
+    """
+    network = spread.network
+    can = np.isfinite(network.in_network_latency)
+    depth, tree_per_byte = _tree_levels(spread)
+    switch_per_byte = (
+        (spread.members + 1) / spread.members * spread.share / network.in_network_bandwidth
+    )
+    step = np.where(can, np.where(can, network.in_network_latency, 0.0), depth * network.latency)
+    latency = 2 * np.where(spread.members > 1, step, 0.0).sum(axis=-1)
+    usable = (can & (spread.members > 1)).any(axis=-1)
+    return (
+        np.where(usable, latency, np.inf),
+        slowest(spread, np.where(can, switch_per_byte, tree_per_byte)),
+    )
