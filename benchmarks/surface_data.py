@@ -121,7 +121,8 @@ def held_out_rows(shapes: pd.DataFrame) -> NDArray[np.bool_]:
     return np.array([hashlib.sha256(key.encode()).digest()[0] % 4 == 0 for key in keys])
 
 
-def _column(frame: pd.DataFrame, name: str) -> Floats:
+def column(frame: pd.DataFrame, name: str) -> Floats:
+    """A column as 64-bit floats."""
     return frame[name].to_numpy(dtype=np.float64)
 
 
@@ -149,20 +150,20 @@ def conv_work(frame: pd.DataFrame, direction: str) -> list[tuple[NDArray[np.bool
         ).to_numpy()
         part = frame[rows]
         outs = (
-            np.floor((_column(part, "h") + 2 * _column(part, "pad_h") - r) / u) + 1,
-            np.floor((_column(part, "w") + 2 * _column(part, "pad_w") - s) / v) + 1,
+            np.floor((column(part, "h") + 2 * column(part, "pad_h") - r) / u) + 1,
+            np.floor((column(part, "w") + 2 * column(part, "pad_w") - s) / v) + 1,
         )
         work = Work(
             operation="conv",
             direction=direction,
-            samples=_column(part, "n"),
-            channels=_column(part, "c"),
-            filters=_column(part, "k"),
-            in_extents=(_column(part, "h"), _column(part, "w")),
+            samples=column(part, "n"),
+            channels=column(part, "c"),
+            filters=column(part, "k"),
+            in_extents=(column(part, "h"), column(part, "w")),
             out_extents=outs,
             kernel=(int(r), int(s)),
             stride=(int(u), int(v)),
-            groups=_column(part, "groups") if "groups" in part else 1,
+            groups=column(part, "groups") if "groups" in part else 1,
         )
         pieces.append((rows, work))
     return pieces
@@ -186,7 +187,7 @@ def conv_timings(
             device=device,
             precision=precision,
             parts={direction: parts[index][1] for direction, parts in pieces.items()},
-            seconds=_column(frame, "seconds")[rows],
+            seconds=column(frame, "seconds")[rows],
             held_out=held_out[rows],
         )
         for index, (rows, _) in enumerate(pieces[directions[0]])
@@ -206,14 +207,14 @@ def neusight_product(tables: Path, gpu: str, operation: str) -> list[Timings]:
     op = {"linear": "linear", "matmul": "bmm"}[operation]
     frame = frame[(frame.gpu == gpu) & (frame.op == op)]
     dims = ["batch", "m", "n_out", "k_inner"]
-    work = product_work(operation, *(_column(frame, name) for name in dims))
+    work = product_work(operation, *(column(frame, name) for name in dims))
     return [
         Timings(
             source=NEUSIGHT,
             device=DEVICES[gpu],
             precision="fp32",
             parts={"forward": work},
-            seconds=_column(frame, "fwd_ms") / 1e3,
+            seconds=column(frame, "fwd_ms") / 1e3,
             held_out=held_out_rows(frame[dims]),
         )
     ]
@@ -230,15 +231,15 @@ def _deepbench(frame: pd.DataFrame) -> Source:
 
 def deepbench_conv(tables: Path, gpu: str, precision: str, direction: str) -> list[Timings]:
     """One pass of DeepBench's training convolutions."""
-    column = {
+    timed = {
         "forward": "fwd_ms",
         "backward_data": "bwd_data_ms",
         "backward_weight": "bwd_filter_ms",
     }[direction]
     names = {"fp32": ("fp32",), "fp16": (HALF, PSEUDO_HALF)}[precision]
     frame = pd.read_csv(tables / "deepbench_train_conv.csv")
-    frame = frame[(frame.gpu == gpu) & frame.precision.isin(names) & frame[column].notna()]
-    frame = frame.assign(seconds=frame[column] / 1e3)
+    frame = frame[(frame.gpu == gpu) & frame.precision.isin(names) & frame[timed].notna()]
+    frame = frame.assign(seconds=frame[timed] / 1e3)
     return conv_timings(
         frame,
         (direction,),
@@ -253,14 +254,14 @@ def deepbench_product(tables: Path, gpu: str, precision: str) -> list[Timings]:
     names = {"fp32": ("fp32",), "fp16": (HALF, PSEUDO_HALF)}[precision]
     frame = pd.read_csv(tables / "deepbench_train_gemm.csv")
     frame = frame[(frame.gpu == gpu) & frame.precision.isin(names)]
-    m, n, k = (_column(frame, name) for name in "mnk")
+    m, n, k = (column(frame, name) for name in "mnk")
     return [
         Timings(
             source=_deepbench(frame),
             device=DEVICES[gpu],
             precision=precision,
             parts={"forward": product_work("linear", np.ones(1), m, n, k)},
-            seconds=_column(frame, "time_ms") / 1e3,
+            seconds=column(frame, "time_ms") / 1e3,
             held_out=held_out_rows(frame[["m", "n", "k"]]),
         )
     ]
@@ -271,7 +272,7 @@ def aiconfigurator_product(tables: Path, system: str) -> list[Timings]:
     (path,) = (tables / "aiconfigurator" / "data" / system / "gemm").glob("*/*/*.parquet")
     frame = pd.read_parquet(path)
     frame = frame[frame.gemm_dtype == "bfloat16"]
-    m, n, k = (_column(frame, name) for name in "mnk")
+    m, n, k = (column(frame, name) for name in "mnk")
     source = Source(
         name="aiconfigurator, github.com/ai-dynamo/aiconfigurator",
         licence="Apache-2.0",
@@ -283,43 +284,57 @@ def aiconfigurator_product(tables: Path, system: str) -> list[Timings]:
             device=DEVICES[system],
             precision="bf16",
             parts={"forward": product_work("linear", np.ones(1), m, n, k)},
-            seconds=_column(frame, "latency") / 1e3,
+            seconds=column(frame, "latency") / 1e3,
             held_out=held_out_rows(frame[["m", "n", "k"]]),
         )
     ]
 
 
-def _pipedream(tables: Path) -> pd.DataFrame:
-    frame = pd.read_csv(tables / "pipedream_layer_profiles.csv")
-    frame = frame[(frame.op == "Conv2d") & frame.c.notna()]
-    frame = frame.assign(stride_h=frame.stride, stride_w=frame.stride)
-    shape = [
-        *("n", "c", "h", "w", "k", "r", "s"),
-        *("pad_h", "pad_w", "stride_h", "stride_w", "groups"),
-    ]
-    return frame.groupby(shape, as_index=False)[["fwd_ms", "bwd_total_ms"]].median()
+_CONV_SHAPE = [*("n", "c", "h", "w", "k", "r", "s"), *("pad_h", "pad_w", "stride_h", "stride_w")]
 
 
 def pipedream_conv(tables: Path, direction: str, *, grouped: bool) -> list[Timings]:
-    """Convolutions of whole networks on a V100-class card.
+    """Convolutions of whole networks on a V100-class card, without or with groups.
 
-    `direction` is "forward" or "backward"; the latter was timed as one. The first layer of a
-    network is left out of the forward pass, where it waits for its input to be copied, and has no
-    backward-data pass.
+    `direction` is "forward" or "backward"; the latter was timed as one. The forward pass of a
+    network's first layer is left out: it waits for its input to be copied.
     """
-    frame = _pipedream(tables)
-    frame = frame[(frame.groups > 1) == grouped]
-    common = {"source": PIPEDREAM, "device": DEVICES["NVIDIA V100"], "precision": "fp32"}
+    frame = pd.read_csv(tables / "pipedream_layer_profiles.csv")
+    frame = frame[(frame.op == "Conv2d") & frame.c.notna() & ((frame.groups > 1) == grouped)]
+    frame = frame.assign(stride_h=frame.stride, stride_w=frame.stride)
+    times = ["fwd_ms", "bwd_total_ms"]
+    frame = frame.groupby([*_CONV_SHAPE, "groups"], as_index=False)[times].median()
     if direction == "forward":
         frame = frame[frame.c > 3].assign(seconds=lambda f: f.fwd_ms / 1e3)
-        return conv_timings(frame, ("forward",), **common)  # type: ignore[arg-type]
-    frame = frame.assign(seconds=frame.bwd_total_ms / 1e3)
-    both = ("backward_data", "backward_weight")
-    return (
-        conv_timings(frame[frame.c > 3], both, **common)
-        + conv_timings(  # type: ignore[arg-type]
-            frame[frame.c <= 3],
-            both[1:],
-            **common,  # type: ignore[arg-type]
-        )
+    else:
+        frame = frame.assign(seconds=frame.bwd_total_ms / 1e3)
+    return _network_conv(frame, direction, PIPEDREAM)
+
+
+def aceso_conv(tables: Path, direction: str) -> list[Timings]:
+    """Convolutions of wide ResNets on one V100, where the times hold no collective."""
+    frame = pd.read_csv(tables / "aceso_wresnet_ops_v100.csv")
+    frame = frame[(frame.tp == 1) & (frame.kind == "conv") & frame.notes.isna()]
+    frame = frame.assign(
+        pad_h=frame["pad"], pad_w=frame["pad"], stride_h=frame.stride, stride_w=frame.stride
     )
+    timed = "fwd_us_incl_collective" if direction == "forward" else "bwd_us_incl_collective"
+    frame = frame.groupby(_CONV_SHAPE, as_index=False)[[timed]].median()
+    return _network_conv(frame.assign(seconds=frame[timed] / 1e6), direction, ACESO)
+
+
+def _network_conv(frame: pd.DataFrame, direction: str, source: Source) -> list[Timings]:
+    """Rows of a network on V100; its first layer has no backward-data pass."""
+    device = DEVICES["NVIDIA V100"]
+    if direction == "forward":
+        passes = [(frame, ("forward",))]
+    else:
+        both = ("backward_data", "backward_weight")
+        passes = [(frame[frame.c > 3], both), (frame[frame.c <= 3], both[1:])]
+    return [
+        timings
+        for part, directions in passes
+        for timings in conv_timings(
+            part, directions, source=source, device=device, precision="fp32"
+        )
+    ]

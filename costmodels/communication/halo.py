@@ -18,11 +18,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.collectives import send_recv_time
 from costmodels.communication.network import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Window
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ class Halo:
     boundary: Floats
 
 
-def _neighbour_bandwidth(network: Network, degrees: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Latency and bandwidth of a message to the next block of a dim; (candidates,) each.
+def _neighbour(network: Network, degrees: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Level that messages to the next block of a dim cross, and how many leave a child at once.
 
     The slowest neighbour lies across the outermost level at which the dim is split; there, the
     ranks below one child that lie at the edge of the dim all send at once.
@@ -93,12 +95,7 @@ def _neighbour_bandwidth(network: Network, degrees: NDArray[np.int64]) -> tuple[
     levels = np.arange(network.num_levels)
     outer = np.where(degrees > 1, levels, 0).max(axis=1)
     inner = np.where(levels < outer[:, None], degrees, 1).prod(axis=1)
-    senders = np.maximum(network.devices_below[outer] // inner, 1)
-    links = network.child_bandwidth / network.link_bandwidth
-    total = (network.send_recv_bandwidth * links)[outer]
-    scale = network.send_recv_bandwidth / network.link_bandwidth
-    bandwidth = np.minimum(total / senders, (network.peer_bandwidth * scale)[outer])
-    return network.send_recv_latency[outer], bandwidth
+    return outer, np.maximum(network.devices_below[outer] // inner, 1)
 
 
 def halo_exchange(
@@ -154,7 +151,8 @@ def halo_exchange(
     for size in range(1, len(dims) + 1):
         for subset in itertools.combinations(dims, size):
             part, messages = whole.copy(), np.ones(count)
-            latency, bandwidth = zero.copy(), np.full(count, np.inf)
+            level = np.zeros(count, dtype=np.int64)
+            senders = np.ones(count, dtype=np.int64)
             for dim in subset:
                 # a middle block has a neighbour on both sides; with two blocks each has one
                 sides = (below[dim] > 0).astype(int) + (above[dim] > 0)
@@ -166,12 +164,11 @@ def halo_exchange(
                 messages = messages * sides
                 # rows beyond the next block must come from further away, in more messages
                 messages = messages * np.maximum(np.ceil(rows_each / local[dim]), 1.0)
-                hop_latency, hop_bandwidth = _neighbour_bandwidth(
-                    network, candidates.level_degrees(dim)
-                )
-                latency = np.maximum(latency, hop_latency)
-                bandwidth = np.minimum(bandwidth, hop_bandwidth)
-            time += messages * (latency + part / bandwidth)
+                across, at_once = _neighbour(network, candidates.level_degrees(dim))
+                # a corner goes where the further of its two neighbours is
+                senders = np.where(across > level, at_once, np.maximum(senders, at_once))
+                level = np.maximum(level, across)
+            time += messages * send_recv_time(network, level, part, senders)
             total += messages * part
             regions += messages
             if size == 1:

@@ -146,9 +146,13 @@ def find_fit(family: str | None, operation: str, direction: str, precision: str)
 
 
 def _note(family: str, entry: Mapping[str, Any]) -> str:
-    error = (
-        f"held-out error {entry['held_out_error']:.0%} on {entry['held_out_rows']} rows"
-        if entry.get("held_out_rows")
-        else "not held out"
-    )
-    return f"{family}: {entry['source']} ({entry['licence']}; {entry['software']}); {error}"
+    parts = [entry["comment"]] if entry.get("comment") else []
+    for source in entry["sources"]:
+        part = f"{source['name']} ({source['licence']}; {source['software']})"
+        if source.get("held_out_rows"):
+            part += (
+                f", mean error {source['held_out_error']:.0%} on {source['held_out_rows']} "
+                "held-out rows"
+            )
+        parts.append(part)
+    return f"{family}: " + "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Efficiency surfaces: seconds of dense local work as a function of its shape, fitted to measurements.
+"""Efficiency surfaces: seconds of dense local work by its shape, fitted to measurements.
 
 A kernel does not shrink in proportion when its work is cut small. What it really costs is modelled
 with a handful of coefficients, each of which means something:
@@ -122,7 +122,8 @@ def product_time(
     rate = surface.efficiency * peak_flops * _TILE_SHARE**surface.tile_exponent
     wave_time = (2.0 * slots) * _TILE_AREA / rate
     times: FloatArray = (depth * waves + surface.prologue_depth) * wave_time
-    return times.min(axis=0)
+    best: FloatArray = times.min(axis=0)
+    return best
 
 
 def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: str) -> FloatArray:

@@ -162,7 +162,8 @@ class CostTable:
         reached = near.any(axis=1)
         correction = (weights @ ratio) / np.where(reached, total, 1.0)
         seconds = np.where(reached, modelled * np.exp(correction), np.nan)
-        return np.where(exact, block.seconds[nearest], seconds), exact
+        seconds = np.where(exact, block.seconds[nearest], seconds)
+        return seconds, exact
 
 
 def _key(work: Work, precision: str) -> _Key:
@@ -173,7 +174,8 @@ def _key(work: Work, precision: str) -> _Key:
 def _shapes(work: Work, count: int) -> FloatArray:
     dims = (work.samples, work.channels, work.filters, *work.in_extents, *work.out_extents)
     columns = [np.broadcast_to(dim, count) for dim in dims]
-    return np.log(np.maximum(np.stack(columns, axis=1), np.finfo(np.float64).tiny))
+    extents: FloatArray = np.stack(columns, axis=1)
+    return np.log(np.maximum(extents, np.finfo(np.float64).tiny))
 
 
 def _block(rows: list[_Row]) -> _Block:

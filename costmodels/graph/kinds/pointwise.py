@@ -1,0 +1,171 @@
+"""Layers whose output has the shape of their input, and concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.errors import InputError
+from costmodels.graph.kinds.tensors import features_axis, own_dims, relabel, spatial_axes
+from costmodels.graph.layer import Axis, Layer, Statistics, Tensor
+
+
+def _elementwise(
+    name: str,
+    inputs: Sequence[Tensor],
+    kind: str,
+    *,
+    keeps_inputs: bool = False,
+    keeps_output: bool = False,
+    in_place: bool = False,
+    saved_bytes: int = 0,
+    parameters: int = 0,
+    statistics: Statistics | None = None,
+) -> Layer:
+    x = inputs[0]
+    for other in inputs[1:]:
+        if [(a.name, a.extent) for a in other.axes] != [(a.name, a.extent) for a in x.axes]:
+            raise InputError(
+                f"layer '{name}': its inputs must have the same shape but have "
+                f"{[(a.name, a.extent) for a in x.axes]} and "
+                f"{[(a.name, a.extent) for a in other.axes]}; correct the layers before it"
+            )
+    dims = {d: a.extent for a in x.axes if (d := own_dims(x)[a.name])}
+    tensor = relabel(x, own_dims(x))
+    return Layer(
+        name=name,
+        kind=kind,
+        dims=dims,
+        inputs=tuple(relabel(t, own_dims(t)) for t in inputs),
+        output=tensor,
+        weight_dims=frozenset({"channel"}) if parameters else frozenset(),
+        parameters=parameters,
+        statistics=statistics,
+        keeps_inputs=keeps_inputs,
+        keeps_output=keeps_output,
+        in_place=in_place,
+        saved_bytes=saved_bytes,
+        splittable=frozenset(dims),
+    )
+
+
+def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -> Layer:
+    """ReLU-like functions keep their output and work in place; the others keep their input."""
+    relu = function.startswith(("relu", "leaky_relu"))
+    return _elementwise(
+        name,
+        inputs,
+        "activation",
+        keeps_output=relu,
+        keeps_inputs=not relu,
+        in_place=relu,
+    )
+
+
+def add(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Residual connection; it may write over an operand that nobody else reads again."""
+    return _elementwise(name, inputs, "add", in_place=True)
+
+
+def scale(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """A feature map times one number per channel (squeeze and excitation)."""
+    x, gate = inputs
+    layer = _elementwise(name, [x], "scale", keeps_inputs=True)
+    extents = {a.name: a.extent for a in x.axes}
+    if any(extents.get(a.name) != a.extent for a in gate.axes):
+        raise InputError(
+            f"layer '{name}': its second input must have axes of the first but has "
+            f"{[(a.name, a.extent) for a in gate.axes]} where the first has "
+            f"{list(extents.items())}; correct the layers before it"
+        )
+    gate = relabel(gate, own_dims(gate))
+    fields = {f: getattr(layer, f) for f in Layer.__slots__}
+    return Layer(**{**fields, "inputs": (layer.inputs[0], gate)})
+
+
+def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
+    """Keeps a one-byte mask for each element; dropout at rate 0 is left out of the graph."""
+    if not 0 <= rate < 1:
+        raise InputError(
+            f"layer '{name}': rate must be at least 0 and less than 1 but is {rate}; correct it"
+        )
+    return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
+
+
+def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
+    """Batch norm with statistics of the local part, or summed over all that split the samples."""
+    (x,) = inputs
+    if statistics not in ("local", "synchronised"):
+        raise InputError(
+            f"layer '{name}': statistics must be 'local' or 'synchronised' but is "
+            f"'{statistics}'; choose one of the two"
+        )
+    spatial = tuple(a.name for a in spatial_axes(x))
+    sync = Statistics(over=("sample", *spatial), per=("channel",), count=2)
+    return _elementwise(
+        name,
+        inputs,
+        "batch_norm",
+        keeps_inputs=True,
+        parameters=2 * x.extent(features_axis(x)),
+        statistics=sync if statistics == "synchronised" else None,
+    )
+
+
+def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Layer norm over the features; splitting them needs their statistics summed."""
+    (x,) = inputs
+    per = tuple(a.name for a in x.axes if a.name not in ("hidden", "channel"))
+    return _elementwise(
+        name,
+        inputs,
+        "layer_norm",
+        keeps_inputs=True,
+        parameters=2 * x.extent(features_axis(x)),
+        statistics=Statistics(over=("channel",), per=per, count=2),
+    )
+
+
+def softmax(name: str, inputs: Sequence[Tensor]) -> Layer:
+    per = tuple(a.name for a in inputs[0].axes if a.name not in ("hidden", "channel"))
+    statistics = Statistics(over=("channel",), per=per, count=2)
+    return _elementwise(name, inputs, "softmax", keeps_output=True, statistics=statistics)
+
+
+def loss(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Softmax and cross entropy against labels; a split of the classes sums two numbers a row."""
+    per = tuple(a.name for a in inputs[0].axes if a.name not in ("hidden", "channel"))
+    statistics = Statistics(over=("channel",), per=per, count=2)
+    return _elementwise(name, inputs, "loss", keeps_output=True, statistics=statistics)
+
+
+def concat(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Joins along channels, which are therefore not split here: blocks would not line up."""
+    total = sum(x.extent("channel") for x in inputs)
+    first = inputs[0]
+    for x in inputs[1:]:
+        if [a.extent for a in x.axes if a.name != "channel"] != [
+            a.extent for a in first.axes if a.name != "channel"
+        ]:
+            raise InputError(
+                f"layer '{name}': its inputs must agree in all but channels but have "
+                f"{[(a.name, a.extent) for a in first.axes]} and "
+                f"{[(a.name, a.extent) for a in x.axes]}; correct the layers before it"
+            )
+    own: dict[str, str | None] = {**own_dims(first), "channel": None}
+    y_axes = tuple(
+        Axis(
+            name=a.name,
+            extent=total if a.name == "channel" else a.extent,
+            dim=own[a.name],
+        )
+        for a in first.axes
+    )
+    dims = {a.name: a.extent for a in y_axes if a.dim is not None}
+    return Layer(
+        name=name,
+        kind="concat",
+        dims=dims,
+        inputs=tuple(relabel(x, own) for x in inputs),
+        output=Tensor(axes=y_axes),
+        splittable=frozenset(dims),
+    )
