@@ -1,238 +1,313 @@
 """Fits the efficiency surfaces of `costmodels/compute/data` to published kernel timings.
 
-    python -m benchmarks.fit_surface [--data ../shared/data] [--out costmodels/compute/data]
+    python -m benchmarks.fit_surface [--data ../shared/data] [--out FOLDER] [NAME...]
 
-Each surface is fitted by robust least squares on the logarithm of seconds, on three quarters of the
-rows (chosen by a hash of the shape), and judged on the rest. Per source, a constant is fitted along
-with it: what the publisher's way of timing adds to every kernel, such as the launch; it is not part
-of the surface. A source whose library did not look for the best algorithm may also be slower by a
-fitted factor. A weak pull towards round figures keeps coefficients that the data do not tell.
+Writes one TOML file per device family, with the sources and the error on held-out rows of every
+surface, and prints those errors as a table.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares
-
 from benchmarks import surface_data as sd
-from benchmarks.fitted_families import write_family
-from benchmarks.surface_data import Floats, Timings
-from benchmarks.traffic_data import Traffic, aceso_traffic, pipedream_traffic
-from costmodels.compute.surface import Surface, surface_time
-from costmodels.compute.work import TRAFFIC, Work
+from benchmarks.surface_files import Entry, family_toml
+from benchmarks.surface_fitting import (
+    CONV,
+    CONV_PLAIN,
+    PRODUCT,
+    Fitted,
+    fit,
+    fit_share,
+)
+from benchmarks.traffic_data import aceso_traffic, pipedream_traffic
+from costmodels.compute.surface import Surface
 
-# Start and centre of the pull, lower and upper bound.
-RANGES: dict[str, tuple[float, float, float]] = {
-    "efficiency": (0.8, 0.05, 1.1),
-    "tile_exponent": (0.15, 0.02, 1.0),
-    "blocks_per_sm": (1.5, 1.0, 4.0),
-    "quantisation": (0.4, 0.05, 1.0),
-    "split_depth": (512.0, 16.0, 8192.0),
-    "prologue_depth": (48.0, 1.0, 512.0),
-    "bandwidth": (0.7, 0.15, 1.0),
-    "sharpness": (2.5, 1.0, 8.0),
-    "strided": (1.3, 0.5, 4.0),
-    "winograd": (0.8, 0.2, 1.3),
-    "transform_bandwidth": (0.7, 0.15, 2.0),
-    "direct": (0.1, 0.005, 1.0),
-    "direct_bandwidth": (0.5, 0.02, 1.0),
+DIRECTIONS = ("forward", "backward_data", "backward_weight")
+BACKWARD = DIRECTIONS[1:]
+# These let PyTorch choose algorithms by heuristics, not by trying them.
+HEURISTIC = frozenset({sd.NEUSIGHT.name, sd.ACESO.name})
+# A source that calls the library itself and times it on the GPU shows how many kernels a pass has.
+BARE = ("DeepBench", "aiconfigurator")
+TYPICAL_LATENCY = 5e-6
+TENSOR_ALIGNMENT = 8
+DEEPBENCH_FAMILIES = {
+    "titan_xp": "NVIDIA GTX TitanXp",
+    "1080ti": "NVIDIA GTX 1080 Ti",
+    "titan_x_pascal": "Nvidia TitanX Pascal",
+    "titan_x_maxwell": "Nvidia TitanX",
+    "m40": "Nvidia Tesla M40",
 }
-PRODUCT = tuple(RANGES)[:8]
-CONV = tuple(RANGES)[:11]
-CONV_PLAIN = tuple(RANGES)[:9]
-PULL = 0.1
-# Logarithmic error beyond which a row counts as an outlier.
-OUTLIER = 0.2
+BF16_FAMILIES = {"a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
+# Convolutions in TF32 do not reach the share of the peak that BF16 products do: layouts are changed
+# around them. One factor makes ResNet-50 and VGG16 training on A100 come out (NVIDIA
+# DeepLearningExamples, Lambda); ResNet-50 on H100, which it was not fitted to, is then 15 % fast.
+TF32_RATE = 0.6
+# GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
+# in TF32 and mixed precision (Lambda, timm).
+GA102_RATE = 1.6
+AKIN = {
+    "h100": ("a100", "v100"),
+    "h200": ("h100", "a100", "v100"),
+    "b200": ("h200", "a100", "v100"),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceError:
-    """How well one source is met: rows, mean |relative error| and mean log error held out."""
-
-    source: sd.Source
-    rows: int
-    held_out_rows: int
-    held_out_error: float
-    held_out_bias: float
-    offset: float
-    factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """Surfaces by direction and the errors of the sources they were fitted to."""
-
-    surfaces: Mapping[str, Surface]
-    errors: Sequence[SourceError]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Problem:
-    """The vector of unknowns: coefficients by direction, offsets by source, free factors."""
-
-    timings: Sequence[Timings]
-    names: Mapping[str, Sequence[str]]
-    fixed: Mapping[str, Surface]
-    slower: frozenset[str]
-    keys: list[tuple[str, str]] = field(init=False)
-    sources: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.keys = [(d, name) for d, names in self.names.items() for name in names]
-        self.sources = sorted({t.source.name for t in self.timings})
-
-    def bounds(self) -> tuple[Floats, Floats, Floats]:
-        """Logarithms of start, lower and upper bound."""
-        ranges = [RANGES[name] for _, name in self.keys]
-        for source in self.sources:
-            least = min(t.seconds.min() for t in self.timings if t.source.name == source)
-            ranges.append((0.5 * least, 1e-8, 0.97 * least))
-        ranges += [(1.1, 0.8, 3.0) for source in self.sources if source in self.slower]
-        start, low, high = np.log(np.array(ranges)).T
-        return np.clip(start, low + 1e-6, high - 1e-6), low, high
-
-    def unpack(self, vector: Floats) -> tuple[dict[str, Surface], dict[str, float], dict[str, float]]:
-        """Surfaces, offsets and factors of a vector of logarithms."""
-        values = np.exp(vector)
-        chosen: dict[str, dict[str, float]] = {d: {} for d in self.names}
-        for (direction, name), value in zip(self.keys, values, strict=False):
-            chosen[direction][name] = float(value)
-        surfaces = {d: replace(self.fixed[d], **c) for d, c in chosen.items()}
-        rest = values[len(self.keys) :]
-        offsets = dict(zip(self.sources, map(float, rest), strict=False))
-        free = [source for source in self.sources if source in self.slower]
-        factors = dict(zip(free, map(float, rest[len(self.sources) :]), strict=True))
-        return surfaces, offsets, factors
-
-    def predict(self, vector: Floats, timings: Timings) -> Floats:
-        """What the source would have measured. [s]"""
-        surfaces, offsets, factors = self.unpack(vector)
-        seconds = np.zeros(timings.seconds.shape)
-        for direction, work in timings.parts.items():
-            # A product was timed as a forward pass, whichever surface it informs.
-            surface = surfaces.get(direction) or surfaces["any"]
-            seconds = seconds + surface_time(surface, work, timings.device, timings.precision)
-        name = timings.source.name
-        return offsets[name] + factors.get(name, 1.0) * seconds
-
-
-def fit(
-    timings: Sequence[Timings],
-    names: Mapping[str, Sequence[str]],
-    *,
-    fixed: Mapping[str, Surface] | None = None,
-    slower: frozenset[str] = frozenset(),
-) -> Fitted:
-    """Fit the named coefficients of one surface per direction to all timings at once.
-
-    Parameters
-    ----------
-    timings
-        Rows to fit to.
-    names
-        Coefficients to fit, by direction.
-    fixed
-        Surfaces that hold the other coefficients.
-    slower
-        Names of sources whose times may be slower by a factor.
-    """
-    start = {d: Surface(**{n: RANGES[n][0] for n in PRODUCT}) for d in names}
-    problem = _Problem(timings=timings, names=names, fixed=fixed or start, slower=slower)
-    seen = [_rows(t, ~t.held_out) for t in timings if not t.held_out.all()]
-    counts = {s: sum(t.seconds.size for t in seen if t.source.name == s) for s in problem.sources}
-    # A source weighs as the square root of its number of rows.
-    weights = {s: (max(counts.values()) / n) ** 0.25 for s, n in counts.items() if n}
-    begin, low, high = problem.bounds()
-    pulled = np.zeros(begin.size)
-    pulled[: len(problem.keys)] = PULL
-
-    def residuals(vector: Floats) -> Floats:
-        parts = [
-            np.log(problem.predict(vector, t) / t.seconds) * weights[t.source.name] for t in seen
-        ]
-        return np.concatenate([*parts, pulled * (vector - begin)])
-
-    best = least_squares(
-        residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER, diff_step=1e-3
-    )
-    surfaces, _, _ = problem.unpack(best.x)
-    return Fitted(surfaces=surfaces, errors=_errors(problem, best.x))
-
-
-def _errors(problem: _Problem, vector: Floats) -> list[SourceError]:
-    _, offsets, factors = problem.unpack(vector)
-    result = []
-    for name in problem.sources:
-        own = [t for t in problem.timings if t.source.name == name]
-        logs = [
-            np.log(problem.predict(vector, t) / t.seconds)[t.held_out]
-            for t in own
-        ]
-        log = np.concatenate(logs)
-        result.append(
-            SourceError(
-                source=own[0].source,
-                rows=sum(t.seconds.size for t in own),
-                held_out_rows=log.size,
-                held_out_error=float(np.abs(np.expm1(log)).mean()) if log.size else 0.0,
-                held_out_bias=float(log.mean()) if log.size else 0.0,
-                offset=offsets[name],
-                factor=factors.get(name, 1.0),
-            )
+def _entries(operation: str, precision: str, fitted: Fitted) -> list[Entry]:
+    bare = [e.offset for e in fitted.errors if e.source.name.startswith(BARE)]
+    kernels = min(4.0, max([1.0, *(offset / TYPICAL_LATENCY for offset in bare)]))
+    return [
+        Entry(
+            operation=operation,
+            direction=direction,
+            precision=precision,
+            value=replace(surface, kernels=kernels),
+            errors=tuple(fitted.errors),
         )
-    return result
+        for direction, surface in fitted.surfaces.items()
+    ]
 
 
-def _rows(timings: Timings, rows: NDArray[np.bool_]) -> Timings:
-    def pick(work: Work) -> Work:
-        changed = {}
-        for entry in fields(work):
-            value = getattr(work, entry.name)
-            if isinstance(value, np.ndarray) and value.size == rows.size:
-                changed[entry.name] = value[rows]
-            elif entry.name.endswith("_extents"):
-                changed[entry.name] = tuple(extent[rows] for extent in value)
-        return replace(work, **changed)
+class Fitter:
+    """Fits every family; V100 first, because others borrow from it."""
 
-    return replace(
-        timings,
-        parts={direction: pick(work) for direction, work in timings.parts.items()},
-        seconds=timings.seconds[rows],
-        held_out=timings.held_out[rows],
-    )
+    def __init__(self, data: Path) -> None:
+        self.tables = data / "tables"
+        self.grouped: dict[str, Surface] = {}
+        self.conv_over_product: dict[str, tuple[float, float, float]] = {}
+        self.bf16_products: dict[str, Fitted] = {}
+
+    def v100(self) -> list[Entry]:
+        """V100: FP32 of four sources, mixed precision of DeepBench, shares of the bandwidth."""
+        tables, gpu, pcie = self.tables, "NVIDIA V100", "V100 32GB PCIe"
+        timings = sd.neusight_product(tables, pcie, "linear")
+        linear = fit(timings + sd.deepbench_product(tables, gpu, "fp32"), {"any": PRODUCT})
+        matmul = fit(sd.neusight_product(tables, pcie, "matmul"), {"any": PRODUCT})
+        # Convolutions: PyTorch's heuristics picked slower algorithms for Aceso than DeepBench's
+        # search did; PipeDream's and NeuSight's sweeps differ by shape and are left to judge.
+        forward = fit(
+            sd.deepbench_conv(tables, gpu, "fp32", "forward") + sd.aceso_conv(tables, "forward"),
+            {"forward": CONV},
+            slower=HEURISTIC,
+        )
+        backward = fit(
+            [t for d in BACKWARD for t in sd.deepbench_conv(tables, gpu, "fp32", d)]
+            + sd.aceso_conv(tables, "backward"),
+            dict.fromkeys(BACKWARD, CONV),
+            slower=HEURISTIC,
+        )
+        dense = [forward, backward]
+        grouped = [self._grouped("forward", forward), self._grouped("backward", backward)]
+        conv = []
+        for plain, by_groups in zip(dense, grouped, strict=True):
+            self.grouped |= by_groups.surfaces
+            errors = [*plain.errors, *by_groups.errors]
+            conv += _entries("conv", "fp32", Fitted(surfaces=by_groups.surfaces, errors=errors))
+        half, conv_half = self._v100_half()
+        entries = _entries("linear", "fp32", linear) + _entries("matmul", "fp32", matmul)
+        return entries + conv + _entries("linear", "fp16", half) + conv_half + self._shares()
+
+    def _grouped(self, direction: str, dense: Fitted) -> Fitted:
+        """Adds the direct algorithm for grouped convolutions to surfaces."""
+        timings = [
+            replace(t, source=replace(t.source, name=f"{t.source.name} (grouped)"))
+            for t in sd.pipedream_conv(self.tables, direction, grouped=True)
+        ]
+        names = dict.fromkeys(dense.surfaces, ("direct", "direct_bandwidth"))
+        start = {d: replace(s, direct=0.1, direct_bandwidth=0.5) for d, s in dense.surfaces.items()}
+        return fit(timings, names, fixed=start)
+
+    def _v100_half(self) -> tuple[Fitted, list[Entry]]:
+        gpu = "NVIDIA V100"
+        base = {"any": Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)}
+        timings = sd.deepbench_product(self.tables, gpu, "fp16")
+        linear = fit(timings, {"any": PRODUCT}, fixed=base)
+        product = linear.surfaces["any"]
+        conv = []
+        for direction in DIRECTIONS:
+            timings = sd.deepbench_conv(self.tables, gpu, "fp16", direction)
+            own = fit(timings, {direction: CONV_PLAIN}, fixed={direction: base["any"]})
+            conv += _entries("conv", "fp16", self._with_groups(own))
+            names = ("efficiency", "bandwidth", "strided")
+            relative = fit(timings, {direction: names}, fixed={direction: product})
+            surface = relative.surfaces[direction]
+            self.conv_over_product[direction] = (
+                surface.efficiency / product.efficiency,
+                surface.bandwidth / product.bandwidth,
+                surface.strided,
+            )
+        return linear, conv
+
+    def _shares(self) -> list[Entry]:
+        """Shares of the bandwidth: Aceso's where it timed the pass, its times being cleaner."""
+        bandwidth = sd.DEVICES["NVIDIA V100"].memory_bandwidth
+        entries: dict[tuple[str, str], Entry] = {}
+        for rows in aceso_traffic(self.tables) + pipedream_traffic(self.tables):
+            share, error = fit_share(rows, bandwidth)
+            key = (rows.operation, rows.direction)
+            print(f"  share {key} {rows.source.name}: {share:.3f}")
+            if key in entries:
+                known = entries[key]
+                share = float((known.value * share) ** 0.5)  # type: ignore[operator]
+                entries[key] = replace(known, value=share, errors=(*known.errors, error))
+                continue
+            entries[key] = Entry(
+                operation=rows.operation,
+                direction=rows.direction,
+                precision="",
+                value=share,
+                errors=(error,),
+            )
+        return list(entries.values())
+
+    def _with_groups(self, fitted: Fitted) -> Fitted:
+        surfaces = {
+            d: replace(
+                s, direct=self.grouped[d].direct, direct_bandwidth=self.grouped[d].direct_bandwidth
+            )
+            for d, s in fitted.surfaces.items()
+        }
+        return Fitted(surfaces=surfaces, errors=fitted.errors)
+
+    def deepbench(self, gpu: str, precision: str, *, alignment: int = 1) -> list[Entry]:
+        """Products and convolutions of a device that DeepBench timed, with NeuSight's if any."""
+        base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=alignment)
+        names = CONV if precision == "fp32" else CONV_PLAIN
+        pcie = {"NVIDIA Tesla P100": "P100 16GB PCIe", "NVIDIA T4": "T4"}.get(gpu)
+        timings = sd.deepbench_product(self.tables, gpu, precision)
+        conv = sd.deepbench_conv(self.tables, gpu, precision, "forward")
+        entries = []
+        if pcie and precision == "fp32":
+            timings = timings + sd.neusight_product(self.tables, pcie, "linear")
+            conv = conv + sd.neusight_conv(self.tables, pcie)
+            matmul = fit(sd.neusight_product(self.tables, pcie, "matmul"), {"any": PRODUCT})
+            entries += _entries("matmul", precision, matmul)
+        linear = fit(timings, {"any": PRODUCT}, fixed={"any": base}, slower=HEURISTIC)
+        entries += _entries("linear", precision, linear)
+        for direction in DIRECTIONS:
+            if direction != "forward":
+                conv = sd.deepbench_conv(self.tables, gpu, precision, direction)
+            fitted = fit(conv, {direction: names}, fixed={direction: base}, slower=HEURISTIC)
+            entries += _entries("conv", precision, self._with_groups(fitted))
+        return entries
+
+    def a100_fp32(self) -> list[Entry]:
+        """A100 without tensor cores; the backward passes are left to V100's coefficients."""
+        entries = []
+        for operation in ("linear", "matmul"):
+            timings = sd.neusight_product(self.tables, "A100 40GB PCIe", operation)
+            entries += _entries(operation, "fp32", fit(timings, {"any": PRODUCT}))
+        forward = fit(sd.neusight_conv(self.tables, "A100 80GB PCIe"), {"forward": CONV})
+        return entries + _entries("conv", "fp32", self._with_groups(forward))
+
+    def bf16(self, system: str) -> list[Entry]:
+        """Products as measured; convolutions as implicit products, by V100's conv over product."""
+        base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)
+        timings = sd.aiconfigurator_product(self.tables, system)
+        linear = fit(timings, {"any": PRODUCT}, fixed={"any": base})
+        entries = _entries("linear", "bf16", linear)
+        self.bf16_products[system] = linear
+        note = "; ResNet-50 and VGG16 training on A100 came out within 20 % where nothing was fused"
+        entries += self._implicit(linear, "bf16", 1.0, note)
+        note = f", at {TF32_RATE} of their rate, as whole networks on A100 show"
+        return entries + self._implicit(linear, "tf32", TF32_RATE, note)
+
+    def ga102(self) -> list[Entry]:
+        """RTX 3090: nothing but whole networks is known of it."""
+        linear = self.bf16_products["a100_sxm"]
+        note = f", at {GA102_RATE} of A100's share of the peak, as whole networks show"
+        return [
+            entry
+            for precision in ("bf16", "tf32")
+            for entry in self._implicit(linear, precision, GA102_RATE, note)
+        ]
+
+    def _implicit(
+        self, linear: Fitted, precision: str, calibration: float, note: str
+    ) -> list[Entry]:
+        """Convolutions as implicit products, less by what V100's tensor cores lose on them."""
+        product = linear.surfaces["any"]
+        entries = []
+        for direction, (rate, traffic, strided) in self.conv_over_product.items():
+            surface = replace(
+                product,
+                efficiency=product.efficiency * rate * calibration,
+                bandwidth=min(1.0, product.bandwidth * traffic),
+                strided=strided,
+                direct=self.grouped[direction].direct,
+                direct_bandwidth=self.grouped[direction].direct_bandwidth,
+            )
+            comment = (
+                f"convolution as implicit BF16 product at {rate:.2f} of its rate and {traffic:.2f} "
+                f"of its bandwidth, the ratio found on V100 tensor cores{note}; the errors are the "
+                "products'"
+            )
+            entries.append(
+                Entry(
+                    operation="conv",
+                    direction=direction,
+                    precision=precision,
+                    value=surface,
+                    errors=tuple(linear.errors),
+                    derived=True,
+                    comment=comment,
+                )
+            )
+        return entries
+
+    def families(self) -> Mapping[str, Callable[[], list[Entry]]]:
+        """How to fit each family, V100 first."""
+        t4, p100 = "NVIDIA T4", "NVIDIA Tesla P100"
+        return {
+            "v100": self.v100,
+            "p100": lambda: self.deepbench(p100, "fp32") + self.deepbench(p100, "fp16"),
+            "t4": lambda: (
+                self.deepbench(t4, "fp32") + self.deepbench(t4, "fp16", alignment=TENSOR_ALIGNMENT)
+            ),
+            **{
+                name: lambda gpu=gpu: self.deepbench(gpu, "fp32")  # type: ignore[misc]
+                for name, gpu in DEEPBENCH_FAMILIES.items()
+            },
+            "a100": lambda: self.a100_fp32() + self.bf16("a100_sxm"),
+            **{
+                name: lambda system=system: self.bf16(system)  # type: ignore[misc]
+                for name, system in BF16_FAMILIES.items()
+                if name != "a100"
+            },
+            "3090": self.ga102,
+        }
 
 
-def fit_share(traffic: Sequence[Traffic], memory_bandwidth: float) -> tuple[float, SourceError]:
-    """Share of the memory bandwidth that one memory-bound pass reaches, by one source."""
-    (rows,) = traffic
-    reads, writes, extra = TRAFFIC[(rows.operation, rows.direction)]
-    moved = 4 * (reads * rows.inputs + writes * rows.outputs) + extra * rows.outputs
-    ideal = moved / memory_bandwidth
+def main() -> None:
+    """Fit the families named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", metavar="NAME")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, default=Path("costmodels/compute/data"))
+    arguments = parser.parse_args()
+    fitter = Fitter(arguments.data)
+    for name, fit_family in fitter.families().items():
+        wanted = not arguments.families or name in arguments.families
+        if not wanted and name not in ("v100", "a100"):
+            continue
+        entries = fit_family()
+        for entry in entries:
+            what = f"{name} {entry.operation} {entry.direction} {entry.precision}"
+            for e in entry.errors:
+                print(
+                    f"{what:42} {e.source.name.split(',')[0]:24} {e.rows:6} rows, held out "
+                    f"{e.held_out_rows:5}: |error| {e.held_out_error:6.1%} bias "
+                    f"{e.held_out_bias:+.3f} offset {e.offset * 1e6:6.1f} us x{e.factor:.2f}"
+                    + (" (derived)" if entry.derived else "")
+                )
+        if wanted:
+            (arguments.out / f"{name}.toml").write_text(
+                family_toml(name, AKIN.get(name, ()), entries), encoding="utf-8"
+            )
 
-    def logs(vector: Floats, mask: NDArray[np.bool_]) -> Floats:
-        offset, share = np.exp(vector)
-        errors: Floats = np.log((offset + ideal[mask] / share) / rows.seconds[mask])
-        return errors
 
-    high = np.log([rows.seconds.min(), 1.0])
-    low = np.log([1e-8, 0.05])
-    start = np.clip(np.log([rows.seconds.min() / 2, 0.7]), low, high - 1e-6)
-    best = least_squares(
-        logs, start, bounds=(low, high), args=(~rows.held_out,), loss="soft_l1", f_scale=0.1
-    )
-    log = logs(best.x, rows.held_out)
-    error = SourceError(
-        source=rows.source,
-        rows=rows.seconds.size,
-        held_out_rows=log.size,
-        held_out_error=float(np.abs(np.expm1(log)).mean()) if log.size else 0.0,
-        held_out_bias=float(log.mean()) if log.size else 0.0,
-        offset=float(np.exp(best.x[0])),
-    )
-    return float(np.exp(best.x[1])), error
+if __name__ == "__main__":
+    main()

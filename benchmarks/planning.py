@@ -93,7 +93,7 @@ def heuristic_rows(models: Iterable[str], gpus: int) -> list[dict[str, object]]:
     rows = []
     for model in models:
         _, formulation, _ = prepare(model, gpus=gpus)
-        problem = formulation.problem(0.5)
+        problem = formulation.problem(1.0)
         start = time.perf_counter()
         exact = SOLVERS["auto"](problem, time_limit=60.0, seed=0)
         middle = time.perf_counter()

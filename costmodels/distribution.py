@@ -43,6 +43,17 @@ class Distribution:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for dim, degrees in self.degrees.items():
+            if dim not in DIMS:
+                raise InputError(
+                    f"a distribution must split dims of {', '.join(DIMS)} but splits '{dim}'; "
+                    "correct the dim"
+                )
+            if len(degrees) != len(self.shape) or any(ways < 1 for ways in degrees):
+                raise InputError(
+                    f"a distribution must give dim {dim} at least 1 way at each of the "
+                    f"{len(self.shape)} levels but gives {list(degrees)}; correct the degrees"
+                )
         for level, size in enumerate(self.shape):
             used = math.prod(d[level] for d in self.degrees.values())
             if size % used:
@@ -61,7 +72,7 @@ class Distribution:
         return math.prod(self.shape) // math.prod(self.degree(d) for d in self.degrees)
 
     def __str__(self) -> str:
-        """Such as 'sample 64 x height 4', with the levels where they matter: 'sample 2.8'."""
+        """Such as 'sample 64 x height 4 x replicated 2', over all levels."""
         parts = [
             f"{dim} {math.prod(degrees)}"
             for dim in DIMS

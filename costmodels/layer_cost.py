@@ -19,6 +19,7 @@ from costmodels.communication.network import Network
 from costmodels.compute import ComputeModel
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer
+from costmodels.step import gradient_time
 from costmodels.training import Training
 from costmodels.work_of import local_parameters, local_size, update_work, work_of
 
@@ -57,7 +58,7 @@ class LayerCosts:
     gradient_group
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
-        The all-reduce at the rate of a full bucket: never more than its true cost. [s]
+        The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
     weights, gradients, state, output, saved, workspace
         Memory: weights, their gradients, optimizer state, the output, what else backward keeps,
         and scratch space while the layer runs. [B]
@@ -142,23 +143,30 @@ def _compute(
 NUM_SOURCES = 5
 
 
-def _exposed_halo(halo: Halo, compute: Floats, machine: Machine) -> Floats:
+def _exposed_halo(
+    halo: Halo, compute: Floats, independent: Floats | float, machine: Machine
+) -> Floats:
     """Time that a halo exchange adds to the pass that needs it.
 
-    With overlap the interior is computed while messages travel, then each boundary region by a
-    kernel of its own, which has a fixed cost (Dryden et al. 2019, section IV.A). A layer is only
-    cut that way where it pays.
+    With overlap the messages travel during independent work (backward-weight), and the interior
+    is computed meanwhile, then each boundary region by a kernel of its own, which has a fixed cost
+    (Dryden et al. 2019, section IV.A). A layer is only cut that way where it pays.
     """
     if not machine.training.halo_overlap:
         return halo.time
-    latency = machine.compute.device.kernel_latency
+    waiting: Floats = np.maximum(halo.time - independent, 0.0)
     interior = compute * (1.0 - halo.boundary)
-    cut = np.maximum(interior, halo.time) - interior + halo.regions * latency
-    return np.minimum(cut, halo.time)
+    regions = halo.regions * machine.compute.device.kernel_latency
+    return np.minimum(np.maximum(waiting - interior, 0.0) + regions, waiting)
 
 
 def layer_costs(
-    layer: Layer, candidates: Candidates, machine: Machine, *, input_gradients: tuple[bool, ...]
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    *,
+    input_gradients: tuple[bool, ...],
+    largest_bucket: float,
 ) -> LayerCosts:
     """Cost a layer under every candidate.
 
@@ -172,6 +180,8 @@ def layer_costs(
         Links, device and training options.
     input_gradients
         For each input, whether backward must send a gradient to it.
+    largest_bucket
+        Size that no bucket of gradients exceeds. [B]
     """
     training, network = machine.training, machine.network
     count = len(candidates)
@@ -190,8 +200,7 @@ def layer_costs(
     halo_backward = halo_exchange(layer, candidates, network, backward=True, element_size=size)
     exposed_backward = np.zeros(count)
     if any(input_gradients):
-        # backward-data can wait for its halo behind the backward-weight of the same layer too
-        exposed_backward = _exposed_halo(halo_backward, backward_data + backward_weight, machine)
+        exposed_backward = _exposed_halo(halo_backward, backward_data, backward_weight, machine)
 
     output = local_size(layer.output, candidates) * size
     partial = candidates.group(layer.reduced_dims)
@@ -218,8 +227,7 @@ def layer_costs(
     parameters = local_parameters(layer, candidates) * own
     group = candidates.group(set(candidates.dims) - layer.weight_dims)
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
-    bucket = np.full(count, training.bucket_bytes)
-    rate = all_reduce_time(network, group, bucket, algorithm=training.all_reduce) / bucket
+    rate = gradient_time(network, group, largest_bucket, training.all_reduce) / largest_bucket
     update = np.zeros(count)
     if layer.parameters and own:
         time, source = machine.compute.time(update_work(parameters, training.optimizer))
@@ -235,7 +243,7 @@ def layer_costs(
         backward_data=backward_data,
         backward_weight=backward_weight,
         update=update,
-        halo_forward=_exposed_halo(halo_forward, forward, machine),
+        halo_forward=_exposed_halo(halo_forward, forward, 0.0, machine),
         halo_backward=exposed_backward,
         reduce_forward=reduce_forward,
         reduce_backward=reduce_backward,

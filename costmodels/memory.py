@@ -85,6 +85,30 @@ def keeps_tensor(graph: Graph, name: str) -> bool:
     )
 
 
+def held_inputs(graph: Graph, name: str) -> tuple[bool, ...]:
+    """For each input of a layer, whether to count it as the layer's in a lower bound of memory.
+
+    What is kept for backward is the maker's block, or the reader's copy of it where layouts
+    differ; the reader's block is never larger than what is kept. So each kept tensor counts once:
+    with its maker if that keeps its output, else with the first reader that keeps its inputs. The
+    data is kept throughout, and counts with its first reader.
+    """
+    counted: dict[str, int] = {}
+    held = []
+    for edge in graph.producers[name]:
+        maker, edges = graph.layers[edge.source], graph.consumers[edge.source]
+        if maker.kind == "input":
+            held.append(edge == edges[0])
+            continue
+        readers = [e.target for e in edges if graph.layers[e.target].keeps_inputs]
+        # a layer may read parts of a tensor (attention does), but not count one part twice
+        size = counted.get(edge.source, 0) + graph.layers[name].inputs[edge.slot].size
+        first = name in readers[:1] and not maker.keeps_output and size <= maker.output.size
+        counted[edge.source] = size if first else counted.get(edge.source, 0)
+        held.append(first)
+    return tuple(held)
+
+
 class _Ledger:
     """What is allocated now, and what was when it was most."""
 

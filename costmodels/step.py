@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodels.communication.collectives import all_reduce_time
-from costmodels.communication.network import Network
+from costmodels.communication.network import Floats, Network
 from costmodels.training import Training
 
 
@@ -68,7 +69,30 @@ class StepTime:
     @property
     def hidden(self) -> float:
         """Part of the gradient all-reduces behind the backward pass. [s]"""
-        return self.gradient - self.exposed
+        return max(self.gradient - self.exposed, 0.0)
+
+
+def gradient_time(
+    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+) -> Floats:
+    """Time of gradient all-reduces; those that cannot run the algorithm take the cheapest. [s]
+
+    Parameters
+    ----------
+    network
+        Links of the devices used.
+    group
+        Members at each level, last axis over levels. [items]
+    num_bytes
+        Buffer of each member. [B]
+    algorithm
+        As of `Training.all_reduce`.
+    """
+    cheapest = all_reduce_time(network, group, num_bytes)
+    if algorithm == "auto":
+        return cheapest
+    named = all_reduce_time(network, group, num_bytes, algorithm=algorithm)
+    return np.where(np.isfinite(named), named, cheapest)
 
 
 def gradient_buckets(
@@ -109,7 +133,7 @@ def step_time(layers: Sequence[LayerStep], network: Network, training: Training)
     if buckets:
         groups = np.array([group for _, _, group in buckets], dtype=np.int64)
         sizes = np.array([num_bytes for _, num_bytes, _ in buckets])
-        times = all_reduce_time(network, groups, sizes, algorithm=training.all_reduce)
+        times = gradient_time(network, groups, sizes, training.all_reduce)
         for (ready, _, _), seconds in zip(buckets, np.atleast_1d(times), strict=True):
             end = max(end, ready) + float(seconds)
             gradient += float(seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.errors import InputError
 
 # Bytes of one number: activations and their gradients; the weights that the optimizer updates; a
@@ -17,7 +18,6 @@ _SIZES = {
 }
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
-ALL_REDUCE_ALGORITHMS = ("auto", "ring", "halving-doubling", "tree", "hierarchical")
 MEMORY_MODELS = ("liveness", "paradl")
 
 
@@ -36,7 +36,8 @@ class Training:
     gradient_overlap
         Whether gradients are all-reduced while the backward pass goes on.
     all_reduce
-        Algorithm of gradient all-reduces; "auto" takes the cheapest for each size and group.
+        Algorithm of gradient all-reduces; "auto" takes the cheapest for each size and group, as
+        do groups that cannot run the one named (a tree needs several hosts).
     bucket_bytes
         Gradients are all-reduced together in buckets of about that size. [B]
     memory_model
@@ -56,7 +57,7 @@ class Training:
         for name, value, known in (
             ("precision", self.precision, tuple(_SIZES)),
             ("optimizer", self.optimizer, tuple(_STATE)),
-            ("all-reduce algorithm", self.all_reduce, ALL_REDUCE_ALGORITHMS),
+            ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
         ):
             if value not in known:

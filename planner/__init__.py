@@ -25,7 +25,9 @@ def _require_own(name: str) -> None:
     own = Path(__file__).resolve().parent.parent / name / "__init__.py"
     origin = spec.origin if spec else None
     if origin is None or Path(origin).resolve() != own:
-        where = origin or (next(iter(spec.submodule_search_locations or ["?"])) if spec else "nowhere")
+        where = origin or (
+            next(iter(spec.submodule_search_locations or ["?"])) if spec else "nowhere"
+        )
         raise ImportError(
             f"planner needs its own package '{name}' ({own}), but {where} is in the way; rename "
             "that file or take its folder off sys.path"

@@ -1,11 +1,14 @@
 """The joint between costs and search: (graph, cluster, cost models, space) -> `search.Problem`.
 
 A step is nearly a sum over layers and edges; what is not is the gradient all-reduces that hide
-behind the backward pass. With S the time of everything but them, A their total and B the backward
-pass, a step takes at least S + x (A - B) for every x from 0 to 1: at x = 0 all-reduces are free,
-at x = 1 they start with the backward pass and outlast it. Each x gives an additive problem whose
-optimum bounds the step from below; the best x gives the best bound, and the assignments found on
-the way are costed exactly.
+behind the backward pass, one at a time, in the order in which gradients are made. Their queue ends
+when the last of them that ever found it empty has come and all after it are through. So with S the
+time of everything else, B_i the backward pass of layer i and A_i its all-reduce, a step takes
+
+    max(S, max over j of S - sum_{i < j} B_i + sum_{i <= j} A_i),
+
+layers numbered in forward order. Every weighted mean of these terms is a sum over layers and edges
+again, whose optimum bounds the step from below: `problem` takes the weights as a profile.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from costmodels.cluster import Cluster
 from costmodels.communication.layout import Layouts, Movement, concatenate, movement
 from costmodels.communication.network import Network
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
-from costmodels.graph import Edge, Graph, Layer
+from costmodels.graph import Edge, Graph, Layer, Tensor
 from costmodels.layer_cost import LayerCosts, Machine, layer_costs
-from costmodels.memory import keeps_tensor
+from costmodels.memory import held_inputs
+from costmodels.training import Training
 from costmodels.work_of import local_size
 from planner.space import Group, select
 from search.problem import Edge as PairCost
@@ -44,7 +48,7 @@ class LayerSpace:
     num_sensible
         Candidates before any were left out. [items]
     kept
-        Memory held from forward to backward, and throughout. [B]
+        Memory that is held when the forward pass ends, or less: see `held_inputs`. [B]
     reads, writes
         Rows in the table of layouts, for each input and for the output.
     """
@@ -88,41 +92,45 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
-    def problem(self, weight: float, usage_limit: float | None = None) -> Problem:
-        """The additive problem in which gradient all-reduces have a weight.
+    def problem(self, exposure: float | Floats = 1.0, usage_limit: float | None = None) -> Problem:
+        """An additive problem that bounds the step from below.
 
         Parameters
         ----------
-        weight
-            0 leaves all-reduces out, 1 lets them outlast the backward pass that they start with.
+        exposure
+            How much of each layer's all-reduce counts, from 0 to 1, in forward order and never
+            increasing; the backward pass of the layers before it counts by so much less. One
+            number stands for all layers.
         usage_limit
             Memory for weights, optimizer state and kept activations, or None for no limit. [B]
         """
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        node_costs: dict[int, Floats] = {}
-        matrices: dict[int, Floats] = {}
+        counted, backward = self._shares(exposure)
+        node_costs: dict[tuple[int, float, float], Floats] = {}
+        matrices: dict[tuple[int, float], Floats] = {}
         costs = []
-        for layer in self.layers:
+        for i, layer in enumerate(self.layers):
             space = self.spaces[layer.name]
-            if id(space) not in node_costs:
+            key = (id(space), counted[i], backward[i])
+            if key not in node_costs:
                 c = space.costs
-                node_costs[id(space)] = (
+                node_costs[key] = (
                     c.forward_pass
                     + c.update
-                    + (1.0 - weight) * c.backward_pass
-                    + weight * c.gradient_time
+                    + backward[i] * c.backward_pass
+                    + counted[i] * c.gradient_time
                 )
-            costs.append(node_costs[id(space)])
+            costs.append(node_costs[key])
         pairs = []
         for edge in self.edges:
-            times = self.edge_times[edge]
-            if id(times) not in matrices:
-                matrices[id(times)] = times.forward + (1.0 - weight) * times.backward
+            times, share = self.edge_times[edge], backward[index[edge.target]]
+            if (id(times), share) not in matrices:
+                matrices[id(times), share] = times.forward + share * times.backward
             pairs.append(
                 PairCost(
                     source=index[edge.source],
                     target=index[edge.target],
-                    matrix=matrices[id(times)],
+                    matrix=matrices[id(times), share],
                 )
             )
         usages = tuple(self.spaces[layer.name].kept for layer in self.layers)
@@ -133,6 +141,32 @@ class Formulation:
             usage_limit=usage_limit,
             names=tuple(layer.name for layer in self.layers),
         )
+
+    def _shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
+        """How much of each layer's all-reduce and of its backward pass counts."""
+        counted = np.broadcast_to(np.asarray(exposure, dtype=float), len(self.layers))
+        if not self.machine.training.gradient_overlap:
+            return np.ones(len(self.layers)), np.ones(len(self.layers))
+        return counted, 1.0 - np.append(counted[1:], 0.0)
+
+    def terms(self, choices: Sequence[int]) -> tuple[float, Floats]:
+        """S, and the term of every j: what a step takes at least under an assignment. [s]"""
+        index = {layer.name: i for i, layer in enumerate(self.layers)}
+        rest, backward, reduce = (np.zeros(len(self.layers)) for _ in range(3))
+        for i, (layer, choice) in enumerate(zip(self.layers, choices, strict=True)):
+            costs = self.spaces[layer.name].costs
+            rest[i] = costs.forward_pass[choice] + costs.update[choice]
+            backward[i] = costs.backward_pass[choice]
+            reduce[i] = costs.gradient_time[choice]
+        for edge in self.edges:
+            times, target = self.edge_times[edge], index[edge.target]
+            pair = (choices[index[edge.source]], choices[target])
+            rest[target] += times.forward[pair]
+            backward[target] += times.backward[pair]
+        total = float(rest.sum() + backward.sum())
+        if not self.machine.training.gradient_overlap:
+            return total + float(reduce.sum()), np.full(len(self.layers), total + reduce.sum())
+        return total, total - (np.cumsum(backward) - backward) + np.cumsum(reduce)
 
     def distributions(self, choices: Sequence[int]) -> dict[str, Distribution]:
         """The distribution that each layer gets."""
@@ -167,6 +201,30 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
     return tuple(sorted(distribution.degrees.items()))
 
 
+def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
+    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]"""
+    own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
+    sizes = [parameters * training.gradient_size for parameters in own if parameters]
+    bucket = training.bucket_bytes if bucket_bytes is None else bucket_bytes
+    return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
+
+
+def _kept_memory(
+    layer: Layer,
+    candidates: Candidates,
+    costs: LayerCosts,
+    held: Sequence[bool],
+    training: Training,
+) -> Floats:
+    """Memory that a layer holds when the forward pass ends, at least. [B]"""
+    kept = costs.weights + costs.gradients + costs.state + costs.saved
+    kept = kept + costs.output * layer.keeps_output
+    for tensor, counts in zip(layer.inputs, held, strict=True):
+        kept = kept + local_size(tensor, candidates) * training.activation_size * counts
+    # a problem rounds usages up, which would make them no lower bound any more
+    return np.floor(kept)
+
+
 def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
     taken = {}
     for item in fields(LayerCosts):
@@ -184,6 +242,7 @@ def formulate(
     only_strategies: bool = False,
     cap: int = 64,
     full: bool = False,
+    bucket_bytes: float | None = None,
 ) -> Formulation:
     """Cost every candidate of every layer and every shuffle between them.
 
@@ -201,14 +260,17 @@ def formulate(
         Candidates that a layer may keep. [items]
     full
         Whether levels across hosts may be split over any dims.
+    bucket_bytes
+        Largest bucket size that bounds must hold for; that of the training by default. [B]
     """
     shape, host = machine.network.shape, cluster.host_index
     layers = graph.compute_layers
+    largest = _largest_bucket(graph, machine.training, bucket_bytes)
     members: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
-        keeps = keeps_tensor(graph, layer.name)
-        members.setdefault((layer.signature, gradients, keeps), []).append(layer)
+        held = held_inputs(graph, layer.name)
+        members.setdefault((layer.signature, gradients, held), []).append(layer)
     groups, keys = [], []
     for key, alike in members.items():
         wanted = [s[layer.name] for s in strategies for layer in alike]
@@ -218,9 +280,11 @@ def formulate(
         else:
             candidates = enumerate_candidates(alike[0], shape, host, full=full)
         candidates = _with_rows(candidates, wanted)
-        costs = layer_costs(alike[0], candidates, machine, input_gradients=key[1])
+        costs = layer_costs(
+            alike[0], candidates, machine, input_gradients=key[1], largest_bucket=largest
+        )
         required = tuple(sorted({candidates.find(d) for d in wanted} - {None}))
-        kept = costs.weights + costs.gradients + costs.state + costs.saved + costs.output * key[2]
+        kept = _kept_memory(alike[0], candidates, costs, key[2], machine.training)
         groups.append(
             Group(
                 candidates=candidates,
@@ -297,6 +361,14 @@ def _with_layouts(
     return spaces, movement(unique, unique, network)
 
 
+def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
+    """How much larger the largest block is than the mean one; (candidates,)."""
+    ways = np.ones(len(candidates))
+    for dim in tensor.dims & set(candidates.dims):
+        ways = ways * candidates.degree(dim)
+    return local_size(tensor, candidates) * ways / tensor.size
+
+
 def _edge_times(
     source: LayerSpace, target: LayerSpace, slot: int, moves: Movement, machine: Machine
 ) -> EdgeTimes:
@@ -304,20 +376,9 @@ def _edge_times(
     tensor = target.layer.inputs[slot]
     num_bytes = tensor.size * machine.training.activation_size
     writes, reads = source.writes, target.reads[slot]
-
-    def uneven(layer: Layer, candidates: Candidates, side: str) -> Floats:
-        whole = tensor if side == "read" else layer.output
-        ways = np.ones(len(candidates))
-        for dim in whole.dims & set(candidates.dims):
-            ways = ways * candidates.degree(dim)
-        return local_size(whole, candidates) * ways / whole.size
-
-    pair, back = np.ix_(writes, reads), np.ix_(reads, writes)
-    read = uneven(target.layer, target.candidates, "read")
-    write = uneven(source.layer, source.candidates, "write")
+    read = num_bytes * _unevenness(tensor, target.candidates)
+    written = num_bytes * _unevenness(source.layer.output, source.candidates)
     return EdgeTimes(
-        forward=moves.latency[pair] + num_bytes * moves.seconds_per_byte[pair] * read[None, :],
-        backward=(
-            moves.latency[back] + num_bytes * moves.seconds_per_byte[back] * write[None, :]
-        ).T,
+        forward=moves.time(writes, reads, read[None, :]),
+        backward=moves.time(reads, writes, written[None, :]).T,
     )

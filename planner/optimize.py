@@ -6,14 +6,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.costing import Costed, cost
 from planner.formulate import Formulation
 from search import SOLVERS, Assignment, Status
 from search.k_best import k_best
 
-# How many times the weight of gradient all-reduces is refined; each adds a line to a concave
-# function of one variable, whose maximum is then known nearly always after three.
-MAX_WEIGHTS = 8
+Floats = NDArray[np.float64]
+
+# How often the bound is moved towards another term, and how many places between two are tried.
+MAX_ROUNDS = 4
+MAX_PLACES = 4
+# Bounds this close to what is possible between two terms are good enough to go on from.
+_CLOSE = 1e-4
 # Rounds in which the memory limit of the additive model is corrected by the true peak.
 MAX_MEMORY_ROUNDS = 6
 _EXACT = 1e-9
@@ -81,8 +88,9 @@ class _Search:
     def left(self) -> float | None:
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.01)
 
-    def solve(self, weight: float, limit: float | None) -> Assignment:
-        problem = self.formulation.problem(weight, limit)
+    def solve(self, weights: Floats, limit: float | None, *, bounds: bool = True) -> Assignment:
+        """Solve one additive problem; with less memory than there is, it bounds nothing."""
+        problem = self.formulation.problem(exposure(weights), limit)
         answer: Assignment = SOLVERS[self.method](problem, time_limit=self.left(), seed=self.seed)
         self.found.solver = answer.solver
         if answer.stopped_by:
@@ -92,70 +100,79 @@ class _Search:
                 self.found.notes.append(note)
         if answer.choices:
             self.look(answer.choices)
+        if bounds:
+            self.found.lower_bound = max(self.found.lower_bound, answer.lower_bound)
         return answer
 
-    def maximise_bound(self, limit: float | None) -> float:
-        """The best weight of the all-reduces: the maximum of a concave function of one variable.
+    def maximise_bound(self, limit: float | None) -> Floats:
+        """The weights that give the best bound: the maximum of a concave function.
 
-        Every answer is a line (its cost as a function of the weight) above which the function
-        cannot lie; the next weight is where the lines of both sides meet.
+        Starting from S alone, each round looks which term of the answer is the largest, and moves
+        weight to it as far as that helps; a bound that its own answer reaches is the optimum.
         """
-
-        def line(answer: Assignment) -> tuple[float, float]:
-            """Cost at weight 0 and at weight 1."""
-            return tuple(  # type: ignore[return-value]
-                _additive(self.formulation, answer.choices, w) for w in (0.0, 1.0)
-            )
-
-        left = self.solve(0.0, limit)
-        self.found.lower_bound = max(self.found.lower_bound, left.lower_bound)
-        if not left.choices or self.found.stopped_by:
-            return 0.0
-        a = line(left)
-        if a[1] <= a[0]:
-            return 0.0
-        right = self.solve(1.0, limit)
-        self.found.lower_bound = max(self.found.lower_bound, right.lower_bound)
-        if not right.choices:
-            return 0.0
-        b = line(right)
-        if b[1] >= b[0]:
-            return 1.0
-        weight = 0.0
-        for _ in range(MAX_WEIGHTS):
-            weight = (a[0] - b[0]) / ((a[0] - b[0]) - (a[1] - b[1]))
-            answer = self.solve(weight, limit)
-            self.found.lower_bound = max(self.found.lower_bound, answer.lower_bound)
+        num_layers = len(self.formulation.layers)
+        weights = np.zeros(num_layers + 1)
+        weights[0] = 1.0  # S; the term of layer j has weight j + 1
+        answer = self.solve(weights, limit)
+        for _ in range(MAX_ROUNDS):
             if not answer.choices or self.found.stopped_by:
                 break
-            c = line(answer)
-            met = a[0] + weight * (a[1] - a[0])
-            if answer.cost >= met - _EXACT * abs(met):
+            terms = self._terms(answer.choices)
+            largest = int(terms.argmax())
+            if terms[largest] <= answer.lower_bound * (1.0 + _EXACT):
                 break
-            if c[1] > c[0]:
-                a = c
+            corner = np.zeros_like(weights)
+            corner[largest] = 1.0
+            better = self._line(weights, corner, answer, limit)
+            if better is None:
+                break
+            weights, answer = better
+        return weights
+
+    def _terms(self, choices: Sequence[int]) -> Floats:
+        total, terms = self.formulation.terms(choices)
+        return np.append(total, terms)
+
+    def _line(
+        self, start: Floats, end: Floats, answer: Assignment, limit: float | None
+    ) -> tuple[Floats, Assignment] | None:
+        """The best weights between two, if they are better than the first.
+
+        Every answer is a line (its cost as a function of the place between the two) above which
+        the bound cannot lie; the next place is where the lines of both sides meet.
+        """
+
+        def line(found: Assignment) -> tuple[float, float]:
+            terms = self._terms(found.choices)
+            return float(start @ terms), float(end @ terms)
+
+        best = None
+        left, right = line(answer), None
+        bound, place = answer.lower_bound, 1.0
+        for _ in range(MAX_PLACES):
+            weights = (1.0 - place) * start + place * end
+            found = self.solve(weights, limit)
+            if not found.choices or self.found.stopped_by:
+                break
+            if found.lower_bound > bound * (1.0 + _EXACT):
+                best, bound = (weights, found), found.lower_bound
+            here = line(found)
+            if here[1] >= here[0]:
+                left = here
             else:
-                b = c
-        return weight
+                right = here
+            if right is None:
+                break
+            place = (left[0] - right[0]) / ((left[0] - right[0]) - (left[1] - right[1]))
+            place = min(max(place, 0.0), 1.0)  # answers that are not optimal may meet outside
+            if bound >= (left[0] + place * (left[1] - left[0])) * (1.0 - _CLOSE):
+                break
+        return best
 
 
-def _additive(formulation: Formulation, choices: Sequence[int], weight: float) -> float:
-    """Cost of an assignment in the additive problem of a weight, without building it. [s]"""
-    chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
-    total = 0.0
-    for layer in formulation.layers:
-        costs, c = formulation.spaces[layer.name].costs, chosen[layer.name]
-        total += float(
-            costs.forward_pass[c]
-            + costs.update[c]
-            + (1.0 - weight) * costs.backward_pass[c]
-            + weight * costs.gradient_time[c]
-        )
-    for edge in formulation.edges:
-        times = formulation.edge_times[edge]
-        pair = (chosen[edge.source], chosen[edge.target])
-        total += float(times.forward[pair] + (1.0 - weight) * times.backward[pair])
-    return total
+def exposure(weights: Floats) -> Floats:
+    """Profile of an additive problem: how much of each layer's all-reduce the weights count."""
+    return weights[1:][::-1].cumsum()[::-1]
 
 
 def find(
@@ -198,20 +215,19 @@ def find(
 
 def _run(search: _Search, num_best: int) -> None:
     found, formulation = search.found, search.formulation
-    weight = search.maximise_bound(None)
+    weights = search.maximise_bound(None)
     unconstrained = min(search.seen.values(), key=lambda c: c.step.total)
     if unconstrained.memory.total <= search.capacity:
-        _more(search, weight, None, num_best)
+        _more(search, weights, None, num_best)
         return
     # memory binds: bound with all of it, then tighten by what the additive model leaves out
     usable = float(formulation.cluster.device.usable_memory)
-    found.lower_bound = 0.0
-    weight = search.maximise_bound(usable)
+    weights = search.maximise_bound(usable)
     limit = usable
     for _ in range(MAX_MEMORY_ROUNDS):
         if found.stopped_by:
             return
-        last = search.solve(weight, limit)
+        last = search.solve(weights, limit, bounds=limit == usable)
         if last.status is Status.INFEASIBLE or not last.choices:
             break
         costed = search.look(last.choices)
@@ -220,10 +236,10 @@ def _run(search: _Search, num_best: int) -> None:
             break
         limit = min(limit, last.peak_usage) - excess
     if found.best is not None and not found.stopped_by:
-        _more(search, weight, limit, num_best)
+        _more(search, weights, limit, num_best)
 
 
-def _more(search: _Search, weight: float, limit: float | None, num_best: int) -> None:
+def _more(search: _Search, weights: Floats, limit: float | None, num_best: int) -> None:
     """Cost the K best distinct assignments: the additive order need not be that of the steps."""
     best, found = search.found.best, search.found
     if (
@@ -235,5 +251,5 @@ def _more(search: _Search, weight: float, limit: float | None, num_best: int) ->
         return
     if best.step.total - found.lower_bound <= _EXACT * best.step.total or limit is not None:
         return
-    for answer in k_best(search.formulation.problem(weight), num_best):
+    for answer in k_best(search.formulation.problem(exposure(weights)), num_best):
         search.look(answer.choices)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.training import Training
+from planner.output import write_text
 
 VERSION = 1
 FORMAT = "planner-plan"
@@ -181,6 +181,8 @@ class Plan:
         Every approximation and every fallback that was used, a sentence each.
     defaults
         Inputs that were not given, a sentence each.
+    command
+        Command line that makes the plan, empty when it was made from Python.
     """
 
     model: str
@@ -207,6 +209,7 @@ class Plan:
     provenance: Mapping[str, str]
     fallbacks: tuple[str, ...]
     defaults: tuple[str, ...] = ()
+    command: str = ""
     format: str = FORMAT
     version: int = VERSION
 
@@ -325,26 +328,6 @@ class Plan:
             return msgspec.convert(document, cls)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise InputError(f"{where} is no valid plan ({error}); {advice}") from None
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file under a temporary name and rename it, so that none is left half written."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(
-            f"{target} cannot be written: the folder {target.parent} does not exist; create it or "
-            "choose another path"
-        )
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except OSError as error:
-        raise InputError(
-            f"{target} cannot be written ({error.strerror}); choose another path"
-        ) from None
 
 
 def digest(value: object) -> str:

@@ -14,15 +14,151 @@ from dataclasses import replace
 
 import numpy as np
 
-from search import cp_sat, elimination, lagrangian, shortest_path
-from search.answers import RELATIVE_TOLERANCE, make_assignment, no_assignment, trivial_bound
+from search import cp_sat, elimination, shortest_path
+from search.answers import (
+    RELATIVE_TOLERANCE,
+    make_assignment,
+    no_assignment,
+    reached_by,
+    trivial_bound,
+)
 from search.buckets import MAX_ELEMENTS, plan
 from search.deadline import Deadline, OutOfTime
 from search.dual import Dual, tighten
 from search.improve import cheap_start
-from search.infeasible import find_shortage, shortage_note, why_forbidden
+from search.lagrangian import answer_of
 from search.marginals import min_marginals
 from search.presolve import Reduction, presolve
-from search.problem import Assignment, Problem, ProblemError, Status
+from search.problem import Assignment, Problem, ProblemError
 
 NAME = "auto"
+# Share of the time limit after which prices must leave the rest to CP-SAT.
+PRICING_SHARE = 0.4
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    max_elements: float = MAX_ELEMENTS,
+) -> Assignment:
+    """Find a cheapest assignment, or the best one that time allows, with a bound.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    time_limit
+        Time after which the best assignment so far is returned. [s]
+    seed
+        Seed of what is random.
+    max_elements
+        The most entries that all tables of one elimination may have.
+    """
+    deadline = Deadline(time_limit)
+    if problem.limit_is_slack:
+        if shortest_path.is_chain(problem):
+            return shortest_path.solve(problem, time_limit=time_limit)
+        try:
+            return elimination.solve(problem, time_limit=time_limit, max_elements=max_elements)
+        except ProblemError:
+            pass  # Too wide as it stands; presolve may help.
+    reduction = presolve(problem)
+    if reduction is None:
+        return cp_sat.nothing_fits(problem, solver="presolve", deadline=deadline)
+    answer = _solve_reduced(reduction.problem, deadline, seed, max_elements)
+    return cp_sat.restored(problem, answer, reduction.restore, deadline)
+
+
+def _solve_reduced(
+    problem: Problem, deadline: Deadline, seed: int, max_elements: float
+) -> Assignment:
+    """Solve what presolve left."""
+    try:
+        order = plan(problem, max_elements=max_elements)
+    except ProblemError as refusal:
+        return _without_elimination(problem, str(refusal), deadline, seed)
+    if problem.limit_is_slack:
+        return elimination.solve(
+            problem, time_limit=_limit(deadline.remaining), max_elements=max_elements
+        )
+    dual = Dual(problem=problem, order=order)
+    tighten(dual, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
+    if dual.closed or dual.bound == math.inf or dual.stopped_by == "interrupt":
+        path = "elimination" if not dual.prices.any() and dual.closed else "lagrangian"
+        return answer_of(dual, solver=path)
+    return _close_gap(dual, deadline, seed)
+
+
+def _close_gap(dual: Dual, deadline: Deadline, seed: int) -> Assignment:
+    """Let CP-SAT finish on the candidates that could still be part of a cheaper assignment."""
+    core = _core(dual, deadline)
+    left = sum(core.problem.sizes)
+    note = f"Prices left {left} of {sum(dual.problem.sizes)} candidates to CP-SAT."
+    hint = None if dual.choices is None else core.reduce(dual.choices)
+    try:
+        answer = cp_sat.solve_core(
+            core.problem, hint=hint, deadline=deadline, seed=seed, known_bound=dual.bound
+        )
+    except ProblemError as refusal:
+        found = answer_of(dual, solver="lagrangian", notes=(str(refusal),))
+        return replace(found, stopped_by="")
+    path = "lagrangian > fixing > cp-sat"
+    if answer.choices:
+        return make_assignment(
+            dual.problem,
+            core.restore(answer.choices),
+            # Outside the core nothing is cheaper than the assignment that prices found.
+            lower_bound=min(answer.lower_bound, max(dual.cost, dual.bound)),
+            solver=path,
+            notes=(*answer.notes, note),
+            stopped_by=answer.stopped_by,
+        )
+    if dual.choices is not None:
+        # The core holds every cheaper assignment; if it holds none, prices had the optimum.
+        dual.bound = max(dual.bound, min(answer.lower_bound, dual.cost))
+        dual.stopped_by = answer.stopped_by
+        return answer_of(dual, solver=path, notes=(note,))
+    return replace(answer, solver=path)
+
+
+def _core(dual: Dual, deadline: Deadline) -> Reduction:
+    """Drop candidates that no assignment cheaper than the best one known can contain."""
+    everything = Reduction(
+        problem=dual.problem, kept=tuple(np.arange(s) for s in dual.problem.sizes)
+    )
+    if dual.choices is None or dual.eliminated is None:
+        return everything
+    try:
+        marginals = min_marginals(dual.eliminated, deadline)
+    except OutOfTime:
+        return everything
+    if marginals is None:
+        return everything
+    worst = dual.cost + RELATIVE_TOLERANCE * abs(dual.cost) + dual.offset
+    alive = [m <= worst for m in marginals]
+    for mask, choice in zip(alive, dual.choices, strict=True):
+        mask[choice] = True
+    return everything.restrict(alive)
+
+
+def _without_elimination(
+    problem: Problem, refusal: str, deadline: Deadline, seed: int
+) -> Assignment:
+    """A local optimum, improved and bounded by CP-SAT where its model is not too large."""
+    hint = cheap_start(problem, deadline)
+    try:
+        answer = cp_sat.solve_core(problem, hint=hint, deadline=deadline, seed=seed)
+        return replace(reached_by(answer, "descent"), notes=(refusal, *answer.notes))
+    except ProblemError as also:
+        notes = (refusal, str(also))
+    if hint is None:
+        return no_assignment(solver="descent", lower_bound=trivial_bound(problem), notes=notes)
+    return make_assignment(
+        problem, hint, lower_bound=trivial_bound(problem), solver="descent", notes=notes
+    )
+
+
+def _limit(remaining: float) -> float | None:
+    return None if remaining == math.inf else remaining

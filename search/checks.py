@@ -135,7 +135,7 @@ def _float_array(values: Any, label: str) -> np.ndarray:
 
 
 def _whole(array: np.ndarray) -> np.ndarray:
-    rounded = np.ceil(array)
+    rounded: np.ndarray = np.ceil(array)
     if np.array_equal(rounded, array):
         return array
     rounded.setflags(write=False)

@@ -6,7 +6,7 @@ sums (the local polytope of the pairwise problem). One linear row per time step,
 another row implies.
 Assumes: CP-SAT wants integers. Every array of costs is lowered by its least entry, divided by a
 power of two (which is exact) and rounded down, so the integer optimum bounds the true one from
-below as it stands; `rounding` says by how much the two can differ.
+below as it stands; the two differ by at most one unit per array.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ class Scale:
         What one integer step is worth.
     offset
         What was taken off before.
-    rounding
-        The most by which the integer objective, scaled back, lies below the true cost.
+    noise
+        The most by which lowering and summing floats may itself have rounded.
     """
 
     unit: float
     offset: float
-    rounding: float
+    noise: float
 
     def bound(self, objective: float) -> float:
         """A lower bound on true costs from a lower bound on the integer objective."""
-        # Lowering and summing floats may itself round, by at most this much.
-        noise = 2.0**-50 * (abs(self.offset) + self.unit * abs(objective))
-        return self.offset + self.unit * objective - noise
+        return self.offset + self.unit * objective - self.noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ def build_peak_model(problem: Problem) -> Built:
         literals, sizes = _usage_terms(problem, chosen, nodes)
         model.add(cp_model.LinearExpr.weighted_sum(literals, sizes) + int(base) <= peak)
     model.minimize(peak)
-    return Built(model=model, chosen=chosen, scale=Scale(unit=1.0, offset=0.0, rounding=0.0))
+    return Built(model=model, chosen=chosen, scale=Scale(unit=1.0, offset=0.0, noise=0.0))
 
 
 def usage_rows(problem: Problem) -> list[tuple[float, np.ndarray]]:
@@ -198,12 +196,13 @@ def _scale_of(problem: Problem, known_cost: float) -> Scale:
     offset = math.fsum(spans[id(a)][0] for a in arrays)
     spread = math.fsum(spans[id(a)][1] for a in arrays)
     if all(spans[key][2] for key in spans) and spread < MAX_OBJECTIVE:
-        return Scale(unit=1.0, offset=offset, rounding=0.0)
+        return Scale(unit=1.0, offset=offset, noise=0.0)
     magnitude = abs(known_cost) if 0 < abs(known_cost) < math.inf else spread
     wanted = TARGET_ROUNDING * magnitude / max(1, len(arrays))
     unit = 2.0 ** math.floor(math.log2(max(wanted, spread / MAX_OBJECTIVE * 2, 1e-300)))
     assert spread / unit < 2 * MAX_OBJECTIVE, "the objective would leave the exact integers"
-    return Scale(unit=unit, offset=offset, rounding=unit * len(arrays))
+    sums = spread + math.fsum(abs(spans[id(a)][0]) for a in arrays)
+    return Scale(unit=unit, offset=offset, noise=2.0**-50 * sums)
 
 
 def _lowered(array: np.ndarray) -> tuple[float, float, bool]:
@@ -242,17 +241,17 @@ def _add_pairs(
     factors: list[int],
 ) -> None:
     """One Boolean per allowed pair of classes; they sum to what the candidates say."""
-    pairs: dict[tuple[int, int], Any] = {
-        (i, j): model.new_bool_var("") for i, j in np.argwhere(np.isfinite(matrix)).tolist()
-    }
-    for i, head in enumerate(heads):
-        model.add(sum(y for (k, _), y in pairs.items() if k == i) == head)
-    for j, tail in enumerate(tails):
-        model.add(sum(y for (_, k), y in pairs.items() if k == j) == tail)
-    for (i, j), y in pairs.items():
+    by_head: list[list[Any]] = [[] for _ in heads]
+    by_tail: list[list[Any]] = [[] for _ in tails]
+    for i, j in np.argwhere(np.isfinite(matrix)).tolist():
+        pair = model.new_bool_var("")
+        by_head[i].append(pair)
+        by_tail[j].append(pair)
         if costs[i, j]:
-            terms.append(y)
+            terms.append(pair)
             factors.append(int(costs[i, j]))
+    for pairs, end in [*zip(by_head, heads, strict=True), *zip(by_tail, tails, strict=True)]:
+        model.add(sum(pairs) == end)
 
 
 def _usage_terms(

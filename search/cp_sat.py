@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from search.answers import make_assignment, no_assignment, reached_by, trivial_bound
 from search.cp_model import Built, build_model, build_peak_model
 from search.deadline import Deadline
@@ -113,20 +115,24 @@ def solve_core(
         choices = []
     bound = max(bound, built.scale.bound(solver.best_objective_bound))
     stopped_by = ""
+    if status == cp_model.OPTIMAL and hint is None and not deadline.passed:
+        answer = make_assignment(problem, choices, lower_bound=bound, solver=NAME)
+        if answer.gap == 0:
+            return answer
+        # Without a known cost the rounding was chosen blindly; now it can be chosen well.
+        return solve_core(problem, hint=choices, deadline=deadline, seed=seed, known_bound=bound)
     if status != cp_model.OPTIMAL:
         stopped_by = "time limit" if deadline.passed else "interrupt"
     if not choices and problem.num_nodes:
         return no_assignment(solver=NAME, lower_bound=bound, stopped_by=stopped_by)
-    return make_assignment(
-        problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by
-    )
+    return make_assignment(problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by)
 
 
 def nothing_fits(problem: Problem, *, solver: str, deadline: Deadline) -> Assignment:
     """Say why nothing fits, for a problem of which that is proven."""
-    shortage = find_shortage(problem)
-    if shortage is None and problem.usage_limit is not None:
-        shortage = _least_peak(problem, deadline)
+    shortage = None
+    if not problem.limit_is_slack:
+        shortage = find_shortage(problem) or _least_peak(problem, deadline)
     if shortage is None:
         return no_assignment(solver=solver, notes=why_forbidden(problem))
     return no_assignment(solver=solver, notes=(shortage_note(shortage),), shortage=shortage)
@@ -151,8 +157,6 @@ def _least_peak(problem: Problem, deadline: Deadline) -> Shortage | None:
             next(i for i, x in enumerate(literals) if solver.boolean_value(x))
             for literals in built.chosen
         ]
-    import numpy as np
-
     used = np.array([u[i] for u, i in zip(problem.usages, choices, strict=True)])
     step = int(problem.timeline.profile(used).argmax())
     return shortage_at(problem, step, bound, choices)

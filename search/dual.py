@@ -178,7 +178,7 @@ def _subgradient(dual: Dual, deadline: Deadline) -> None:
         choices, bound = dual.probe(prices, deadline)
         _repair(dual, choices, deadline)
         overload = _profile(dual.problem, choices) - limit
-        if dual.closed or not (overload > 0).any() and not (prices * overload).any():
+        if dual.closed or not ((overload > 0).any() or (prices * overload).any()):
             return
         stale = 0 if dual.bound > before + 1e-6 * abs(before) else stale + 1
         if stale >= 4:

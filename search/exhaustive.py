@@ -51,9 +51,7 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         stopped_by = "interrupt"
     bound = trivial_bound(problem) if stopped_by else math.inf
     if best is not None and fits(problem, best):
-        return make_assignment(
-            problem, best, lower_bound=bound, solver=NAME, stopped_by=stopped_by
-        )
+        return make_assignment(problem, best, lower_bound=bound, solver=NAME, stopped_by=stopped_by)
     if stopped_by:
         return no_assignment(solver=NAME, lower_bound=bound, stopped_by=stopped_by)
     if not any_allowed:

@@ -151,7 +151,9 @@ def cheap_start(problem: Problem, deadline: Deadline | None = None) -> list[int]
 def _penalty(problem: Problem) -> float:
     """More than any two sums of allowed costs can differ by."""
     matrices = {id(e.matrix): _spread(e.matrix) for e in problem.edges}
-    total = sum(_spread(c) for c in problem.costs) + sum(matrices[id(e.matrix)] for e in problem.edges)
+    total = sum(_spread(c) for c in problem.costs) + sum(
+        matrices[id(e.matrix)] for e in problem.edges
+    )
     return 1.0 + 4.0 * total
 
 

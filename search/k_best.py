@@ -91,7 +91,8 @@ def _first(
 def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
     """Enumerate at the best prices until the K-th best true cost is reached."""
     kept: list[tuple[float, list[int]]] = []
-    stopped_by, notes = dual.stopped_by, ()
+    stopped_by = dual.stopped_by
+    notes: tuple[str, ...] = ()
     floor = dual.bound
     if dual.shortage is None and dual.eliminated is not None and not stopped_by:
         try:

@@ -78,7 +78,8 @@ def _push(
 
 def _first(backwards: list[Bucket]) -> _Known:
     choices = [0] * len(backwards)
-    values, candidates = [], []
+    values: list[np.ndarray] = []
+    candidates: list[np.ndarray] = []
     for bucket in backwards:
         _rank(bucket, choices, values, candidates)
     return _Known(choices, values, candidates)

@@ -10,6 +10,7 @@ cannot be exceeded; refuses all others.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         for chain in chains:
             found = shortest_path(
                 [problem.costs[v] for v in chain],
-                [links[a, b] for a, b in zip(chain, chain[1:], strict=False)],
+                [links[a, b] for a, b in pairwise(chain)],
                 deadline,
             )
             if found is None:

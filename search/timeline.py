@@ -71,8 +71,8 @@ def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> Timeline:
     starts = np.unique(bounds[live, 0])
     ends = np.sort(bounds[live, 1])
     # A start is dominated by the next one unless something ends in between.
-    keep = np.diff(np.searchsorted(ends, np.append(starts[1:], np.inf), "right"), prepend=0) > 0
-    steps = starts[keep]
+    ended = np.append(np.searchsorted(ends, starts, "right"), ends.size)
+    steps = starts[np.diff(ended) > 0]
     first = np.where(live, np.searchsorted(steps, bounds[:, 0]), 0)
     last = np.where(live, np.searchsorted(steps, bounds[:, 1]), 0)
     return Timeline(steps=steps, first=first, last=last)

@@ -124,22 +124,27 @@ def halo_exchange(
     count = len(candidates)
     zero = np.zeros(count)
     dims = [] if layer.transposed else [d for d in SPATIAL_DIMS if d in layer.windows]
-    dims = [d for d in dims if d in candidates.dims and layer.windows[d].reach > 1]
+    # a window of one position reads a neighbour too where a stride meets an uneven division
+    dims = [d for d in dims if layer.windows[d].reach > 1 or layer.windows[d].stride > 1]
+    dims = [d for d in dims if d in candidates.dims]
     if not dims:
         return Halo(time=zero, num_bytes=zero, regions=zero, boundary=zero)
     tensor = layer.output if backward else layer.inputs[0]
     reach = backward_reach if backward else forward_reach
-    below, above, blocks, local = {}, {}, {}, {}
+    sides, rows, local = {}, {}, {}
     for dim in dims:
         degree = candidates.degree(dim)
         in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
-        rows = {
+        reaches = {
             int(d): reach(in_extent, out_extent, layer.windows[dim], int(d))
             for d in np.unique(degree)
         }
-        below[dim] = np.array([rows[int(d)].below if d > 1 else 0 for d in degree])
-        above[dim] = np.array([rows[int(d)].above if d > 1 else 0 for d in degree])
-        blocks[dim] = degree
+        below = np.array([reaches[int(d)].below if d > 1 else 0 for d in degree])
+        above = np.array([reaches[int(d)].above if d > 1 else 0 for d in degree])
+        # a middle block has a neighbour on both sides; with two blocks each has one
+        both = (below > 0) & (above > 0) & (degree > 2)
+        sides[dim] = np.where(both, 2, ((below > 0) | (above > 0)).astype(int))
+        rows[dim] = np.where(both, (below + above) / 2.0, np.maximum(below, above))
         local[dim] = candidates.local(dim, tensor.extent(dim)).astype(float)
     whole = np.full(count, float(element_size))
     for axis in tensor.axes:
@@ -147,32 +152,25 @@ def halo_exchange(
             whole *= local[axis.name]
         else:
             whole *= candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
-    time, total, regions, boundary = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    time, total, regions, interior = zero.copy(), zero.copy(), zero.copy(), np.ones(count)
     for size in range(1, len(dims) + 1):
         for subset in itertools.combinations(dims, size):
-            part, messages = whole.copy(), np.ones(count)
+            part, neighbours, hops = whole.copy(), np.ones(count), np.ones(count)
             level = np.zeros(count, dtype=np.int64)
             senders = np.ones(count, dtype=np.int64)
             for dim in subset:
-                # a middle block has a neighbour on both sides; with two blocks each has one
-                sides = (below[dim] > 0).astype(int) + (above[dim] > 0)
-                sides = np.where(blocks[dim] == 2, np.minimum(sides, 1), sides)
-                rows_each = np.maximum(below[dim], above[dim])
-                both = below[dim] + above[dim]
-                mean = np.where(sides == 2, both / 2.0, rows_each)
-                part = part * mean / local[dim]
-                messages = messages * sides
-                # rows beyond the next block must come from further away, in more messages
-                messages = messages * np.maximum(np.ceil(rows_each / local[dim]), 1.0)
+                part = part * rows[dim] / local[dim]
+                neighbours = neighbours * sides[dim]
+                # rows beyond the next block come from further away, in a message for each block
+                hops = hops * np.maximum(np.ceil(rows[dim] / local[dim]), 1.0)
                 across, at_once = _neighbour(network, candidates.level_degrees(dim))
                 # a corner goes where the further of its two neighbours is
                 senders = np.where(across > level, at_once, np.maximum(senders, at_once))
                 level = np.maximum(level, across)
-            time += messages * send_recv_time(network, level, part, senders)
-            total += messages * part
-            regions += messages
+            time += neighbours * hops * send_recv_time(network, level, part / hops, senders)
+            total += neighbours * part
+            regions += neighbours
             if size == 1:
                 (dim,) = subset
-                edge = (below[dim] + above[dim]) / local[dim]
-                boundary = 1.0 - (1.0 - boundary) * (1.0 - np.minimum(edge, 1.0))
-    return Halo(time=time, num_bytes=total, regions=regions, boundary=boundary)
+                interior = interior * np.maximum(1.0 - sides[dim] * rows[dim] / local[dim], 0.0)
+    return Halo(time=time, num_bytes=total, regions=regions, boundary=1.0 - interior)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,21 +115,29 @@ class Movement:
         Time of that for each byte of the whole tensor; (sources, targets). [s/B]
     latency
         Start-up time; (sources, targets). [s]
+    ramp
+        How slowly the bandwidth is reached, as of collectives; (sources, targets).
     """
 
     volume: Floats
     seconds_per_byte: Floats
     latency: Floats
+    ramp: Floats
 
-    def time(self, num_bytes: float | Floats) -> Floats:
-        """Time to move a tensor. [s]
+    def time(self, source: Ints, target: Ints, num_bytes: float | Floats) -> Floats:
+        """Time to move a tensor from each source to each target; (sources, targets). [s]
 
         Parameters
         ----------
+        source, target
+            Indices of layouts.
         num_bytes
             Size of the whole tensor. [B]
         """
-        return self.latency + num_bytes * self.seconds_per_byte
+        pairs = np.ix_(source, target)
+        latency, transfer = self.latency[pairs], num_bytes * self.seconds_per_byte[pairs]
+        time: Floats = latency + transfer + self.ramp[pairs] * np.sqrt(latency * transfer)
+        return time
 
 
 def _blocks(codes: Ints, shape: tuple[int, ...]) -> Floats:
@@ -163,7 +172,9 @@ class _AxisOverlap:
         return np.maximum(np.minimum(end_a, end_b) - np.maximum(start_a, start_b), 0.0)
 
 
-def _axis_overlap(source: Layouts, target: Layouts, axis: int, cut: int, shape: tuple[int, ...]):
+def _axis_overlap(
+    source: Layouts, target: Layouts, axis: int, cut: int, shape: tuple[int, ...]
+) -> _AxisOverlap:
     pick = [
         np.stack([x.degrees[:, cut:, axis], x.strides[:, cut:, axis]], axis=1)
         for x in (source, target)
@@ -249,11 +260,30 @@ def _worst_rank(
     return worst
 
 
-def movement(source: Layouts, target: Layouts, network: Network) -> Movement:
+def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
+    """log2 of how much coarser and how much finer the target is; (sources, targets, levels)."""
+    coarser = np.zeros((len(source), len(target), source.degrees.shape[1]))
+    finer = coarser.copy()
+    log_source, log_target = np.log2(source.degrees), np.log2(target.degrees)
+    for axis in range(len(AXES)):
+        change = log_source[:, None, :, axis] - log_target[None, :, :, axis]
+        coarser += np.maximum(change, 0.0)
+        finer += np.maximum(-change, 0.0)
+    return coarser, finer
+
+
+def movement(
+    source: Layouts,
+    target: Layouts,
+    network: Network,
+    *,
+    steps: Literal["ring", "doubling"] = "ring",
+) -> Movement:
     """Count and time what moves between every source and every target layout.
 
     Partial sums of the source are taken as reduced and scattered over the ranks that hold them
-    (that part is timed where the sums are made): what is still to gather is counted here.
+    (that part is timed where the sums are made): what is still to gather is counted here. The
+    levels follow each other, so that a gathering takes as long as a hierarchical all-gather.
 
     Parameters
     ----------
@@ -263,22 +293,22 @@ def movement(source: Layouts, target: Layouts, network: Network) -> Movement:
         Layouts that it must get; their partial members are replicas.
     network
         Links of the devices used.
+    steps
+        Steps among p ranks: "ring" takes p - 1, as the collectives do (Kahira et al. 2021, section
+        IV), "doubling" log2 p, as recursive doubling does (Thakur et al. 2005, section 4.1).
     """
     shape = network.shape
     levels = len(shape)
-    log_source = np.log2(source.degrees)[:, None]
-    log_target = np.log2(target.degrees)[None, :]
-    gathered = np.maximum(log_source - log_target, 0.0).sum(axis=3)
-    spread = np.maximum(log_target - log_source, 0.0).sum(axis=3)
+    gathered, spread = _log_changes(source, target)
     # scattered partial sums that the target splits further need no gathering
-    log_partial = np.log2(source.partial)[:, None]
-    ungathered = np.maximum(log_partial - spread, 0.0)
-    steps = gathered + ungathered
+    ungathered = np.maximum(np.log2(source.partial)[:, None] - spread, 0.0)
     volume = np.zeros((len(source), len(target), levels))
     for level in range(levels):
         need = 1.0 / target.degrees[:, level:].prod(axis=(1, 2))
-        volume[:, :, level] = _lacking(source, target, level, shape)
-        volume[:, :, level] += need[None, :] * (1.0 - np.exp2(-ungathered[:, :, level]))
+        held = need[None, :] - _lacking(source, target, level, shape)
+        # of what a child holds, scattering has left it one part only
+        part = np.exp2(-ungathered[:, :, level:].sum(axis=2))
+        volume[:, :, level] = need[None, :] - held * part
     # what enters a host comes to its devices in equal parts, over the links that it came by
     inner = volume.copy()
     for level in range(levels - 1):
@@ -286,14 +316,17 @@ def movement(source: Layouts, target: Layouts, network: Network) -> Movement:
         inner[:, :, level] = np.maximum(volume[:, :, level] - above, 0.0)
     inner[inner < _TINY] = 0.0
     moving = inner > 0.0
-    steps = np.where(moving, np.maximum(steps, 1.0), 0.0)
+    log_peers = np.where(moving, np.maximum(gathered + ungathered, 1.0), 0.0)
+    peers = np.maximum(np.exp2(log_peers) - 1.0, 1.0)
     exchange = (gathered > 0) & (spread > 0)
     bandwidth = np.where(exchange, network.core_bandwidth, network.child_bandwidth)
-    peers = np.maximum(np.exp2(steps) - 1.0, 1.0)
     with np.errstate(invalid="ignore"):
         bandwidth = np.minimum(bandwidth, network.peer_bandwidth * peers)
+    num_steps = np.where(moving, peers, 0.0) if steps == "ring" else log_peers
+    start = np.where(moving, network.start_latency, 0.0).max(axis=2)
     return Movement(
         volume=inner,
         seconds_per_byte=(inner / bandwidth).sum(axis=2),
-        latency=(steps * network.latency).sum(axis=2),
+        latency=start + (num_steps * network.latency).sum(axis=2),
+        ramp=np.where(moving, network.ramp, 0.0).max(axis=2),
     )

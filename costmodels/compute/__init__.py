@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costmodels.compute.model import ComputeModel, Source
+from costmodels.compute.table import CostTable
 from costmodels.compute.work import MatrixProduct, Work
 
-__all__ = ["ComputeModel", "MatrixProduct", "Source", "Work"]
+__all__ = ["ComputeModel", "CostTable", "MatrixProduct", "Source", "Work"]

@@ -78,6 +78,8 @@ class Surface:
         Share of the nominal memory bandwidth of a direct grouped convolution.
     alignment
         Multiple to which channels and filters are padded: what tensor cores need.
+    kernels
+        Kernels that one pass launches, each with the device's latency.
     """
 
     efficiency: float
@@ -94,6 +96,7 @@ class Surface:
     direct: float = 0.0
     direct_bandwidth: float = 0.0
     alignment: int = 1
+    kernels: float = 1.0
 
 
 def product_time(
@@ -155,7 +158,7 @@ def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: st
         memory = work.bytes_moved(precision) / (surface.direct_bandwidth * device.memory_bandwidth)
         direct = np.where(np.asarray(work.groups) > 1, direct + memory, np.inf)
         seconds = np.minimum(seconds, direct)
-    result: FloatArray = device.kernel_latency + seconds
+    result: FloatArray = surface.kernels * device.kernel_latency + seconds
     return result
 
 

@@ -1,0 +1,74 @@
+"""How well steps are predicted that others have measured and published.
+
+    python -m benchmarks.accuracy --published [--data PATH] [--json]
+    python -m benchmarks.accuracy --measured PATH_TO_cnn_training.csv [--json]
+
+The first compares with the tables of Dryden et al. 2019 and Kahira et al. 2021, whose figures lie
+in `benchmarks/published` with their sources, and with the raw runs of the latter where a file of
+them is given or found. The second predicts every row of a collection of training throughputs whose
+configuration is complete. Computation is multiplied by one factor for each model and machine, taken
+from runs on single devices; all else is prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import accuracy_dryden, accuracy_kahira, accuracy_raw
+from benchmarks.accuracy_cells import Comparison
+from benchmarks.accuracy_report import show
+
+DEFAULT_DATA = Path("../shared/data")
+
+
+def published(data: Path | None) -> list[Comparison]:
+    """All published tables, and the raw runs where they are."""
+    tables = [accuracy_dryden.compare(name) for name in accuracy_dryden.TABLES]
+    tables.append(accuracy_dryden.when_space_pays(tables[-1].calibration["resnet50"]))
+    tables += accuracy_kahira.compare_published()
+    runs = accuracy_raw.find_raw_runs(data) if data is not None else None
+    if runs is not None:
+        tables.append(accuracy_raw.compare_raw_runs(runs))
+    return tables
+
+
+def main() -> None:
+    """Read the arguments and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--published", action="store_true", help="compare with published tables")
+    parser.add_argument("--measured", type=Path, metavar="CSV", help="training throughputs")
+    parser.add_argument("--data", type=Path, help="folder or file with abci_raw_runs.csv")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    if not arguments.published and arguments.measured is None:
+        parser.error("give --published, --measured CSV or both")
+    data = arguments.data
+    if data is None and DEFAULT_DATA.exists():
+        data = DEFAULT_DATA
+    if data is not None and not data.exists():
+        parser.error(f"--data must exist, got {data}")
+    console = Console(width=None if Console().is_terminal else 150)
+    result: dict[str, object] = {}
+    if arguments.published:
+        tables = published(data)
+        result["published"] = [table.as_dict() for table in tables]
+        if not arguments.json:
+            for table in tables:
+                show(table, console)
+    if arguments.measured is not None:
+        from benchmarks import accuracy_measured
+
+        report = accuracy_measured.compare(arguments.measured)
+        result["measured"] = report.as_dict()
+        if not arguments.json:
+            accuracy_measured.show(report, console)
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

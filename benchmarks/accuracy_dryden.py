@@ -1,0 +1,148 @@
+"""Tables I to III of Dryden et al. 2019, and what they say about when splitting space pays.
+
+Runs are described as section VI does: Lassen, single precision, LBANN, samples over groups of GPUs
+and one sample's space within a group, the same division for every layer, halos exchanged while the
+interior is computed, each layer's gradients all-reduced on their own behind the backward pass,
+batch norm with local statistics.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.accuracy_cells import Cell, Comparison
+from benchmarks.accuracy_runs import Run, calibrate, predict
+
+PUBLISHED = Path(__file__).parent / "published"
+AIM = 0.10
+OPTIONS = {"precision": "fp32", "bucket_bytes": 1.0}
+# table: (file, network, GPUs of a group in the column that calibrates, what a group works on)
+TABLES = {
+    "Table I": ("dryden_table1_mesh1k.csv", "mesh-1k", 1, "sample"),
+    "Table II": ("dryden_table2_mesh2k.csv", "mesh-2k", 2, "sample"),
+    "Table III": ("dryden_table3_resnet50.csv", "resnet50", 1, "32 samples"),
+}
+NOTES = {
+    "Table I": (
+        "The filter counts of the network are an inference (see its notes), so its absolute time "
+        "is calibrated away and only the scaling is predicted.",
+    ),
+    "Table II": (
+        "The calibrating column has 2 GPUs a sample, so its halos are in it; filter counts are an "
+        "inference as in Table I.",
+    ),
+    "Table III": (
+        "Fully convolutional ResNet-50: the last layer is a linear one on the pooled features "
+        "here, which is the same arithmetic.",
+    ),
+}
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Rows of a published table."""
+    with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run_of(model: str, gpus: int, batch: int, ways: int) -> Run:
+    """A run on Lassen with so many GPUs a group."""
+    return Run(
+        model=model,
+        cluster="lassen",
+        gpus=gpus,
+        batch=batch,
+        strategy="data" if ways == 1 else "data+spatial",
+        degree=None if ways == 1 else ways,
+        options=OPTIONS,
+    )
+
+
+def compare(table: str) -> Comparison:
+    """One of `TABLES` beside its predictions."""
+    file, model, calibrating, unit = TABLES[table]
+    cells = [r for r in rows_of(file) if r["seconds"]]
+    runs = [
+        run_of(model, int(r["gpus"]), int(r["global_batch"]), int(r["gpus_per_group"]))
+        for r in cells
+    ]
+    column = [int(r["gpus_per_group"]) == calibrating for r in cells]
+    factor = calibrate(
+        [(run, float(r["seconds"])) for run, r, c in zip(runs, cells, column, strict=True) if c]
+    )
+    found = []
+    for row, run, is_calibrating in zip(cells, runs, column, strict=True):
+        prediction = predict(run, factor)
+        ways = int(row["gpus_per_group"])
+        found.append(
+            Cell(
+                group=f"{model}, batch {row['global_batch']}",
+                label=f"{ways} {'GPU' if ways == 1 else 'GPUs'}/{unit}",
+                kind=f"{ways} {'GPU' if ways == 1 else 'GPUs'}/{unit}",
+                gpus=run.gpus,
+                measured=float(row["seconds"]),
+                predicted=prediction.total,
+                calibrating=is_calibrating,
+                parts={
+                    "predicted_compute": prediction.compute,
+                    "predicted_communication": prediction.communication,
+                },
+            )
+        )
+    return Comparison(
+        name=f"Dryden et al. {table}: {model}",
+        source=cells[0]["source"],
+        unit="s",
+        calibration={model: factor},
+        cells=tuple(found),
+        aims={"": AIM},
+        notes=NOTES[table],
+    )
+
+
+def when_space_pays(factor: float, gpus: Sequence[int] = (4, 16, 64)) -> Comparison:
+    """ResNet-50 by groups of four GPUs against data parallelism at 1 to 64 samples a GPU.
+
+    Published: at 64 samples a GPU groups of four GPUs with the same samples per GPU do not beat
+    data parallelism on V100s, while adding GPUs to a batch of 32 samples does pay, by 1.4 with
+    twice and 1.8 with four times the GPUs (Table III, batch 128).
+    """
+    cells = []
+    for count in gpus:
+        base = predict(run_of("resnet50", count, 64 * count, 1), factor).total
+        split = predict(run_of("resnet50", count, 64 * count, 4), factor).total
+        cells.append(
+            Cell(
+                group="the published sign: no gain at 64 samples/GPU",
+                label=f"4 GPUs/group over 1, 64 samples/GPU, {count} GPUs",
+                kind="time ratio at 64 samples/GPU",
+                gpus=count,
+                measured=1.0,
+                predicted=split / base,
+                excluded="a sign was published, not a number: the ratio must be at least 1",
+            )
+        )
+    base = predict(run_of("resnet50", 4, 128, 1), factor).total
+    for ways, speedup in ((2, 1.4), (4, 1.8)):
+        split = predict(run_of("resnet50", 4 * ways, 128, ways), factor).total
+        cells.append(
+            Cell(
+                group="speedup at batch 128",
+                label=f"{ways} GPUs/32 samples over 1, batch 128",
+                kind="speedup",
+                gpus=4 * ways,
+                measured=speedup,
+                predicted=base / split,
+            )
+        )
+    holds = all(c.predicted >= 1.0 for c in cells if c.kind.startswith("time ratio"))
+    verdict = "holds" if holds else "does NOT hold"
+    return Comparison(
+        name="Dryden et al.: when splitting space pays",
+        source="Dryden et al. 2019 (IPDPS), section VI and Table III",
+        unit="ratio",
+        calibration={"resnet50": factor},
+        cells=tuple(cells),
+        notes=(f"No gain from groups of four at 64 samples a GPU: {verdict} in the model.",),
+    )

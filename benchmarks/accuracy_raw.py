@@ -1,0 +1,220 @@
+"""The raw runs behind Kahira et al. 2021: which of them can be compared, and the comparison.
+
+The file is `abci_raw_runs.csv` with one logged run a row; the least epoch counts. Runs that say
+nothing about computation and communication are shown but excluded, by rules that look at the
+measurements only, never at predictions:
+
+- what the file itself marks: bound by the data loader or by input, one epoch with its start-up,
+  early code;
+- a slower repetition of the same configuration;
+- a run in weak scaling slower by a quarter than the same on more GPUs: shared storage or network;
+- a strategy in which one process loads the samples of a host, where a network with less than half
+  the arithmetic a sample runs at the same samples a second: loading is what was measured.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.accuracy_cells import Cell, Comparison
+from benchmarks.accuracy_kahira import AIMS, PER_HOST, published_calibration, run_of
+from benchmarks.accuracy_runs import Prediction, calibrate, network, predict
+from costmodels.errors import InputError
+from costmodels.graph import build_graph
+
+FILE = "abci_raw_runs.csv"
+MODELS = {
+    "AlexNet": "alexnet",
+    "ResNet-50": "resnet50",
+    "ResNet-152": "resnet152",
+    "VGG16": "vgg16",
+    "CosmoFlow 512^3": "cosmoflow-512",
+    "CosmoFlow 256^3": "cosmoflow-256",
+}
+SLOWER = 1.25  # than more GPUs or than an easier network, before it counts
+MARKS = (
+    ("DATA-LOADER BOUND", "bound by its data loader"),
+    ("input-bound", "bound by input, as its file says"),
+    ("I/O of 2 GB samples", "reading 2 GB samples included"),
+    ("single epoch incl. start-up", "one epoch with its start-up"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRun:
+    """One logged run in the planner's terms; time of its fastest mean iteration. [s]"""
+
+    model: str
+    strategy: str
+    gpus: int
+    batch: int
+    seconds: float
+    era: str
+    notes: str
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of each GPU."""
+        return self.batch / self.seconds / self.gpus
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """What repetitions share."""
+        return self.model, self.strategy, self.gpus, self.batch
+
+
+def find_raw_runs(data: Path) -> Path | None:
+    """The file itself, or where it lies in a folder; None when it is not there."""
+    if data.is_file():
+        return data
+    return next((p for p in (data / FILE, data / "measured" / FILE) if p.exists()), None)
+
+
+def _strategy(text: str) -> str:
+    """The planner's name of a strategy in the file."""
+    if text.startswith(("spatial", "filter")) and "data" in text:
+        return f"data+{'spatial' if text.startswith('spatial') else 'filter'}"
+    return "spatial" if text.startswith("spatial") else text
+
+
+def read_raw_runs(path: Path) -> list[RawRun]:
+    """All rows of models that the planner has."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        RawRun(
+            model=MODELS[row["model"]],
+            strategy=_strategy(row["strategy"]),
+            gpus=int(row["gpus"]),
+            batch=int(float(row["global_batch"])),
+            seconds=float(row["iter_ms_min"]) / 1e3,
+            era=row["era"],
+            notes=row["notes"],
+        )
+        for row in rows
+        if row["model"] in MODELS
+    ]
+
+
+def _arithmetic(model: str) -> float:
+    """Multiply-adds of one sample."""
+    return float(sum(layer.macs for layer in build_graph(network(model), 1).layers.values()))
+
+
+def exclusions(runs: list[RawRun]) -> list[str]:
+    """For each run, why it cannot be compared, or nothing."""
+    reasons = [_marked(run) for run in runs]
+    open_runs = [r for r, reason in zip(runs, reasons, strict=True) if not reason]
+    fastest: dict[tuple[str, str, int, int], float] = {}
+    for run in open_runs:
+        fastest[run.key] = min(run.seconds, fastest.get(run.key, run.seconds))
+    found = []
+    for run, reason in zip(runs, reasons, strict=True):
+        if not reason and run.seconds > fastest[run.key]:
+            reason = "a repetition is faster"
+        if not reason and any(_contradicts(run, other) for other in open_runs):
+            reason = "slower than the same on more GPUs: shared storage or network"
+        if not reason and run.strategy != "data":
+            easier = next((o for o in runs if _bound_alike(run, o)), None)
+            if easier is not None:
+                reason = (
+                    f"one process a host loads the samples: {easier.model} runs at the same "
+                    f"{easier.rate * PER_HOST:.0f} samples/s a host"
+                )
+        found.append(reason)
+    return found
+
+
+def _marked(run: RawRun) -> str:
+    if "early code" in run.era:
+        return "early code of 2019"
+    if run.strategy == "pipeline":
+        return "pipelines are not predicted here"
+    return next((reason for mark, reason in MARKS if mark in run.notes), "")
+
+
+def _contradicts(run: RawRun, other: RawRun) -> bool:
+    """Whether a larger job with as many samples a GPU was much faster."""
+    alike = run.model == other.model and run.strategy == other.strategy
+    weak = other.gpus > run.gpus and other.batch * run.gpus == run.batch * other.gpus
+    return alike and weak and run.seconds > SLOWER * other.seconds
+
+
+def _bound_alike(run: RawRun, other: RawRun) -> bool:
+    """Whether a network with less than half the arithmetic was no faster on as many GPUs."""
+    same = (run.strategy, run.gpus) == (other.strategy, other.gpus) and "early" not in other.era
+    return (
+        same
+        and other.rate < SLOWER * run.rate
+        and 2 * _arithmetic(other.model) < _arithmetic(run.model)
+    )
+
+
+def _calibrations(runs: list[RawRun], reasons: list[str]) -> dict[str, float]:
+    """From the run on one GPU where there is a good one, else from the published profile."""
+    factors = {}
+    for model in dict.fromkeys(run.model for run in runs):
+        single = [
+            run
+            for run, reason in zip(runs, reasons, strict=True)
+            if run.model == model and run.gpus == 1 and run.strategy == "data" and not reason
+        ]
+        if single:
+            factors[model] = calibrate(
+                [(run_of(r.model, r.strategy, 1, r.batch), r.seconds) for r in single]
+            )
+        else:
+            try:
+                factors[model] = published_calibration(model)
+            except KeyError:
+                factors[model] = 1.0
+    return factors
+
+
+def _predict(run: RawRun, factor: float) -> Prediction | str:
+    try:
+        return predict(run_of(run.model, run.strategy, run.gpus, run.batch), factor)
+    except (InputError, ValueError) as error:
+        return str(error)
+
+
+def compare_raw_runs(path: Path) -> Comparison:
+    """Every raw run beside its prediction."""
+    runs = read_raw_runs(path)
+    reasons = exclusions(runs)
+    factors = _calibrations(runs, reasons)
+    cells = []
+    impossible = 0
+    for run, reason in zip(runs, reasons, strict=True):
+        prediction = _predict(run, factors[run.model])
+        if isinstance(prediction, str):
+            impossible += 1
+            continue
+        cells.append(
+            Cell(
+                group=f"{run.model}, {run.gpus} GPUs, batch {run.batch}",
+                label=f"{run.strategy}, batch {run.batch}",
+                kind=run.strategy,
+                gpus=run.gpus,
+                measured=run.seconds,
+                predicted=prediction.total,
+                calibrating=run.gpus == 1 and not reason,
+                excluded=reason,
+                parts={
+                    "predicted_compute": prediction.compute,
+                    "predicted_communication": prediction.communication,
+                },
+            )
+        )
+    notes = [f"{impossible} runs on numbers of GPUs that cannot be divided are left out."]
+    return Comparison(
+        name="Raw runs behind Kahira et al.: ABCI",
+        source="Chainer logs published with Kahira et al. 2021 (ankahira/paraDL)",
+        unit="s",
+        calibration=factors,
+        cells=tuple(cells),
+        aims=AIMS,
+        notes=tuple(notes),
+    )

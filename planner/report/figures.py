@@ -1,0 +1,299 @@
+"""The figures of a plan in words and rows, the same for every kind of report.
+
+Nothing is estimated here: every number is one of the plan or a quotient of two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from dataclasses import dataclass
+
+from costmodels.units import format_bytes, format_seconds
+from planner.plan import Plan
+
+CAUSES = {
+    "compute": "compute",
+    "update": "weight update",
+    "halo": "halo exchange",
+    "reduction": "reductions",
+    "shuffle": "shuffles",
+    "gradient_exposed": "gradient all-reduce, exposed",
+}
+HIDDEN = "gradient all-reduce, hidden"
+LAYER_CAUSES = {
+    "forward": "forward",
+    "backward": "backward",
+    "update": "weight update",
+    "halo": "halo exchange",
+    "reduction": "reductions",
+    "shuffle": "shuffles",
+}
+SOURCES = {
+    "table": "measured, exact entry of a table",
+    "interpolated": "interpolated between measurements",
+    "surface": "surface fitted to this device",
+    "derived_surface": "surface carried over from akin measurements",
+    "roofline": "roofline, without measurements",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure of several that make up a whole.
+
+    Parameters
+    ----------
+    key, label
+        What it is, for programs and for people.
+    value
+        Time or size. [s] or [B]
+    share
+        Part of the whole, from 0 to 1.
+    """
+
+    key: str
+    label: str
+    value: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A usual strategy beside the plan.
+
+    Parameters
+    ----------
+    name
+        The strategy.
+    time, memory
+        Step and peak memory, None where it cannot be used. [s], [B]
+    speed_up
+        How many times faster the plan is, None without a time.
+    fits
+        Whether it could be used.
+    remark
+        Why it cannot be used or does not fit.
+    """
+
+    name: str
+    time: float | None
+    memory: float | None
+    speed_up: float | None
+    fits: bool
+    remark: str
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is a choice at all, in a few words."""
+        if self.fits:
+            return ""
+        return "cannot be used" if self.time is None else "does not fit"
+
+
+def sample_word(plan: Plan) -> str:
+    """What a sample is, in the plural."""
+    axes = set(plan.input_shape)
+    if "depth" in axes:
+        return "volumes"
+    if "height" in axes:
+        return "images"
+    return "sequences" if "sequence" in axes else "samples"
+
+
+def percent(part: float) -> str:
+    """A share such as "12.3 %"; never zero for what is there."""
+    if 0.0 < abs(part) < 0.0005:
+        return "< 0.1 %"
+    return f"{100.0 * part:.1f} %"
+
+
+def count(number: float) -> str:
+    """A number with thin groups and no more than four digits of it that matter."""
+    if number >= 999.5:
+        return f"{number:,.0f}"
+    return f"{number:.4g}"
+
+
+def seconds(value: float) -> str:
+    """A duration, "0" where there is none."""
+    return format_seconds(value) if value else "0"
+
+
+def size(value: float) -> str:
+    """An amount of memory, "0" where there is none."""
+    return format_bytes(value) if value else "0"
+
+
+def speed_up(value: float | None) -> str:
+    """How many times faster, such as "1.32x"."""
+    if value is None:
+        return "-"
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{digits}f}x"
+
+
+def machine(plan: Plan) -> str:
+    """The devices and how they are joined, such as "64 x V100-16GB of lassen (host 4 x network 16)"."""
+    used = [
+        f"{name} {members}" for name, members in zip(plan.level_names, plan.shape, strict=False)
+    ]
+    return f"{plan.gpus} x {plan.device} of {plan.cluster} ({' x '.join(used)})"
+
+
+def shape(plan: Plan) -> str:
+    """Axes of one sample, such as "3 x 224 x 224"."""
+    return " x ".join(str(extent) for extent in plan.input_shape.values())
+
+
+def options(plan: Plan) -> list[tuple[str, str]]:
+    """Options of the training step."""
+    t = plan.training
+    return [
+        ("precision", t.precision),
+        ("optimizer", t.optimizer),
+        ("all-reduce algorithm", t.all_reduce),
+        ("gradient buckets", format_bytes(t.bucket_bytes)),
+        ("halos behind the interior", "yes" if t.halo_overlap else "no"),
+        ("all-reduces behind the backward pass", "yes" if t.gradient_overlap else "no"),
+        ("memory model", t.memory_model),
+    ]
+
+
+def step_rows(plan: Plan) -> list[Row]:
+    """What the step is made of; the rows sum to it."""
+    return [
+        Row(
+            key=key,
+            label=label,
+            value=plan.breakdown_s[key],
+            share=plan.breakdown_s[key] / plan.step_time_s,
+        )
+        for key, label in CAUSES.items()
+    ]
+
+
+def memory_rows(plan: Plan) -> list[Row]:
+    """What holds memory at the peak, most first, as parts of the capacity."""
+    holders = sorted(plan.memory_bytes.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        Row(
+            key=holder.replace(" ", "_"),
+            label=holder,
+            value=held,
+            share=held / plan.memory_capacity_bytes,
+        )
+        for holder, held in holders
+    ]
+
+
+def source_rows(plan: Plan) -> list[Row]:
+    """Where the time of computation comes from, from the most to the least trustworthy."""
+    total = sum(plan.compute_sources_s.values())
+    known = [key for key in SOURCES if key in plan.compute_sources_s]
+    known += [key for key in plan.compute_sources_s if key not in SOURCES]
+    return [
+        Row(
+            key=key,
+            label=SOURCES.get(key, key.replace("_", " ")),
+            value=plan.compute_sources_s[key],
+            share=plan.compute_sources_s[key] / total if total else 0.0,
+        )
+        for key in known
+    ]
+
+
+def rivals(plan: Plan) -> list[Rival]:
+    """The usual strategies beside the plan."""
+    return [
+        Rival(
+            name=b.name,
+            time=b.step_time_s,
+            memory=b.peak_memory_bytes,
+            speed_up=None if b.step_time_s is None else b.step_time_s / plan.step_time_s,
+            fits=b.fits,
+            remark=b.reason,
+        )
+        for b in plan.baselines
+    ]
+
+
+def memory_sentence(plan: Plan) -> str:
+    """Peak against capacity."""
+    peak, capacity = plan.peak_memory, plan.memory_capacity_bytes
+    text = f"{format_bytes(peak)} of {format_bytes(capacity)} a GPU ({percent(peak / capacity)})"
+    if not plan.fits:
+        text += f", DOES NOT FIT: {format_bytes(peak - capacity)} too much"
+    return f"{text}, at {plan.memory_moment}"
+
+
+def quality_sentence(plan: Plan) -> str:
+    """How good the plan is known to be."""
+    found = plan.search
+    if found.status == "given":
+        return "a given strategy was costed; nothing was searched"
+    if found.proven_optimal:
+        text = "proven optimal under the cost model, within the searched space"
+    elif found.lower_bound_s > 0.0:
+        text = (
+            f"within {percent(found.gap)} of the optimum under the cost model: no plan of the "
+            f"searched space is faster than {format_seconds(found.lower_bound_s)}"
+        )
+    else:
+        text = "no bound was proven"
+    return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
+
+
+def space_sentence(plan: Plan) -> str:
+    """How much was searched."""
+    found = plan.search
+    if found.status == "given":
+        return f"{found.solver}"
+    left_out = found.num_sensible - found.num_candidates
+    text = f"{found.num_candidates:,} candidates of {len(plan.layers)} layers"
+    if left_out > 0:
+        text += f", out of {found.num_sensible:,} sensible ones (at most about {found.cap} a layer)"
+    else:
+        text += ", all sensible ones"
+    assignments = "assignment" if found.num_costed == 1 else "assignments"
+    return f"{text}; {found.num_costed:,} {assignments} costed on the timeline; by {found.solver}"
+
+
+def best_rival(plan: Plan) -> Rival | None:
+    """The fastest usual strategy that fits."""
+    usable = [r for r in rivals(plan) if r.fits and r.time is not None]
+    return min(usable, key=lambda r: r.time or 0.0, default=None)
+
+
+def rival_sentence(plan: Plan) -> str:
+    """The plan beside the fastest usual strategy that fits."""
+    rival = best_rival(plan)
+    if rival is None or rival.speed_up is None or rival.time is None:
+        return "none of the usual strategies can be used"
+    if abs(rival.speed_up - 1.0) < 5e-4:
+        return f"as fast as {rival.name}, the best usual strategy that fits"
+    word = "faster" if rival.speed_up > 1.0 else "slower"
+    ratio = rival.speed_up if rival.speed_up > 1.0 else 1.0 / rival.speed_up
+    return (
+        f"{speed_up(ratio)} {word} than {rival.name} ({format_seconds(rival.time)}), the best "
+        "usual strategy that fits"
+    )
+
+
+def plan_hash(plan: Plan) -> str:
+    """SHA-256 of the plan file."""
+    return hashlib.sha256(plan.to_json().encode()).hexdigest()
+
+
+def command(plan: Plan) -> tuple[str, bool]:
+    """The command that makes the plan, and whether it is the recorded one.
+
+    A plan made from Python has none; then one is put together from its inputs, without options
+    that a plan does not hold.
+    """
+    if plan.command:
+        return plan.command, True
+    words = ["planner", "optimize", plan.model, "--gpus", str(plan.gpus)]
+    words += ["--cluster", plan.cluster, "--global-batch-size", str(plan.global_batch_size)]
+    words += ["--precision", plan.training.precision, "--optimizer", plan.training.optimizer]
+    return shlex.join(words), False

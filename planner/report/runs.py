@@ -1,0 +1,138 @@
+"""Consecutive layers that are split alike, as one row: a plan is read in runs, not in layers.
+
+Layers are split alike when they cut their outputs into the same blocks. The features of an output
+are `filter` in layers with a weight matrix, and `channel` or `head` in all others, so a convolution
+of 4 filter blocks and the batch norm of 4 channel blocks after it belong to one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodels.distribution import Distribution
+from planner.plan import LayerPlan, Plan
+
+# Layers whose `channel` is summed over; elsewhere it indexes the output.
+_WEIGHT_MATRIX_KINDS = frozenset({"conv", "linear", "embedding"})
+
+Split = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Consecutive layers that are split alike.
+
+    Parameters
+    ----------
+    key
+        Letter of the split, the same wherever the split comes back.
+    label
+        The split level by level, such as "host: height 4 | network: sample 16".
+    short
+        The split over all levels, such as "sample 16 x height 4".
+    layers
+        The layers in the order of the forward pass.
+    """
+
+    key: str
+    label: str
+    short: str
+    layers: tuple[LayerPlan, ...]
+
+    @property
+    def time(self) -> float:
+        """All but gradient all-reduces. [s]"""
+        return sum(layer.time for layer in self.layers)
+
+    @property
+    def span(self) -> str:
+        """The first and the last layer."""
+        first, last = self.layers[0].name, self.layers[-1].name
+        return first if len(self.layers) == 1 else f"{first} .. {last}"
+
+
+def split_of(layer: LayerPlan) -> Split:
+    """What two layers have in common when they are split alike."""
+    return tuple(
+        sorted(
+            (_output_dim(layer.kind, dim), tuple(degrees))
+            for dim, degrees in layer.degrees.items()
+            if math.prod(degrees) > 1
+        )
+    )
+
+
+def _output_dim(kind: str, dim: str) -> str:
+    return "filter" if dim in ("channel", "head") and kind not in _WEIGHT_MATRIX_KINDS else dim
+
+
+def group_runs(layers: Iterable[LayerPlan]) -> list[tuple[LayerPlan, ...]]:
+    """Cut layers in order into the longest runs that are split alike."""
+    groups: list[list[LayerPlan]] = []
+    for layer in layers:
+        if groups and split_of(groups[-1][0]) == split_of(layer):
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    return [tuple(group) for group in groups]
+
+
+def letter(index: int) -> str:
+    """A, B, ..., Z, AA, AB, ... for 0, 1, ..."""
+    text = ""
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
+        text = chr(ord("A") + rest) + text
+    return text
+
+
+def runs_of_plan(plan: Plan) -> list[Run]:
+    """The runs of a plan in the order of the forward pass.
+
+    Splits are lettered by the time that is spent under them, so that A is the main one.
+    """
+    groups = group_runs(plan.layers.values())
+    times: dict[Split, float] = {}
+    kinds: dict[Split, list[LayerPlan]] = {}
+    for group in groups:
+        split = split_of(group[0])
+        times[split] = times.get(split, 0.0) + sum(layer.time for layer in group)
+        kinds.setdefault(split, []).extend(group)
+    order = sorted(times, key=lambda s: -times[s])  # stable: the first one of equals comes first
+    keys = {split: letter(i) for i, split in enumerate(order)}
+    labels = {split: _label(split, kinds[split], plan) for split in order}
+    runs = []
+    for group in groups:
+        split = split_of(group[0])
+        label, short = labels[split]
+        runs.append(Run(key=keys[split], label=label, short=short, layers=group))
+    return runs
+
+
+def _label(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, str]:
+    """How a split is written, by level and over all levels; the dims as the layers call them."""
+    distribution = Distribution(degrees=dict(split), shape=plan.shape)
+    names: dict[str, None] = {}
+    for layer in layers:
+        for dim, degrees in layer.degrees.items():
+            if math.prod(degrees) > 1 and _output_dim(layer.kind, dim) == "filter":
+                names[dim] = None
+    features = "/".join(sorted(names, key=("filter", "channel", "head").index))
+    by_level = distribution.describe(plan.level_names)
+    over_all = str(distribution)
+    if features:
+        by_level = by_level.replace("filter ", f"{features} ")
+        over_all = over_all.replace("filter ", f"{features} ")
+    return by_level, over_all
+
+
+def shares(plan: Plan) -> Mapping[str, tuple[Run, int, float]]:
+    """For each letter a run that shows the split, its layers and its time, most time first. [s]"""
+    result: dict[str, tuple[Run, int, float]] = {}
+    for run in runs_of_plan(plan):
+        _, count, seconds = result.get(run.key, (run, 0, 0.0))
+        result[run.key] = (run, count + len(run.layers), seconds + run.time)
+    return dict(sorted(result.items(), key=lambda item: (len(item[0]), item[0])))

@@ -1,0 +1,149 @@
+"""Rectangles and text as inline SVG: all that the charts of a report need.
+
+Colours are classes that the style sheet of the page defines, for light and dark alike. Lengths are
+in user units of the drawing, which are CSS pixels at full size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+# Distinct fills of the style sheet; further ones are the same colours under a pattern.
+NUM_COLOURS = 8
+PATTERNS = ("", "stripes", "dots")
+# About how wide a character is at the font size of labels.
+CHARACTER = 6.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a stacked bar.
+
+    Parameters
+    ----------
+    value
+        Its length, in the unit of the bar.
+    fill
+        Class of its colour.
+    tip
+        What a reader sees when pointing at it.
+    text
+        Label within it, where there is room.
+    """
+
+    value: float
+    fill: str
+    tip: str
+    text: str = ""
+
+
+def fill_of(index: int) -> str:
+    """Classes of the colour of split number `index`."""
+    pattern = PATTERNS[index // NUM_COLOURS % len(PATTERNS)]
+    return f"s{index % NUM_COLOURS} {pattern}".rstrip()
+
+
+def rectangle(x: float, y: float, width: float, height: float, fill: str, tip: str = "") -> Markup:
+    """A rectangle with a tip; a second one on top carries the pattern, if it has any."""
+    colour, _, pattern = fill.partition(" ")
+    box = Markup('x="{}" y="{}" width="{}" height="{}"').format(
+        *(_number(v) for v in (x, y, max(width, 0.0), max(height, 0.0)))
+    )
+    title = Markup("<title>{}</title>").format(tip) if tip else Markup()
+    drawn = Markup('<rect {} class="{}"/>').format(box, colour)
+    if pattern:
+        drawn += Markup('<rect {} fill="url(#{})"/>').format(box, pattern)
+    return Markup("<g>{}{}</g>").format(title, drawn) if tip or pattern else drawn
+
+
+def text(x: float, y: float, label: str, kind: str = "", turn: float = 0.0) -> Markup:
+    """A label; `kind` is a class, `turn` degrees clockwise."""
+    turned = Markup(' transform="rotate({} {} {})"').format(_number(turn), _number(x), _number(y))
+    return Markup('<text x="{}" y="{}"{}{}>{}</text>').format(
+        _number(x),
+        _number(y),
+        Markup(' class="{}"').format(kind) if kind else Markup(),
+        turned if turn else Markup(),
+        label,
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> Markup:
+    """A line of a class."""
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(
+        *(_number(v) for v in (x1, y1, x2, y2)), kind
+    )
+
+
+def drawing(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
+    """A whole drawing with what a screen reader says instead."""
+    return Markup(
+        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">'
+        "{3}{4}</svg>"
+    ).format(_number(width), _number(height), label, _definitions(parts), Markup("").join(parts))
+
+
+def _definitions(parts: Sequence[Markup]) -> Markup:
+    """The patterns that a drawing uses."""
+    shapes = {
+        "stripes": Markup('<path d="M-1 7 7 -1M3 11 11 3" class="mark"/>'),
+        "dots": Markup('<circle cx="4" cy="4" r="1.7" class="mark"/>'),
+        "hatch": Markup('<path d="M-1 7 7 -1M3 11 11 3" class="hatch"/>'),
+    }
+    used = [name for name in shapes if any(f"url(#{name})" in part for part in parts)]
+    return Markup("").join(
+        Markup(
+            '<pattern id="{}" width="8" height="8" patternUnits="userSpaceOnUse">{}</pattern>'
+        ).format(name, shapes[name])
+        for name in used
+    )
+
+
+def stacked(
+    x: float, y: float, width: float, height: float, parts: Sequence[Part], whole: float
+) -> Markup:
+    """Parts side by side, in a bar of `width` that stands for `whole`."""
+    drawn, at = Markup(), x
+    for part in parts:
+        extent = width * part.value / whole
+        if extent <= 0.0:
+            continue
+        # a hair between neighbours, unless they are hairs themselves
+        gap = 1.0 if extent > 3.0 else 0.0
+        drawn += rectangle(at, y, extent - gap, height, part.fill, part.tip)
+        if part.text and len(part.text) * CHARACTER + 6.0 <= extent:
+            drawn += text(at + extent / 2.0, y + height / 2.0 + 4.0, part.text, "inside")
+        at += extent
+    return drawn
+
+
+def nice_ticks(most: float, about: int = 5) -> list[float]:
+    """Round numbers from 0 to no more than `most`, about as many as asked for."""
+    if not most > 0.0:
+        return [0.0]
+    rough = most / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= rough * 0.999)
+    return [i * step for i in range(int(most / step + 1e-9) + 1)]
+
+
+def cut(label: str, width: float) -> str:
+    """A label as far as there is room for it."""
+    room = int(width / CHARACTER)
+    if len(label) <= room:
+        return label
+    return f"{label[: room - 1]}…" if room >= 3 else ""
+
+
+def plain(label: str) -> Markup:
+    """Escaped text."""
+    return escape(label)
+
+
+def _number(value: float) -> str:
+    """A coordinate without needless digits."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") or "0"

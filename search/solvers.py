@@ -1,0 +1,72 @@
+"""All solvers by name; each is imported when it is first called.
+
+Assumes: whoever asks for a solver by name wants one signature, whatever the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Protocol
+
+from search.errors import ProblemError
+from search.problem import Assignment, Problem
+
+
+class Solver(Protocol):
+    """What every solver looks like."""
+
+    def __call__(
+        self, problem: Problem, *, time_limit: float | None = None, seed: int = 0
+    ) -> Assignment: ...
+
+
+def _lazy(name: str) -> Solver:
+    def call(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -> Assignment:
+        solver: Solver = import_module(f"search.{name}").solve
+        return solver(problem, time_limit=time_limit, seed=seed)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Solve by `search.{name}`; see there."
+    return call
+
+
+SOLVERS: Mapping[str, Solver] = MappingProxyType(
+    {
+        "auto": _lazy("auto"),
+        "shortest-path": _lazy("shortest_path"),
+        "longest-path": _lazy("longest_path"),
+        "elimination": _lazy("elimination"),
+        "cp-sat": _lazy("cp_sat"),
+        "lagrangian": _lazy("lagrangian"),
+        "exhaustive": _lazy("exhaustive"),
+    }
+)
+
+
+def solve(
+    problem: Problem,
+    *,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    seed: int = 0,
+) -> Assignment:
+    """Solve a problem by the named solver.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    solver
+        A name in `SOLVERS`.
+    time_limit
+        Time after which the best assignment so far is returned. [s]
+    seed
+        Seed of what is random.
+    """
+    if solver not in SOLVERS:
+        raise ProblemError(
+            f"The solver must be one of {', '.join(SOLVERS)}, but is {solver!r}; choose one."
+        )
+    return SOLVERS[solver](problem, time_limit=time_limit, seed=seed)
