@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from costmodels.compute import ComputeModel, Work
 from costmodels.cluster import Cluster
+from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer
 from costmodels.graph import Network as Model

@@ -36,7 +36,7 @@ TYPICAL_LATENCY = 5e-6
 TENSOR_ALIGNMENT = 8
 DEEPBENCH_FAMILIES = {
     "titan_xp": "NVIDIA GTX TitanXp",
-    "1080ti": "NVIDIA GTX 1080 Ti",
+    "1080_ti": "NVIDIA GTX 1080 Ti",
     "titan_x_pascal": "Nvidia TitanX Pascal",
     "titan_x_maxwell": "Nvidia TitanX",
     "m40": "Nvidia Tesla M40",

@@ -52,7 +52,7 @@ def cold(model: str, gpus: int) -> tuple[float, float, dict[str, object]]:
 def search_seconds(model: str, gpus: int) -> float:
     """Time of the search alone, the costs being there. [s]"""
     from planner.api import prepare
-    from planner.optimize import find
+    from planner.find import find
 
     _, formulation, starts = prepare(model, gpus=gpus)
     start = time.perf_counter()

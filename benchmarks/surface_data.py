@@ -123,7 +123,8 @@ def held_out_rows(shapes: pd.DataFrame) -> NDArray[np.bool_]:
 
 def column(frame: pd.DataFrame, name: str) -> Floats:
     """A column as 64-bit floats."""
-    return frame[name].to_numpy(dtype=np.float64)
+    values: Floats = frame[name].to_numpy(dtype=np.float64)
+    return values
 
 
 def product_work(operation: str, batch: Floats, m: Floats, n: Floats, k: Floats) -> Work:
@@ -326,6 +327,7 @@ def aceso_conv(tables: Path, direction: str) -> list[Timings]:
 def _network_conv(frame: pd.DataFrame, direction: str, source: Source) -> list[Timings]:
     """Rows of a network on V100; its first layer has no backward-data pass."""
     device = DEVICES["NVIDIA V100"]
+    passes: list[tuple[pd.DataFrame, tuple[str, ...]]]
     if direction == "forward":
         passes = [(frame, ("forward",))]
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,16 @@ from costmodels.errors import InputError
 from costmodels.graph import Network as Model
 from costmodels.training import Training
 from planner.assemble import assemble_plan, infeasible_error
-from planner.costing import Costed, cost
+from planner.costing import cost
 from planner.errors import InfeasibleError
 from planner.formulate import Formulation, formulate
-from planner.optimize import find
+from planner.find import Found, find
 from planner.plan import Plan, SearchSummary
 from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
+from planner.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
 
 DEFAULT_CAP = 64
-BUCKETS_MIB = (5, 25, 100)
 
 
 def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infeasible]:
@@ -34,6 +34,7 @@ def _formulate(
     usual: Mapping[str, Mapping[str, Distribution] | Infeasible],
     cap: int,
     full_space: bool,
+    options: Mapping[str, Any],
 ) -> tuple[Formulation, list[tuple[int, ...]]]:
     """The formulation, and the usual strategies as assignments of it."""
     usable = [d for d in usual.values() if not isinstance(d, Infeasible)]
@@ -44,6 +45,7 @@ def _formulate(
         strategies=usable,
         cap=cap,
         full=full_space,
+        bucket_bytes=options.get("bucket_bytes") or LARGEST_BUCKET,
     )
     return formulation, [formulation.choices(d) for d in usable]
 
@@ -58,7 +60,7 @@ def prepare(
 ) -> tuple[Setting, Formulation, list[tuple[int, ...]]]:
     """What `optimize` searches: the inputs, all costs, and the usual strategies as assignments."""
     setting = resolve(model, gpus=gpus, **options)
-    return setting, *_formulate(setting, _baselines(setting), cap, full_space)
+    return setting, *_formulate(setting, _baselines(setting), cap, full_space, options)
 
 
 def optimize(
@@ -71,6 +73,7 @@ def optimize(
     cap: int = DEFAULT_CAP,
     full_space: bool = False,
     num_best: int = 4,
+    tune_trials: int = 0,
     **options: Any,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -93,6 +96,9 @@ def optimize(
         Also split levels across hosts over more than one dim besides the sample.
     num_best
         How many best distinct assignments are costed on the timeline. [items]
+    tune_trials
+        Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
+        without any, a few bucket sizes are tried on the plan found. [items]
     options
         As of `resolve`: cluster, global_batch_size, precision, optimizer, input_size, memory, ...
 
@@ -111,20 +117,31 @@ def optimize(
             f"the search must be one of {', '.join(SOLVERS)} but is '{search}'; choose one"
         )
     usual = _baselines(setting)
-    formulation, starts = _formulate(setting, usual, cap, full_space)
-    found = find(
-        formulation,
-        starts=starts,
-        method=search,
-        num_best=num_best,
-        seed=seed,
-        time_limit=time_limit,
-    )
+
+    def attempt(training: Training) -> tuple[Formulation, Found]:
+        trial = replace(setting, machine=replace(setting.machine, training=training))
+        formulation, starts = _formulate(trial, usual, cap, full_space, options)
+        found = find(
+            formulation,
+            starts=starts,
+            method=search,
+            num_best=num_best,
+            seed=seed,
+            time_limit=time_limit,
+        )
+        return formulation, found
+
+    formulation, found = attempt(setting.machine.training)
+    if tune_trials:
+        formulation, found = tune_knobs(
+            attempt, (formulation, found), max_trials=tune_trials, seed=seed, time_limit=time_limit
+        )
     if found.best is None:
         raise infeasible_error(setting, found)
-    training, best = _tune_buckets(formulation, found.best, setting, options)
-    machine = replace(setting.machine, training=training)
-    formulation = replace(formulation, machine=machine)
+    training, best = formulation.machine.training, found.best
+    if not tune_trials and options.get("bucket_bytes") is None:
+        training, best = tune_buckets(formulation, best)
+    formulation = replace(formulation, machine=replace(formulation.machine, training=training))
     bound = min(found.lower_bound, best.step.total)
     gap = (best.step.total - bound) / best.step.total
     summary = SearchSummary(
@@ -149,25 +166,6 @@ def optimize(
     if found.stopped_by:
         notes.append(f"search stopped early by {found.stopped_by}: best plan so far")
     return assemble_plan(setting, formulation, best, summary, usual, notes)
-
-
-def _tune_buckets(
-    formulation: Formulation, best: Costed, setting: Setting, options: Mapping[str, Any]
-) -> tuple[Training, Costed]:
-    """The bucket size is outside the additive model: try the usual ones on the plan found."""
-    training = setting.machine.training
-    if options.get("bucket_bytes") is not None:
-        return training, best
-    chosen = training
-    for size in BUCKETS_MIB:
-        trial = replace(training, bucket_bytes=float(size * 2**20))
-        costed = cost(formulation, best.choices, trial)
-        if (
-            costed.memory.total <= setting.cluster.device.memory
-            and costed.step.total < best.step.total * (1 - 1e-9)
-        ):
-            chosen, best = trial, costed
-    return chosen, best
 
 
 def evaluate(
@@ -200,6 +198,8 @@ def evaluate(
         and (strategy.endswith(".json") or Path(strategy).exists())
     ):
         strategy = Plan.load(strategy)
+    if isinstance(strategy, Plan):
+        options = {**_options_of(strategy), **{k: v for k, v in options.items() if v is not None}}
     setting = resolve(model, gpus=gpus, **options)
     shape, host = setting.machine.network.shape, setting.cluster.host_index
     if isinstance(strategy, Plan):
@@ -236,6 +236,15 @@ def evaluate(
         num_costed=1,
     )
     return assemble_plan(setting, formulation, costed, summary, usual, [])
+
+
+def _options_of(plan: Plan) -> dict[str, Any]:
+    """What the plan was made with, so that costing it again gives the same."""
+    return {
+        "global_batch_size": plan.global_batch_size,
+        "cluster": plan.cluster,
+        **{key: value for key, value in asdict(plan.training).items()},
+    }
 
 
 def _from_plan(plan: Plan, setting: Setting) -> dict[str, Distribution]:
@@ -293,5 +302,5 @@ def scale(
 
 
 def _inputs(options: Mapping[str, Any]) -> dict[str, Any]:
-    searching = {"search", "seed", "time_limit", "cap", "full_space", "num_best"}
+    searching = {"search", "seed", "time_limit", "cap", "full_space", "num_best", "tune_trials"}
     return {k: v for k, v in options.items() if k not in searching}

@@ -13,7 +13,7 @@ from costmodels.units import format_bytes
 from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
 from planner.formulate import Formulation
-from planner.optimize import Found
+from planner.find import Found
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary, digest
 from planner.setting import Setting
 from planner.strategies import Infeasible

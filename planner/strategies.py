@@ -137,7 +137,9 @@ def strategy_distributions(
     """One distribution for every layer, or why the strategy cannot be used.
 
     Layers without the split dim are replicated over its ranks. The first layer is left out of
-    channel parallelism, since images have three channels (Kahira et al., appendix B).
+    channel parallelism, since images have three channels; spatial parallelism gathers what it has
+    before the first layer with too few positions, when most of the work lies before it, and
+    replicates the rest (Kahira et al., appendix B).
     """
     batch = graph.layers["input"].dims["sample"]
     if inner is None and "+" in strategy:
@@ -146,15 +148,23 @@ def strategy_distributions(
     kind = strategy.split("+")[-1]
     first = {edge.target for edge in graph.edges if graph.layers[edge.source].kind == "input"}
     result = {}
+    done, gathered = 0, False
     for layer in graph.compute_layers:
         degrees: dict[str, tuple[int, ...]] = {}
         if math.prod(samples) > 1:
             degrees["sample"] = samples
-        if math.prod(others) > 1 and not (kind == "channel" and layer.name in first):
+        if (
+            math.prod(others) > 1
+            and not gathered
+            and not (kind == "channel" and layer.name in first)
+        ):
             split = _split(layer, kind, others)
             if isinstance(split, str):
-                return Infeasible(reason=split)
+                if done < graph.macs / 2:
+                    return Infeasible(reason=split)
+                gathered, split = True, {}
             degrees.update(split)
+        done += layer.macs
         distribution = Distribution(degrees=degrees, shape=tuple(shape))
         reason = limit_reason(layer, distribution)
         if reason is not None:

@@ -4,7 +4,8 @@ Models: the order in which the other solvers are worth trying. Where the usage l
 chain goes to shortest-path and anything else to elimination. Else the problem is solved without
 its limit, then with prices on usage; candidates whose min-marginal at the best prices exceeds the
 cost of the best assignment known are dropped (reduced-cost fixing), and CP-SAT closes the gap on
-the core that is left. Where elimination refuses, CP-SAT works from a local optimum.
+the core that is left. Where elimination refuses, edges are priced out until it does not, and CP-SAT
+goes on from there.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from search.answers import (
 from search.buckets import MAX_ELEMENTS, plan
 from search.deadline import Deadline, OutOfTime
 from search.dual import Dual, tighten
-from search.improve import cheap_start
 from search.lagrangian import answer_of
 from search.marginals import min_marginals
 from search.presolve import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError
+from search.thinning import thin
 
 NAME = "auto"
 # Share of the time limit after which prices must leave the rest to CP-SAT.
@@ -146,17 +147,24 @@ def _core(dual: Dual, deadline: Deadline) -> Reduction:
 def _without_elimination(
     problem: Problem, refusal: str, deadline: Deadline, seed: int
 ) -> Assignment:
-    """A local optimum, improved and bounded by CP-SAT where its model is not too large."""
-    hint = cheap_start(problem, deadline)
-    try:
-        answer = cp_sat.solve_core(problem, hint=hint, deadline=deadline, seed=seed)
-        return replace(reached_by(answer, "descent"), notes=(refusal, *answer.notes))
-    except ProblemError as also:
-        notes = (refusal, str(also))
-    if hint is None:
-        return no_assignment(solver="descent", lower_bound=trivial_bound(problem), notes=notes)
+    """Thin the graph for a bound and an assignment, then let CP-SAT try to close the gap."""
+    thinned = thin(problem, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
+    notes = (refusal, f"The bound was found with {thinned.edges_out} edges priced instead.")
+    bound, found, stopped_by = thinned.bound, thinned.choices, thinned.stopped_by
+    solver = "thinning"
+    if thinned.bound < thinned.cost and stopped_by != "interrupt":
+        try:
+            answer = cp_sat.solve_core(
+                problem, hint=found, deadline=deadline, seed=seed, known_bound=bound
+            )
+            return replace(reached_by(answer, solver), notes=(*notes, *answer.notes))
+        except ProblemError as also:
+            notes, stopped_by = (*notes, str(also)), ""
+    bound = max(bound, trivial_bound(problem))
+    if found is None:
+        return no_assignment(solver=solver, lower_bound=bound, notes=notes, stopped_by=stopped_by)
     return make_assignment(
-        problem, hint, lower_bound=trivial_bound(problem), solver="descent", notes=notes
+        problem, found, lower_bound=bound, solver=solver, notes=notes, stopped_by=stopped_by
     )
 
 

@@ -57,7 +57,8 @@ class LocalState:
 
     def of(self, node: int) -> np.ndarray:
         """Per candidate of a node its cost, given the choices of all other nodes."""
-        return self.conditional[self.offsets[node] : self.offsets[node + 1]]
+        values: np.ndarray = self.conditional[self.offsets[node] : self.offsets[node + 1]]
+        return values
 
     def move(self, node: int, candidate: int) -> None:
         """Give a node another candidate."""

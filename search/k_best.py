@@ -26,7 +26,7 @@ from search.ranking import increasing_assignments
 
 NAME = "k-best"
 # Under a limit, assignments over it turn up too; this many are looked at before giving up.
-MAX_LOOKED_AT = 5000
+MAX_LOOKED_AT = 20_000
 
 
 def k_best(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 # Distinct fills of the style sheet; further ones are the same colours under a pattern.
 NUM_COLOURS = 8
@@ -82,24 +82,23 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> Mark
 def drawing(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
     """A whole drawing with what a screen reader says instead."""
     return Markup(
-        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">'
-        "{3}{4}</svg>"
-    ).format(_number(width), _number(height), label, _definitions(parts), Markup("").join(parts))
+        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">{3}</svg>'
+    ).format(_number(width), _number(height), label, Markup("").join(parts))
 
 
-def _definitions(parts: Sequence[Markup]) -> Markup:
-    """The patterns that a drawing uses."""
+def definitions() -> Markup:
+    """The patterns of all drawings, once for a page."""
     shapes = {
-        "stripes": Markup('<path d="M-1 7 7 -1M3 11 11 3" class="mark"/>'),
-        "dots": Markup('<circle cx="4" cy="4" r="1.7" class="mark"/>'),
-        "hatch": Markup('<path d="M-1 7 7 -1M3 11 11 3" class="hatch"/>'),
+        "stripes": '<path d="M-1 7 7 -1M3 11 11 3" class="mark"/>',
+        "dots": '<circle cx="4" cy="4" r="1.7" class="mark"/>',
+        "hatch": '<path d="M-1 7 7 -1M3 11 11 3" class="hatch"/>',
     }
-    used = [name for name in shapes if any(f"url(#{name})" in part for part in parts)]
-    return Markup("").join(
-        Markup(
-            '<pattern id="{}" width="8" height="8" patternUnits="userSpaceOnUse">{}</pattern>'
-        ).format(name, shapes[name])
-        for name in used
+    patterns = "".join(
+        f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">{shape}</pattern>'
+        for name, shape in shapes.items()
+    )
+    return Markup(
+        f'<svg width="0" height="0" class="defs" aria-hidden="true"><defs>{patterns}</defs></svg>'
     )
 
 
@@ -137,11 +136,6 @@ def cut(label: str, width: float) -> str:
     if len(label) <= room:
         return label
     return f"{label[: room - 1]}…" if room >= 3 else ""
-
-
-def plain(label: str) -> Markup:
-    """Escaped text."""
-    return escape(label)
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,79 @@
+"""A plan as one self-contained page for review: no scripts, no fonts, nothing from a network."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import planner
+from planner.plan import Plan
+from planner.report import charts, figures, svg
+from planner.report.runs import runs_of_plan, shares
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("planner.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        seconds=figures.seconds,
+        size=figures.size,
+        percent=figures.percent,
+        count=figures.count,
+        speed_up=figures.speed_up,
+        bare=_without_scheme,
+    )
+    return environment
+
+
+def _without_scheme(text: str) -> str:
+    """Addresses as text: a page that names no scheme can be checked to load nothing."""
+    return text.replace("https://", "").replace("http://", "")
+
+
+def html_report(plan: Plan) -> str:
+    """The page of a plan."""
+    runs = runs_of_plan(plan)
+    command, recorded = figures.command(plan)
+    facts: dict[str, Any] = {
+        "plan": plan,
+        "runs": runs,
+        "splits": [
+            (key, svg.fill_of(charts.split_index(key)), *row) for key, row in shares(plan).items()
+        ],
+        "layers": [(layer, run) for run in runs for layer in run.layers],
+        "step_rows": figures.step_rows(plan),
+        "memory_rows": figures.memory_rows(plan),
+        "source_rows": figures.source_rows(plan),
+        "rivals": figures.rivals(plan),
+        "machine": figures.machine(plan),
+        "shape": figures.shape(plan),
+        "word": figures.sample_word(plan),
+        "options": figures.options(plan),
+        "memory_sentence": figures.memory_sentence(plan),
+        "quality_sentence": figures.quality_sentence(plan),
+        "space_sentence": figures.space_sentence(plan),
+        "rival_sentence": figures.rival_sentence(plan),
+        "best_rival": figures.best_rival(plan),
+        "layer_causes": figures.LAYER_CAUSES,
+        "hidden_label": figures.HIDDEN,
+        "command": command,
+        "recorded": recorded,
+        "plan_hash": figures.plan_hash(plan),
+        "version": planner.__version__,
+        "definitions": svg.definitions(),
+        "step_chart": charts.step_chart(plan),
+        "memory_chart": charts.memory_chart(plan),
+        "band_chart": charts.band_chart(plan, runs),
+        "layers_chart": charts.layers_chart(plan, runs),
+        "rivals_chart": charts.rivals_chart(plan),
+        "sources_chart": charts.sources_chart(plan),
+    }
+    return _environment().get_template("report.html").render(facts)
