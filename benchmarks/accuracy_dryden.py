@@ -56,6 +56,7 @@ def run_of(model: str, gpus: int, batch: int, ways: int) -> Run:
         strategy="data" if ways == 1 else "data+spatial",
         degree=None if ways == 1 else ways,
         options=OPTIONS,
+        winograd=False,
     )
 
 

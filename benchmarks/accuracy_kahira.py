@@ -72,7 +72,7 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
             last="pool2" if volume else None,
         )
         return Run(
-            model=model, cluster=CLUSTER, gpus=gpus, batch=batch, rule=rule, options=HYBRID
+            model=model, cluster=CLUSTER, gpus=gpus, batch=batch, rule=rule, options=HYBRID, winograd=False
         )
     hybrid = "+" in strategy
     return Run(
@@ -83,6 +83,7 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
         strategy=strategy,
         degree=min(gpus, PER_HOST) if hybrid else None,
         options=HYBRID if hybrid else OPTIONS,
+        winograd=False,
     )
 
 

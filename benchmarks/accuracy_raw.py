@@ -143,8 +143,8 @@ def _contradicts(run: RawRun, other: RawRun) -> bool:
 
 
 def _bound_alike(run: RawRun, other: RawRun) -> bool:
-    """Whether a network with less than half the arithmetic was no faster on as many GPUs."""
-    same = (run.strategy, run.gpus) == (other.strategy, other.gpus) and "early" not in other.era
+    """Whether a network with less than half the arithmetic was no faster a GPU."""
+    same = run.strategy == other.strategy and "early" not in other.era
     return (
         same
         and other.rate < SLOWER * run.rate

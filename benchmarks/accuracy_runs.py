@@ -49,6 +49,8 @@ class Run:
         How layers are split, where none of the named strategies says it.
     options
         Further options of `planner.setting.resolve`.
+    winograd
+        Whether the framework lets its library use Winograd's algorithm.
     """
 
     model: str | Model
@@ -59,6 +61,7 @@ class Run:
     degree: int | None = None
     rule: Rule | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    winograd: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,9 @@ def _cost(run: Run, factor: float) -> Costed:
         model, gpus=run.gpus, cluster=run.cluster, global_batch_size=run.batch, **run.options
     )
     machine = setting.machine
+    if not run.winograd:
+        plain = ComputeModel(setting.cluster.device, machine.training.precision, winograd=False)
+        machine = replace(machine, compute=plain)
     if factor != 1.0:
         machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
     given = _distributions(run, setting)

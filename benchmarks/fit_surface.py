@@ -218,7 +218,7 @@ class Fitter:
     def ga102(self) -> list[Entry]:
         """RTX 3090: nothing but whole networks is known of it."""
         linear = self.bf16_products["a100_sxm"]
-        note = f", at {GA102_RATE} of A100's share of the peak, as whole networks show"
+        note = f", at up to {GA102_RATE} of A100's share of the peak, as whole networks show"
         return [
             entry
             for precision in ("bf16", "tf32")
@@ -234,7 +234,7 @@ class Fitter:
         for direction, (rate, traffic, strided) in self.conv_over_product.items():
             surface = replace(
                 product,
-                efficiency=product.efficiency * rate * calibration,
+                efficiency=min(1.0, product.efficiency * rate * calibration),
                 bandwidth=min(1.0, product.bandwidth * traffic),
                 strided=strided,
                 direct=self.grouped[direction].direct,

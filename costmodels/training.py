@@ -40,6 +40,9 @@ class Training:
         do groups that cannot run the one named (a tree needs several hosts).
     bucket_bytes
         Gradients are all-reduced together in buckets of about that size. [B]
+    winograd
+        Whether convolutions may use Winograd's algorithm, which needs workspace that some
+        frameworks do not allow.
     memory_model
         "liveness" follows what is allocated when; "paradl" is the conservative closed form of
         Kahira et al.
@@ -51,6 +54,7 @@ class Training:
     gradient_overlap: bool = True
     all_reduce: str = "auto"
     bucket_bytes: float = 25 * 2**20
+    winograd: bool = True
     memory_model: str = "liveness"
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.network import Network
-from costmodels.compute import ComputeModel
+from costmodels.compute import ComputeModel, CostTable
 from costmodels.graph import Graph, build_graph
 from costmodels.graph import Network as Model
 from costmodels.layer_cost import Machine
@@ -63,6 +63,7 @@ def resolve(
     all_reduce: str = "auto",
     bucket_bytes: float | None = None,
     memory_model: str = "liveness",
+    winograd: bool = True,
     tables: Sequence[str | os.PathLike[str]] = (),
 ) -> Setting:
     """Check the inputs of a question and fill in the defaults."""
@@ -90,6 +91,7 @@ def resolve(
         gradient_overlap=gradient_overlap,
         all_reduce=all_reduce,
         memory_model=memory_model,
+        winograd=winograd,
         **({} if bucket_bytes is None else {"bucket_bytes": bucket_bytes}),
     )
     if global_batch_size is None:
@@ -100,7 +102,7 @@ def resolve(
     graph = build_graph(network, global_batch_size)
     machine = Machine(
         network=Network.of(cluster, shape),
-        compute=_compute_model(cluster, precision, tables),
+        compute=_compute_model(cluster, training, tables),
         training=training,
     )
     return Setting(
@@ -116,12 +118,11 @@ def resolve(
 
 
 def _compute_model(
-    cluster: Cluster, precision: str, tables: Sequence[str | os.PathLike[str]]
+    cluster: Cluster, training: Training, tables: Sequence[str | os.PathLike[str]]
 ) -> ComputeModel:
-    if not tables:
-        return ComputeModel(cluster.device, precision)
-    from costmodels.compute import CostTable
-
     return ComputeModel(
-        cluster.device, precision, tables=tuple(CostTable.load(path) for path in tables)
+        cluster.device,
+        training.precision,
+        tables=tuple(CostTable.load(path) for path in tables),
+        winograd=training.winograd,
     )

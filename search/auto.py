@@ -149,7 +149,7 @@ def _without_elimination(
 ) -> Assignment:
     """Thin the graph for a bound and an assignment, then let CP-SAT try to close the gap."""
     thinned = thin(problem, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
-    notes = (refusal, f"The bound was found with {thinned.edges_out} edges priced instead.")
+    notes: tuple[str, ...] = (refusal, f"The bound was found with {thinned.edges_out} edges priced instead.")
     bound, found, stopped_by = thinned.bound, thinned.choices, thinned.stopped_by
     solver = "thinning"
     if thinned.bound < thinned.cost and stopped_by != "interrupt":

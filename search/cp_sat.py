@@ -122,7 +122,9 @@ def solve_core(
         # Without a known cost the rounding was chosen blindly; now it can be chosen well.
         return solve_core(problem, hint=choices, deadline=deadline, seed=seed, known_bound=bound)
     if status != cp_model.OPTIMAL:
-        stopped_by = "time limit" if deadline.passed else "interrupt"
+        # CP-SAT stops a little early at its limit; it says nothing about interrupts.
+        early = solver.wall_time < 0.8 * solver.parameters.max_time_in_seconds
+        stopped_by = "interrupt" if early else "time limit"
     if not choices and problem.num_nodes:
         return no_assignment(solver=NAME, lower_bound=bound, stopped_by=stopped_by)
     return make_assignment(problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by)

@@ -24,7 +24,7 @@ from search.problem import Edge, Problem, ProblemError, evaluate
 
 # Small enough to eliminate many times.
 THINNED_ELEMENTS = 2.0**21
-MAX_STEPS = 60
+MAX_STEPS = 200
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,7 +201,8 @@ def _forest(num_nodes: int, edges: list[Edge]) -> tuple[list[Edge], list[Edge]]:
             v = parent[v]
         return v
 
-    inside, outside = [], []
+    inside: list[Edge] = []
+    outside: list[Edge] = []
     for e in edges:
         a, b = root(e.source), root(e.target)
         (outside if a == b else inside).append(e)

@@ -1,0 +1,1 @@
+"""The command line. Everything that takes long to import is imported inside the commands."""

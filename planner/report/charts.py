@@ -88,7 +88,7 @@ def memory_chart(plan: Plan) -> Markup:
     if plan.fits:
         free = capacity - plan.peak_memory
         text = f"free {figures.size(free)}"
-        parts.append(svg.Part(value=free, fill="m-free", tip=text, text=text))
+        parts.append(svg.Part(value=free, fill="m-free", tip=text, text=text, ink="middle"))
     at = WIDTH * capacity / whole
     drawn = [
         svg.stacked(0, 20, WIDTH, 44, parts, whole),
@@ -177,7 +177,8 @@ def layers_chart(plan: Plan, runs: Sequence[Run]) -> Markup:
             name = svg.cut(layer.name, 96.0)
             drawn.append(svg.text(x + thick / 2 + 3, strip + 16, name, "small end", -90))
     label = f"Time of each of {len(rows)} layers by cause; the table of layers holds the figures"
-    return svg.drawing(width, strip + 112, label, drawn)
+    longest_name = min(max(len(layer.name) for layer, _ in rows) * svg.CHARACTER, 96.0)
+    return svg.drawing(width, strip + 24 + longest_name, label, drawn)
 
 
 def _vertical_axis(
@@ -198,17 +199,17 @@ def _vertical_axis(
 
 def rivals_chart(plan: Plan) -> Markup:
     """Step times of the plan and of the usual strategies."""
-    rows = [("this plan", plan.step_time_s, "c-plan", plan.fits, "")]
+    rows = [("this plan", plan.step_time_s, "c-plan", "" if plan.fits else "does not fit")]
     for rival in figures.rivals(plan):
         fill = "c-rival" if rival.fits else "c-rival hatch"
         remark = rival.verdict
         if rival.time is not None:
-            remark = f"{figures.speed_up(rival.speed_up)}  {remark}".rstrip()
-        rows.append((rival.name, rival.time or 0.0, fill, rival.fits, remark))
+            remark = f"{figures.speed_up(rival.speed_up)}, {remark}".rstrip(", ")
+        rows.append((rival.name, rival.time or 0.0, fill, remark))
     longest = min(max(row[1] for row in rows), LONGEST_RIVAL * plan.step_time_s)
     left, room = 110.0, WIDTH - 110.0 - 260.0
     drawn = []
-    for i, (name, seconds, fill, _, remark) in enumerate(rows):
+    for i, (name, seconds, fill, remark) in enumerate(rows):
         y = 4.0 + 28.0 * i
         drawn.append(svg.text(left - 10, y + 15, name, "end strong" if i == 0 else "end"))
         extent = room * min(seconds, longest) / longest
@@ -217,7 +218,7 @@ def rivals_chart(plan: Plan) -> Markup:
             drawn.append(svg.rectangle(left, y, extent, 21, fill, tip))
         if seconds > longest * 1.0001:
             drawn.append(svg.text(left + extent - 4, y + 15, "cut off »", "inside end"))
-        label = f"{figures.seconds(seconds)}  {remark}" if seconds else remark
+        label = f"{figures.seconds(seconds)}, {remark}".rstrip(", ") if seconds else remark
         drawn.append(svg.text(left + extent + 8, y + 15, label, "strong" if i == 0 else ""))
     label = "Step time of the plan and of the usual strategies; the table holds the figures"
     return svg.drawing(WIDTH, 8 + 28.0 * len(rows), label, drawn)

@@ -21,6 +21,10 @@ CAUSES = {
     "gradient_exposed": "gradient all-reduce, exposed",
 }
 HIDDEN = "gradient all-reduce, hidden"
+UNRECORDED = (
+    "The plan was made from Python, so the command is put together from its inputs; options that a "
+    "plan does not hold, such as the input size or the search, may have differed."
+)
 LAYER_CAUSES = {
     "forward": "forward",
     "backward": "backward",
@@ -109,10 +113,8 @@ def percent(part: float) -> str:
 
 
 def count(number: float) -> str:
-    """A number with thin groups and no more than four digits of it that matter."""
-    if number >= 999.5:
-        return f"{number:,.0f}"
-    return f"{number:.4g}"
+    """A number to three digits, or whole with its thousands apart."""
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
 def seconds(value: float) -> str:
@@ -272,11 +274,13 @@ def rival_sentence(plan: Plan) -> str:
         return "none of the usual strategies can be used"
     if abs(rival.speed_up - 1.0) < 5e-4:
         return f"as fast as {rival.name}, the best usual strategy that fits"
-    word = "faster" if rival.speed_up > 1.0 else "slower"
-    ratio = rival.speed_up if rival.speed_up > 1.0 else 1.0 / rival.speed_up
+    if rival.speed_up >= 1.1:
+        much = f"{speed_up(rival.speed_up)} as fast as"
+    else:
+        part = rival.time / plan.step_time_s - 1.0
+        much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"
     return (
-        f"{speed_up(ratio)} {word} than {rival.name} ({format_seconds(rival.time)}), the best "
-        "usual strategy that fits"
+        f"{much} {rival.name} ({format_seconds(rival.time)}), the best usual strategy that fits"
     )
 
 

@@ -65,7 +65,7 @@ def html_report(plan: Plan) -> str:
         "layer_causes": figures.LAYER_CAUSES,
         "hidden_label": figures.HIDDEN,
         "command": command,
-        "recorded": recorded,
+        "unrecorded": "" if recorded else figures.UNRECORDED,
         "plan_hash": figures.plan_hash(plan),
         "version": planner.__version__,
         "definitions": svg.definitions(),

@@ -33,12 +33,15 @@ class Part:
         What a reader sees when pointing at it.
     text
         Label within it, where there is room.
+    ink
+        Class of the label.
     """
 
     value: float
     fill: str
     tip: str
     text: str = ""
+    ink: str = "inside"
 
 
 def fill_of(index: int) -> str:
@@ -115,7 +118,7 @@ def stacked(
         gap = 1.0 if extent > 3.0 else 0.0
         drawn += rectangle(at, y, extent - gap, height, part.fill, part.tip)
         if part.text and len(part.text) * CHARACTER + 6.0 <= extent:
-            drawn += text(at + extent / 2.0, y + height / 2.0 + 4.0, part.text, "inside")
+            drawn += text(at + extent / 2.0, y + height / 2.0 + 4.0, part.text, part.ink)
         at += extent
     return drawn
 

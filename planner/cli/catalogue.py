@@ -1,0 +1,139 @@
+"""`planner models` and `planner clusters`: what is built in, to look at and to start files from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from planner.cli.screen import show, write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# From here on descriptions stand beside what they describe. [characters]
+WIDE = 120
+
+
+@click.command()
+@click.option("--export", "name", metavar="NAME", help="Write this network as a file.")
+@click.option("--input-size", type=int, metavar="N", help="Input size of the exported network.")
+@click.option("-o", "--output", metavar="FILE", help="Where to: .toml or .json.")
+def models(name: str | None, input_size: int | None, output: str | None) -> None:
+    """List the built-in networks, or export one."""
+    if name is None:
+        if output is not None or input_size is not None:
+            raise click.UsageError("-o and --input-size need --export NAME")
+        show(_list_models)
+        return
+    from costmodels.errors import InputError
+    from planner.models import load_network
+    from planner.models.files import SUFFIXES, format_network
+
+    suffix = ".toml" if output is None else Path(output).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"a network file must end in {' or '.join(SUFFIXES)} but the path is '{output}'; "
+            "rename it"
+        )
+    _write_or_show(format_network(load_network(name, input_size), suffix=suffix), output)
+
+
+@click.command()
+@click.option("--export", "name", metavar="NAME", help="Write this cluster as a TOML file.")
+@click.option("-o", "--output", metavar="FILE", help="Where to.")
+def clusters(name: str | None, output: str | None) -> None:
+    """List the built-in clusters, or export one."""
+    if name is None:
+        if output is not None:
+            raise click.UsageError("-o needs --export NAME")
+        show(_list_clusters)
+        return
+    from costmodels.cluster import dump_cluster, load_cluster
+
+    _write_or_show(dump_cluster(load_cluster(name)), output)
+
+
+def _write_or_show(text: str, output: str | None) -> None:
+    if output is None:
+        write(text.rstrip("\n"))
+        return
+    from planner.output import write_text
+
+    write_text(output, text)
+    write(f"written to {output}")
+
+
+def _print_table(
+    console: Console, headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]
+) -> None:
+    """A plain table; headings that start with ">" are of numbers.
+
+    Each row comes with a description: beside it on a wide terminal, else below it.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = console.width >= WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in [*headings, "description"] if wide else headings:
+        justify: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
+        table.add_column(heading.removeprefix(">"), justify=justify, no_wrap=heading in headings)
+    for cells, description in rows:
+        table.add_row(*cells, *([description] if wide else []))
+    if wide:
+        console.print(table)
+        return
+    # the table lays out the columns; the descriptions are put between its lines
+    with console.capture() as capture:
+        console.print(table)
+    lines = capture.get().rstrip("\n").split("\n")
+    console.print(Text.from_ansi(lines[0].rstrip()))
+    for line, (_, description) in zip(lines[1:], rows, strict=True):
+        console.print(Text.from_ansi(line.rstrip()))
+        for part in textwrap.wrap(description, max(console.width - 4, 20)):
+            console.print(Text(f"    {part}", style="dim"))
+
+
+def _list_models(console: Console) -> None:
+    from costmodels.graph import build_graph
+    from planner.models import MODELS, build
+
+    rows = []
+    for name, model in MODELS.items():
+        network = build(name)
+        graph = build_graph(network, 1)
+        cells = [
+            name,
+            " x ".join(str(extent) for extent in network.input_shape.values()),
+            str(len(graph.compute_layers)),
+            f"{graph.parameters / 1e6:.1f} M",
+            f"{graph.macs / 1e9:.1f} G",
+        ]
+        rows.append((cells, model.description))
+    headings = ["name", ">sample", ">layers", ">weights", ">multiply-adds"]
+    _print_table(console, headings, rows)
+
+
+def _list_clusters(console: Console) -> None:
+    from costmodels.cluster import list_clusters, load_cluster
+    from costmodels.units import format_bytes
+
+    rows = []
+    for name in list_clusters():
+        cluster = load_cluster(name)
+        cells = [
+            name,
+            cluster.device.name,
+            format_bytes(cluster.device.memory),
+            f"{cluster.num_devices:,}",
+            str(cluster.devices_per_host),
+            cluster.default_precision,
+        ]
+        rows.append((cells, cluster.description))
+    headings = ["name", "GPU", ">memory", ">GPUs", ">a host", "precision"]
+    _print_table(console, headings, rows)

@@ -1,0 +1,85 @@
+"""From exceptions to exit statuses: one line on stderr, and never a traceback.
+
+| status | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | a defect of the planner; PLANNER_DEBUG=1 shows where |
+| 2 | an input or the command line cannot be used |
+| 3 | no plan fits in memory |
+| 130 | interrupted before there was anything to show |
+| 141 | nobody reads the output any more |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+
+DEFECT, UNUSABLE, INFEASIBLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, kept from click, which would turn it into a message of its own."""
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """End the program with a status and at most one line for whatever goes wrong inside."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(BROKEN_PIPE)
+    except (Interrupted, KeyboardInterrupt, click.Abort):
+        _leave(INTERRUPTED, "interrupted", mark="")
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "planner"
+        message = error.format_message().rstrip(".")
+        _leave(UNUSABLE, f"{message[:1].lower()}{message[1:]}; see '{where} --help'")
+    except click.ClickException as error:
+        _leave(UNUSABLE, error.format_message())
+    except MemoryError:
+        _leave(DEFECT, "the planner ran out of memory; lower --cap or free some memory")
+    except Exception as error:
+        if os.environ.get("PLANNER_DEBUG"):
+            raise
+        status, message = _explain(error)
+        _leave(status, message)
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    from costmodels.errors import InputError
+    from planner.errors import InfeasibleError
+
+    if isinstance(error, InfeasibleError):
+        return INFEASIBLE, str(error)
+    # only a search that has begun can raise it: no need to import one for the question
+    problem_error = getattr(sys.modules.get("search.errors"), "ProblemError", None)
+    if isinstance(error, InputError) or (problem_error and isinstance(error, problem_error)):
+        return UNUSABLE, str(error)
+    return (
+        DEFECT,
+        f"this is a defect of the planner ({type(error).__name__}: {error}); set PLANNER_DEBUG=1 "
+        "to see where, and report it with the command",
+    )
+
+
+def _leave(status: int, message: str, mark: str = "error: ") -> None:
+    # the output that is already there comes first, also when both go to one file
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        click.echo(f"{mark}{' '.join(message.split()).rstrip('.')}", err=True)
+    sys.exit(status)
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from complaining when it flushes at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,57 @@
+"""The command `planner` and its subcommands."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import click
+
+import planner
+from planner.cli.catalogue import clusters, models
+from planner.cli.failures import Interrupted, one_line_errors
+from planner.cli.plans import evaluate, optimize, report
+from planner.cli.scaling import scale
+
+
+class Planner(click.Group):
+    """A group whose every failure is one line and a documented exit status."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with one_line_errors():
+            status = super().main(*args, **{**extra, "standalone_mode": False})
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            close = difflib.get_close_matches(args[0], names, n=1)
+            guess = f"did you mean '{close[0]}'" if close else f"there are {', '.join(names)}"
+            raise click.UsageError(f"there is no command '{args[0]}': {guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=Planner,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0 done, 2 an input cannot be used, 3 no plan fits in memory.",
+)
+@click.version_option(planner.__version__, prog_name="planner")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Split the training of a neural network over GPUs so that a step is fastest and fits."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for _command in (optimize, evaluate, scale, report, models, clusters):
+    main.add_command(_command)

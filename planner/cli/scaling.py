@@ -1,0 +1,218 @@
+"""`planner scale`: the best plan for each number of GPUs, a line each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.failures import INFEASIBLE
+from planner.cli.options import keywords, question_options, search_options
+from planner.cli.screen import progress, write
+
+if TYPE_CHECKING:
+    from planner.errors import InfeasibleError
+    from planner.plan import Plan
+
+_COLUMNS = (
+    ("GPUs", 7),
+    ("batch", 9),
+    ("step time", 10),
+    ("samples/s", 12),
+    ("speed-up", 9),
+    ("efficiency", 11),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The answer for one number of GPUs.
+
+    Parameters
+    ----------
+    gpus
+        Number of GPUs. [items]
+    plan
+        The best plan, or why there is none.
+    speed_up
+        Throughput relative to the first size that has a plan.
+    efficiency
+        Throughput of a GPU relative to that size.
+    """
+
+    gpus: int
+    plan: Plan | InfeasibleError
+    speed_up: float = 0.0
+    efficiency: float = 0.0
+
+
+@click.command()
+@click.argument("model")
+@click.option("--gpus", required=True, metavar="N,N,...", help="Numbers of GPUs.")
+@click.option(
+    "--strong/--weak",
+    default=False,
+    help="Keep the global batch, or the samples of a GPU (weak, the default).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
+@question_options
+@search_options
+def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> None:
+    """Plan for several numbers of GPUs.
+
+    Each gets a line: step time, throughput, efficiency and how the plan splits.
+
+    MODEL is a built-in network (see 'planner models') or a network file. A global batch size is
+    that of the first number of GPUs.
+    """
+    from planner import api
+
+    counts = parse_counts(gpus)
+    options = keywords(given)
+    _check_machine(counts, options.get("cluster"))
+    if not as_json:
+        kind = "strong scaling" if strong else "weak scaling"
+        write(f"{model}, {kind} on {options.get('cluster', api.DEFAULT_CLUSTER)}\n")
+        write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
+    sizes: list[Size] = []
+    answers = api.scale(model, gpus=counts, strong=strong, **options)
+    for count in counts:
+        with progress(f"planning {model} on {count} GPUs"):
+            answer = next(answers)
+        sizes.append(_size(count, answer, sizes))
+        if not as_json:
+            write(size_line(sizes[-1]))
+    if as_json:
+        write(json.dumps(_facts(model, strong, sizes), indent=1))
+    else:
+        _remarks(sizes)
+    if all(not size.efficiency for size in sizes):
+        click.echo("error: no plan fits at any of these numbers of GPUs", err=True)
+        sys.exit(INFEASIBLE)
+
+
+def parse_counts(text: str) -> list[int]:
+    """Numbers of GPUs from "4,16,64".
+
+    Raises
+    ------
+    InputError
+        When one is no whole number.
+    """
+    from costmodels.errors import InputError
+
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"the numbers of GPUs must be whole numbers between commas but are '{text}'; write "
+            "them like 4,16,64"
+        ) from None
+
+
+def _check_machine(counts: Sequence[int], cluster: str | None) -> None:
+    """Refuse a number that the cluster does not have, before the first one is planned for."""
+    from costmodels.cluster import load_cluster
+    from planner import api
+
+    machine = load_cluster(cluster or api.DEFAULT_CLUSTER)
+    for count in counts:
+        machine.shape(count)
+
+
+def _size(count: int, answer: Plan | InfeasibleError, before: Sequence[Size]) -> Size:
+    if isinstance(answer, Exception):
+        return Size(gpus=count, plan=answer)
+    first = next((s for s in before if not isinstance(s.plan, Exception)), None)
+    if first is None or isinstance(first.plan, Exception):
+        return Size(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
+    ratio = answer.throughput / first.plan.throughput
+    return Size(
+        gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count
+    )
+
+
+def size_line(size: Size) -> str:
+    """One line of the table, no longer than the terminal is wide."""
+    from planner.report import figures
+    from planner.report.terminal import main_split
+
+    plan = size.plan
+    if isinstance(plan, Exception):
+        cells = [f"{size.gpus:,}", "-", "-", "-", "-", "-"]
+        shape = f"does not fit: {figures.size(plan.missing_bytes)} too much a GPU"
+    else:
+        cells = [
+            f"{size.gpus:,}",
+            f"{plan.global_batch_size:,}",
+            figures.seconds(plan.step_time_s),
+            figures.count(plan.throughput),
+            figures.speed_up(size.speed_up),
+            figures.percent(size.efficiency),
+        ]
+        shape = main_split(plan)
+        if plan.search.stopped_by:
+            shape += f" (stopped early by {plan.search.stopped_by})"
+    line = "".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
+    return _cut(f"{line}  {shape}")
+
+
+def _cut(line: str) -> str:
+    """Keep to one line on a terminal; what is piped stays whole."""
+    import shutil
+
+    if not sys.stdout.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return line if len(line) <= width else f"{line[: max(width - 2, 1)]}.."
+
+
+def _remarks(sizes: Sequence[Size]) -> None:
+    """Defaults and fallbacks, those of the last plan: shares differ from size to size."""
+    plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
+    if not plans:
+        return
+    last = plans[-1]
+    for title, texts in (
+        (f"Approximations and fallbacks at {last.gpus} GPUs", last.fallbacks),
+        ("Chosen, since not given", last.defaults),
+    ):
+        if texts:
+            write(f"\n{title}")
+            for text in texts:
+                write(f"  - {text}")
+
+
+def _facts(model: str, strong: bool, sizes: Sequence[Size]) -> dict[str, Any]:
+    """What a script reads."""
+    from planner.report.terminal import main_split
+
+    rows: list[dict[str, Any]] = []
+    for size in sizes:
+        plan = size.plan
+        if isinstance(plan, Exception):
+            rows.append(
+                {
+                    "gpus": size.gpus,
+                    "status": "infeasible",
+                    "missing_bytes": plan.missing_bytes,
+                    "layer": plan.layer,
+                    "message": str(plan),
+                }
+            )
+            continue
+        figures = {k: v for k, v in plan.summary().items() if k != "layers"}
+        rows.append(
+            {
+                **figures,
+                "status": plan.search.status,
+                "speed_up": size.speed_up,
+                "efficiency": size.efficiency,
+                "main_split": main_split(plan),
+            }
+        )
+    return {"model": model, "scaling": "strong" if strong else "weak", "sizes": rows}

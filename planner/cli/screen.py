@@ -1,0 +1,65 @@
+"""Writing to the terminal: tables on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# What is quicker than this needs no progress indicator. [s]
+PATIENCE = 0.7
+
+
+def write(text: str) -> None:
+    """Write text and a line end to stdout; what its encoding lacks becomes a question mark."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    sys.stdout.flush()
+
+
+def show(render: Callable[[Console], None]) -> None:
+    """Write what `render` prints, in colour on a terminal that wants it, else as plain text."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    with console.capture() as capture:
+        render(console)
+    lines = capture.get().rstrip("\n").split("\n")
+    if not console.is_terminal:
+        lines = [line.rstrip() for line in lines]
+    write("\n".join(lines))
+
+
+@contextlib.contextmanager
+def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show on stderr that something goes on, if that is a terminal and it takes a while."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bar.add_task(f"{text} (Ctrl-C shows the best plan so far)", total=None)
+    timer = threading.Timer(PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

@@ -1,0 +1,195 @@
+"""A plan as Markdown: the figures of the page as text and tables, for reviews and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import planner
+from planner.plan import Plan
+from planner.report import figures
+from planner.report.runs import Run, runs_of_plan, shares
+
+
+def markdown_report(plan: Plan) -> str:
+    """The text of a plan."""
+    runs = runs_of_plan(plan)
+    parts = [
+        _head(plan),
+        _step(plan),
+        _memory(plan),
+        _splits(plan, runs),
+        _rivals(plan),
+        _quality(plan),
+        _sources(plan),
+        _sentences("Approximations and fallbacks", plan.fallbacks, "None was used."),
+        _sentences("Chosen, since not given", plan.defaults, "Nothing: every input was given."),
+        _again(plan),
+        _layers(runs),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: object) -> str:
+    """Text that cannot break a table."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; headings that start with ">" are of numbers."""
+    names = [heading.removeprefix(">") for heading in headings]
+    marks = ["---:" if heading.startswith(">") else "---" for heading in headings]
+    lines = [names, marks, *([_cell(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _head(plan: Plan) -> str:
+    lines = [
+        f"# {plan.model} on {plan.gpus} GPUs of {plan.cluster}",
+        "",
+        f"{figures.machine(plan)}; global batch {plan.global_batch_size:,} of "
+        f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",
+        "",
+    ]
+    if plan.search.stopped_by:
+        lines += [
+            f"**The search was stopped early by {plan.search.stopped_by}: this is the best plan "
+            "found until then.**",
+            "",
+        ]
+    if not plan.fits:
+        lines += ["**This plan does not fit in memory.**", ""]
+    rate = figures.count(plan.throughput)
+    each = figures.count(plan.throughput / plan.gpus)
+    word = figures.sample_word(plan)
+    lines += [
+        f"- Step time: **{figures.seconds(plan.step_time_s)}**",
+        f"- Throughput: **{rate} {word}/s** ({each} a GPU)",
+        f"- Peak memory: {figures.memory_sentence(plan)}",
+        f"- Quality: {figures.quality_sentence(plan)}",
+        f"- Compared: {figures.rival_sentence(plan)}",
+    ]
+    return "\n".join(lines)
+
+
+def _step(plan: Plan) -> str:
+    rows = [
+        (row.label, figures.seconds(row.value), figures.percent(row.share))
+        for row in figures.step_rows(plan)
+    ]
+    hidden = figures.seconds(plan.breakdown_s["gradient_hidden"])
+    rows.append(("**step**", f"**{figures.seconds(plan.step_time_s)}**", "**100.0 %**"))
+    rows.append((figures.HIDDEN, hidden, "behind the backward pass"))
+    table = _table(["Cause", ">Time", ">Share of the step"], rows)
+    received = figures.size(plan.communication_bytes)
+    return f"## What a step is made of\n\n{table}\n\nA GPU receives {received} in a step."
+
+
+def _memory(plan: Plan) -> str:
+    rows = [
+        (row.label, figures.size(row.value), figures.percent(row.share))
+        for row in figures.memory_rows(plan)
+    ]
+    share = figures.percent(plan.peak_memory / plan.memory_capacity_bytes)
+    rows.append(("**peak**", f"**{figures.size(plan.peak_memory)}**", f"**{share}**"))
+    rows.append(("capacity", figures.size(plan.memory_capacity_bytes), "100.0 %"))
+    table = _table(["Holder", ">Size", ">Share of the capacity"], rows)
+    return f"## Peak memory of a GPU\n\n{table}"
+
+
+def _splits(plan: Plan, runs: Sequence[Run]) -> str:
+    def part(seconds: float) -> str:
+        return figures.percent(seconds / plan.step_time_s)
+
+    splits = _table(
+        ["Split", "By level", "Over all levels", ">Layers", ">Time", ">Share of the step"],
+        (
+            (key, run.label, run.short, number, figures.seconds(seconds), part(seconds))
+            for key, (run, number, seconds) in shares(plan).items()
+        ),
+    )
+    listed = _table(
+        ["Layers", ">Number", "Split", ">Time", ">Share of the step"],
+        (
+            (r.span, len(r.layers), f"{r.key}: {r.label}", figures.seconds(r.time), part(r.time))
+            for r in runs
+        ),
+    )
+    return f"## The plan\n\n{splits}\n\nRuns of consecutive layers that are split alike:\n\n{listed}"
+
+
+def _rivals(plan: Plan) -> str:
+    rows: list[Sequence[object]] = [
+        ("**this plan**", figures.seconds(plan.step_time_s), figures.size(plan.peak_memory), "", "")
+    ]
+    for rival in figures.rivals(plan):
+        rows.append(
+            (
+                rival.name,
+                "-" if rival.time is None else figures.seconds(rival.time),
+                "-" if rival.memory is None else figures.size(rival.memory),
+                figures.speed_up(rival.speed_up),
+                ": ".join(text for text in (rival.verdict, rival.remark) if text),
+            )
+        )
+    headings = ["Strategy", ">Step time", ">Peak memory", ">Speed-up of the plan", "Remark"]
+    return f"## Compared with the usual strategies\n\n{_table(headings, rows)}"
+
+
+def _quality(plan: Plan) -> str:
+    bound = plan.search.lower_bound_s
+    lines = [
+        "## How good the plan is known to be",
+        "",
+        f"- Result: {figures.quality_sentence(plan)}",
+        f"- Proven lower bound: {figures.seconds(bound) if bound > 0.0 else 'none'}",
+        f"- Searched: {figures.space_sentence(plan)}",
+    ]
+    return "\n".join(lines)
+
+
+def _sources(plan: Plan) -> str:
+    rows = [
+        (row.label, figures.seconds(row.value), figures.percent(row.share))
+        for row in figures.source_rows(plan)
+    ]
+    text = _table(["Source", ">Time", ">Share of the computation"], rows)
+    if plan.provenance:
+        text += "\n\n" + _table(["Estimate", "Based on"], plan.provenance.items())
+    return f"## Where the estimates come from\n\n{text}"
+
+
+def _sentences(title: str, texts: Sequence[str], otherwise: str) -> str:
+    lines = [f"- {text}" for text in texts] or [otherwise]
+    return "\n".join([f"## {title}", "", *lines])
+
+
+def _again(plan: Plan) -> str:
+    command, recorded = figures.command(plan)
+    rows: list[tuple[str, str]] = list(figures.options(plan))
+    rows += [(f"SHA-256 of the {name}", f"`{value}`") for name, value in plan.hashes.items()]
+    rows.append(("SHA-256 of the plan file", f"`{figures.plan_hash(plan)}`"))
+    remark = "" if recorded else f"\n\n{figures.UNRECORDED}"
+    return (
+        f"## How to make it again\n\n```\n{command}\n```{remark}\n\n{_table(['', ''], rows)}\n\n"
+        f"planner {planner.__version__}, plan format {plan.version}"
+    )
+
+
+def _layers(runs: Sequence[Run]) -> str:
+    headings = ["Layer", "Kind", "Split"]
+    headings += [f">{label}" for label in figures.LAYER_CAUSES.values()]
+    headings += [">gradient all-reduce", ">weights", ">output"]
+    rows = [
+        (
+            layer.name,
+            layer.kind,
+            f"{run.key}: {layer.distribution}",
+            *(figures.seconds(getattr(layer, f"{key}_s")) for key in figures.LAYER_CAUSES),
+            figures.seconds(layer.gradient_s),
+            figures.size(layer.weights_bytes),
+            figures.size(layer.output_bytes),
+        )
+        for run in runs
+        for layer in run.layers
+    ]
+    return f"## All layers\n\n{_table(headings, rows)}"
