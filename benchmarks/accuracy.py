@@ -38,7 +38,9 @@ def published(data: Path | None) -> list[Comparison]:
 
 def main() -> None:
     """Read the arguments and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--published", action="store_true", help="compare with published tables")
     parser.add_argument("--measured", type=Path, metavar="CSV", help="training throughputs")
     parser.add_argument("--data", type=Path, help="folder or file with abci_raw_runs.csv")

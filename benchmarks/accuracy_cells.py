@@ -2,8 +2,9 @@
 
 An error is predicted over measured, less one: positive where the prediction is too slow. Cells that
 calibrate and cells that are excluded are shown, but enter no error. Ranks compare cells of one
-group (same model and batch) pair by pair; pairs that were measured closer to each other than
-`TIE` say nothing about order.
+group (same model and batch) pair by pair, suspicious ones included where they say so; pairs that
+were measured closer to each other than `TIE` say nothing about order, and pairs predicted closer
+are counted as ties, which is neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Cell:
         Whether the calibration was taken from it.
     excluded
         Why it enters no error; empty where it does.
+    ranked
+        Whether it is compared with its group; an excluded cell may be.
     parts
         Further figures by name, such as the measured and predicted computation.
     """
@@ -50,6 +53,7 @@ class Cell:
     predicted: float
     calibrating: bool = False
     excluded: str = ""
+    ranked: bool = True
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -91,6 +95,7 @@ class Ranks:
 
     pairs: int
     agreeing: int
+    tied: int
     groups: int
     groups_agreeing: int
     swapped: tuple[str, ...]
@@ -132,8 +137,15 @@ class Comparison:
     def by_kind(self) -> dict[str, Summary]:
         """Errors of each kind that has cells which count."""
         kinds = dict.fromkeys(c.kind for c in self.cells if c.counts)
-        found = {k: Summary.of([c.error for c in self.cells if c.counts and c.kind == k]) for k in kinds}
+        found = {
+            k: Summary.of([c.error for c in self.cells if c.counts and c.kind == k]) for k in kinds
+        }
         return {k: s for k, s in found.items() if s is not None}
+
+    @property
+    def excluded(self) -> Summary | None:
+        """Errors of the cells that enter none, for who wants to judge the exclusions."""
+        return Summary.of([c.error for c in self.cells if c.excluded])
 
     @property
     def ranks(self) -> Ranks:
@@ -142,13 +154,14 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
         cells = [{**asdict(c), "error": c.error} for c in self.cells]
-        summary = self.summary
+        summary, excluded = self.summary, self.excluded
         return {
             "name": self.name,
             "source": self.source,
             "unit": self.unit,
             "calibration": self.calibration,
             "summary": asdict(summary) if summary else None,
+            "excluded": asdict(excluded) if excluded else None,
             "by_kind": {kind: asdict(s) for kind, s in self.by_kind.items()},
             "aims": self.aims,
             "ranks": asdict(self.ranks),
@@ -158,28 +171,36 @@ class Comparison:
 
 
 def rank_agreement(cells: Iterable[Cell]) -> Ranks:
-    """Compare every pair of cells within each group, excluded cells left out."""
+    """Compare every pair of cells within each group."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        if not cell.excluded:
+        if cell.ranked:
             groups.setdefault(cell.group, []).append(cell)
-    pairs = agreeing = whole = ranked = 0
+    agreeing = tied = whole = ranked = 0
     swapped = []
     for members in groups.values():
         told = wrong = 0
         for a, b in itertools.combinations(members, 2):
-            if abs(a.measured - b.measured) <= TIE * min(a.measured, b.measured):
+            if _close(a.measured, b.measured):
                 continue
             told += 1
-            if (a.predicted - b.predicted) * (a.measured - b.measured) <= 0:
+            if _close(a.predicted, b.predicted):
+                tied += 1
+            elif (a.predicted < b.predicted) == (a.measured < b.measured):
+                agreeing += 1
+            else:
                 wrong += 1
                 swapped.append(f"{a.group}: {a.label} and {b.label}")
-        pairs, agreeing = pairs + told, agreeing + told - wrong
         ranked, whole = ranked + (told > 0), whole + (told > 0 and wrong == 0)
     return Ranks(
-        pairs=pairs,
+        pairs=agreeing + tied + len(swapped),
         agreeing=agreeing,
+        tied=tied,
         groups=ranked,
         groups_agreeing=whole,
         swapped=tuple(swapped),
     )
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) <= TIE * min(a, b)

@@ -4,18 +4,23 @@ Runs are described as section V and appendix B do: ABCI, Chainer, single precisi
 NCCL, halos by MPI through host memory and not overlapped; data parallelism all-reduces the packed
 gradients once, after the backward pass; hybrids split one sample's height or the filters over the
 four GPUs of a host, and samples across hosts, and all-reduce within the host first. Filter and
-channel parallelism gather the whole activation after each layer, so element-wise layers are
-replicated. Spatial parallelism gathers before the linear layers (CosmoFlow: after its second
-pooling), which are replicated.
+channel parallelism gather the whole activation after each convolution, so all other layers are
+replicated (files model/*.lc of the authors' tool). Spatial parallelism gathers before the linear
+layers (CosmoFlow: after its second convolution), which are replicated. Chainer grants cuDNN 8 MB
+of workspace, too little for Winograd's algorithm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from benchmarks.accuracy_cells import Cell, Comparison
 from benchmarks.accuracy_dryden import rows_of
-from benchmarks.accuracy_runs import Run, calibrate, predict, split_rule
+from benchmarks.accuracy_runs import Rule, Run, calibrate, predict, split_rule
+from costmodels.distribution import Distribution
+from costmodels.graph import Graph
+from planner.strategies import Infeasible, strategy_distributions
 
 SAMPLES = 1_280_000  # ImageNet samples of an epoch, as in the authors' tool
 CLUSTER, PER_HOST = "abci", 4
@@ -69,10 +74,16 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
         rule = split_rule(
             (1, hosts),
             {"depth" if volume else "height": (min(gpus, PER_HOST), 1)},
-            last="pool2" if volume else None,
+            last="conv2" if volume else None,
         )
         return Run(
-            model=model, cluster=CLUSTER, gpus=gpus, batch=batch, rule=rule, options=HYBRID, winograd=False
+            model=model,
+            cluster=CLUSTER,
+            gpus=gpus,
+            batch=batch,
+            rule=rule,
+            options=HYBRID,
+            winograd=False,
         )
     hybrid = "+" in strategy
     return Run(
@@ -82,9 +93,31 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
         batch=batch,
         strategy=strategy,
         degree=min(gpus, PER_HOST) if hybrid else None,
+        rule=convolutions_only(strategy, gpus) if strategy != "data" else None,
         options=HYBRID if hybrid else OPTIONS,
         winograd=False,
     )
+
+
+def convolutions_only(strategy: str, gpus: int) -> Rule:
+    """Filter or channel parallelism, or a hybrid of them, that leaves linear layers alone."""
+    degree = min(gpus, PER_HOST) if "+" in strategy else None
+
+    def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
+        found = strategy_distributions(graph, strategy, shape, 0, degree)
+        if isinstance(found, Infeasible):
+            raise ValueError(found.reason)
+        return {
+            name: distribution
+            if graph.layers[name].kind != "linear"
+            else Distribution(
+                degrees={d: w for d, w in distribution.degrees.items() if d == "sample"},
+                shape=shape,
+            )
+            for name, distribution in found.items()
+        }
+
+    return rule
 
 
 @lru_cache

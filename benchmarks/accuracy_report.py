@@ -59,11 +59,13 @@ def show(comparison: Comparison, console: Console) -> None:
     if len(kinds) > 1:
         for kind, part in kinds.items():
             console.print(f"  {kind}: {summary_line(part, comparison.aims.get(kind))}")
+    if comparison.excluded is not None:
+        console.print(f"Excluded: {summary_line(comparison.excluded)}")
     ranks = comparison.ranks
     if ranks.pairs:
         console.print(
-            f"Ranks: {ranks.agreeing} of {ranks.pairs} pairs as measured, "
-            f"{ranks.groups_agreeing} of {ranks.groups} groups entirely"
+            f"Ranks: {ranks.agreeing} of {ranks.pairs} pairs as measured, {ranks.tied} tied, "
+            f"{ranks.groups_agreeing} of {ranks.groups} groups without a swap"
         )
         for pair in ranks.swapped:
             console.print(f"  swapped: {pair}")

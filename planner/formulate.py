@@ -133,11 +133,15 @@ class Formulation:
                     matrix=matrices[id(times), share],
                 )
             )
-        usages = tuple(self.spaces[layer.name].kept for layer in self.layers)
+        usages: tuple[Floats, ...] = ()
+        if usage_limit is not None:
+            # more than the limit is too much, however much it is; a problem refuses huge sums
+            clipped = {id(s): np.minimum(s.kept, 2.0 * usage_limit) for s in self.spaces.values()}
+            usages = tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
         return Problem(
             costs=tuple(costs),
             edges=tuple(pairs),
-            usages=usages if usage_limit is not None else (),
+            usages=usages,
             usage_limit=usage_limit,
             names=tuple(layer.name for layer in self.layers),
         )

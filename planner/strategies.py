@@ -50,11 +50,21 @@ def strategy_degrees(
             f"the strategy must be one of {', '.join(STRATEGIES)} or a plan file but is "
             f"'{strategy}'; choose one"
         )
+    if inner is not None and "+" not in strategy:
+        raise InputError(
+            f"a degree must come with a strategy of two parts, data+filter or data+spatial, but "
+            f"the strategy is {strategy}; leave the degree out"
+        )
     ones = (1,) * len(shape)
     if strategy == "data":
         return tuple(shape), ones
     if "+" not in strategy:
         return ones, tuple(shape)
+    if inner is not None and inner < 1:
+        raise InputError(
+            f"the degree of {strategy.split('+')[1]} must be at least 1 but is {inner}; choose a "
+            f"divisor of the {math.prod(shape)} devices"
+        )
     rest = math.prod(shape[: host_index + 1]) if inner is None else inner
     if math.prod(shape) % rest:
         raise InputError(

@@ -25,7 +25,8 @@ from search.answers import (
 )
 from search.buckets import MAX_ELEMENTS, plan
 from search.deadline import Deadline, OutOfTime
-from search.dual import Dual, tighten
+from search.dual import NOISE, Dual, tighten
+from search.improve import cheap_start
 from search.lagrangian import answer_of
 from search.marginals import min_marginals
 from search.presolve import Reduction, presolve
@@ -58,11 +59,21 @@ def solve(
         The most entries that all tables of one elimination may have.
     """
     deadline = Deadline(time_limit)
+    try:
+        return _solve(problem, deadline, seed, max_elements)
+    except KeyboardInterrupt as stop:
+        # Between two steps; the steps themselves hand in what they have.
+        return elimination.stopped(problem, solver=NAME, stop=stop)
+
+
+def _solve(problem: Problem, deadline: Deadline, seed: int, max_elements: float) -> Assignment:
+    """Pick the step that fits."""
     if problem.limit_is_slack:
+        left = _limit(deadline.remaining)
         if shortest_path.is_chain(problem):
-            return shortest_path.solve(problem, time_limit=time_limit)
+            return shortest_path.solve(problem, time_limit=left)
         try:
-            return elimination.solve(problem, time_limit=time_limit, max_elements=max_elements)
+            return elimination.solve(problem, time_limit=left, max_elements=max_elements)
         except ProblemError:
             pass  # Too wide as it stands; presolve may help.
     reduction = presolve(problem)
@@ -94,7 +105,13 @@ def _solve_reduced(
 
 def _close_gap(dual: Dual, deadline: Deadline, seed: int) -> Assignment:
     """Let CP-SAT finish on the candidates that could still be part of a cheaper assignment."""
-    core = _core(dual, deadline)
+    if dual.choices is None and (start := cheap_start(dual.problem, deadline)):
+        dual.offer(start)
+    try:
+        core = _core(dual, deadline)
+    except KeyboardInterrupt:
+        dual.stopped_by = "interrupt"
+        return answer_of(dual, solver="lagrangian")
     left = sum(core.problem.sizes)
     note = f"Prices left {left} of {sum(dual.problem.sizes)} candidates to CP-SAT."
     hint = None if dual.choices is None else core.reduce(dual.choices)
@@ -137,7 +154,7 @@ def _core(dual: Dual, deadline: Deadline) -> Reduction:
         return everything
     if marginals is None:
         return everything
-    worst = dual.cost + RELATIVE_TOLERANCE * abs(dual.cost) + dual.offset
+    worst = dual.cost + RELATIVE_TOLERANCE * abs(dual.cost) + dual.offset * (1 + NOISE)
     alive = [m <= worst for m in marginals]
     for mask, choice in zip(alive, dual.choices, strict=True):
         mask[choice] = True
@@ -149,7 +166,10 @@ def _without_elimination(
 ) -> Assignment:
     """Thin the graph for a bound and an assignment, then let CP-SAT try to close the gap."""
     thinned = thin(problem, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
-    notes: tuple[str, ...] = (refusal, f"The bound was found with {thinned.edges_out} edges priced instead.")
+    notes: tuple[str, ...] = (
+        refusal,
+        f"The bound was found with {thinned.edges_out} edges priced instead.",
+    )
     bound, found, stopped_by = thinned.bound, thinned.choices, thinned.stopped_by
     solver = "thinning"
     if thinned.bound < thinned.cost and stopped_by != "interrupt":

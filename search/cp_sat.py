@@ -16,6 +16,7 @@ import numpy as np
 from search.answers import make_assignment, no_assignment, reached_by, trivial_bound
 from search.cp_model import Built, build_model, build_peak_model
 from search.deadline import Deadline
+from search.elimination import stopped
 from search.improve import cheap_start
 from search.infeasible import find_shortage, shortage_at, shortage_note, why_forbidden
 from search.presolve import presolve
@@ -40,6 +41,14 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         Seed of CP-SAT's random choices.
     """
     deadline = Deadline(time_limit)
+    try:
+        return _solve(problem, deadline, seed)
+    except KeyboardInterrupt as stop:
+        # Before or after CP-SAT, which handles interrupts itself.
+        return stopped(problem, solver=NAME, stop=stop)
+
+
+def _solve(problem: Problem, deadline: Deadline, seed: int) -> Assignment:
     reduction = presolve(problem)
     if reduction is None:
         return nothing_fits(problem, solver="presolve", deadline=deadline)

@@ -26,6 +26,7 @@ from search.problem import Problem, Shortage, evaluate
 MAX_SUBGRADIENT_STEPS = 60
 MAX_LINE_STEPS = 30
 CLOSED = 1e-9
+NOISE = 2.0**-44
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +88,9 @@ class Dual:
         assert self.problem.usage_limit is not None
         costs = priced_costs(self.problem, prices)
         eliminated = eliminate(self.problem, self.order, costs=costs, deadline=deadline)
-        bound = eliminated.minimum - float(prices.sum()) * self.problem.usage_limit
+        worth = float(prices.sum()) * self.problem.usage_limit
+        # Large prices cancel against what the limit is worth, and leave rounding behind.
+        bound = eliminated.minimum - worth - NOISE * worth
         if bound > self.bound:
             self.bound, self.prices, self.eliminated = bound, prices, eliminated
         choices = eliminated.decode()

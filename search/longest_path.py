@@ -3,8 +3,9 @@
 Models: the longest path through the DAG by computation (here: by the least cost of every node) is
 given its shortest-path assignment, which is then fixed; the next longest path that contains as few
 fixed nodes as possible follows, until every node has a candidate. Pair costs towards nodes that
-are fixed already are counted, on the path and beside it. A node that leaves no allowed candidate
-is reported as not found, not as infeasible.
+are fixed already are counted, on the path and beside it; those between two nodes of one path that
+do not follow each other are not. Where no allowed candidate is left, the answer is that nothing was
+found, not that nothing exists.
 Accepts DAGs (an edge's direction is its DAG direction) whose usage limit cannot be exceeded;
 refuses all others. Nothing about the answer is proven.
 """
@@ -111,7 +112,7 @@ def longest_path(
             if tail is None:
                 continue
             k = k if is_fixed else 1
-            value = (tail[0] + is_fixed, tail[1] - (0.0 if is_fixed else weights[v]), u)
+            value = (tail[0] + is_fixed, tail[1] - weights[v], u)
             row = rows[k]
             if row is None or value < row:
                 rows[k] = value

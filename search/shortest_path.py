@@ -36,14 +36,14 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         Not used: nothing is random here.
     """
     require_slack(problem, NAME)
-    links = pair_matrices(problem)
-    chains = find_chains(problem, links)
+    chains = find_chains(problem)
     if chains is None:
         raise ProblemError(
             f"The solver {NAME} takes chains, where every node has at most two neighbours and none"
             f" closes a cycle, but the {problem.num_nodes} nodes here branch; use the solver"
             " elimination or auto."
         )
+    links = pair_matrices(problem)
     choices = [0] * problem.num_nodes
     deadline = Deadline(time_limit)
     try:
@@ -105,13 +105,12 @@ def pair_matrices(problem: Problem) -> dict[tuple[int, int], np.ndarray]:
     return links
 
 
-def find_chains(
-    problem: Problem, links: dict[tuple[int, int], np.ndarray]
-) -> list[list[int]] | None:
+def find_chains(problem: Problem) -> list[list[int]] | None:
     """The nodes of each chain from end to end, or None where the graph is not made of chains."""
-    neighbours: list[list[int]] = [[] for _ in problem.costs]
-    for a, b in links:
-        neighbours[a].append(b)
+    neighbours: list[set[int]] = [set() for _ in problem.costs]
+    for e in problem.edges:
+        neighbours[e.source].add(e.target)
+        neighbours[e.target].add(e.source)
     if any(len(around) > 2 for around in neighbours):
         return None
     chains, placed = [], [False] * problem.num_nodes
@@ -130,4 +129,4 @@ def find_chains(
 
 def is_chain(problem: Problem) -> bool:
     """Whether this solver accepts the graph."""
-    return find_chains(problem, pair_matrices(problem)) is not None
+    return find_chains(problem) is not None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class CostTable:
         return sum(block.seconds.size for block in self._blocks.values())
 
     @classmethod
-    def load(cls, path: Path) -> CostTable:
+    def load(cls, path: str | os.PathLike[str]) -> CostTable:
         """Read a table.
 
         Parameters
@@ -98,13 +99,20 @@ class CostTable:
         """
         provenance: dict[str, str] = {}
         lines: list[tuple[int, str]] = []
-        with path.open(encoding="utf-8", newline="") as file:
-            for number, line in enumerate(file, start=1):
-                if line.startswith("#"):
-                    key, _, value = line[1:].partition("=")
-                    provenance[key.strip()] = value.strip()
-                elif line.strip():
-                    lines.append((number, line))
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(
+                f"the table {path} must be readable but is not ({reason}); check the path"
+            ) from None
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            if line.startswith("#"):
+                key, _, value = line[1:].partition("=")
+                provenance[key.strip()] = value.strip()
+            elif line.strip():
+                lines.append((number, line))
         reader = csv.DictReader(line for _, line in lines)
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
         if missing:

@@ -24,6 +24,8 @@ SPATIAL_DIMS = ("depth", "height", "width")
 # Canonical order: the most significant digit of a rank within a level comes first, so that going
 # from a split of few dims to one of more keeps as much data as possible where it already lies.
 DIMS = ("sample", "sequence", "head", "filter", "channel", "depth", "height", "width")
+# Longer dims than any network has, and short enough that no product of counts overflows.
+MAX_EXTENT = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,11 @@ class Layer:
                 raise InputError(
                     f"layer '{self.name}': dim {dim} must have at least 1 position but has "
                     f"{extent}; check the input size and the kernel, stride and padding before it"
+                )
+            if extent > MAX_EXTENT:
+                raise InputError(
+                    f"layer '{self.name}': dim {dim} must have at most {MAX_EXTENT} positions but "
+                    f"has {extent}; lower the batch or the input size"
                 )
 
     @property

@@ -29,6 +29,7 @@ class Interrupted(BaseException):
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """End the program with a status and at most one line for whatever goes wrong inside."""
+    _open_missing_streams()
     try:
         yield
         sys.stdout.flush()
@@ -60,6 +61,9 @@ def _explain(error: Exception) -> tuple[int, str]:
         return INFEASIBLE, str(error)
     # only a search that has begun can raise it: no need to import one for the question
     problem_error = getattr(sys.modules.get("search.errors"), "ProblemError", None)
+    if isinstance(error, OSError):
+        # files that are named are checked where they are opened, so this is one of the streams
+        return UNUSABLE, f"the output cannot be written ({error.strerror or error})"
     if isinstance(error, InputError) or (problem_error and isinstance(error, problem_error)):
         return UNUSABLE, str(error)
     return (
@@ -71,11 +75,20 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 def _leave(status: int, message: str, mark: str = "error: ") -> None:
     # the output that is already there comes first, also when both go to one file
-    with contextlib.suppress(OSError):
+    try:
         sys.stdout.flush()
+    except OSError:
+        _discard_output()
     with contextlib.suppress(OSError):
         click.echo(f"{mark}{' '.join(message.split()).rstrip('.')}", err=True)
     sys.exit(status)
+
+
+def _open_missing_streams() -> None:
+    """Give a program that was started with closed streams somewhere to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _discard_output() -> None:

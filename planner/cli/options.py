@@ -29,7 +29,7 @@ _QUESTION = (
         "all_reduce",
         "NAME",
         str,
-        "auto, ring, halving-doubling, tree or hierarchical.",
+        "auto, ring, tree, hierarchical, in_network or halving_doubling.",
     ),
     ("--bucket-size", "bucket_bytes", "SIZE", str, 'Gradient buckets, such as "25 MiB".'),
     ("--memory-model", "memory_model", "NAME", str, "liveness or paradl (conservative)."),
@@ -37,6 +37,7 @@ _QUESTION = (
 _FLAGS = (
     ("--no-halo-overlap", "halo_overlap", "Do not hide halos behind the interior."),
     ("--no-gradient-overlap", "gradient_overlap", "Do not hide all-reduces behind backward."),
+    ("--no-winograd", "winograd", "Assume that no convolution runs as Winograd's algorithm."),
 )
 _SEARCH = (
     ("--search", "search", "NAME", str, "Solver; auto by default."),

@@ -47,7 +47,7 @@ def optimize(
 
         return api.optimize(model, gpus=gpus, **keywords(given))
 
-    text = f"planning {model} on {gpus} GPUs"
+    text = f"planning {model} on {gpus} GPUs (Ctrl-C stops the search)"
     _answer(make, "optimize", model, given, output, report, quiet, as_json, text)
 
 

@@ -70,13 +70,14 @@ def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> N
     that of the first number of GPUs.
     """
     from planner import api
+    from planner.setting import DEFAULT_CLUSTER
 
     counts = parse_counts(gpus)
     options = keywords(given)
     _check_machine(counts, options.get("cluster"))
     if not as_json:
         kind = "strong scaling" if strong else "weak scaling"
-        write(f"{model}, {kind} on {options.get('cluster', api.DEFAULT_CLUSTER)}\n")
+        write(f"{model}, {kind} on {options.get('cluster', DEFAULT_CLUSTER)}\n")
         write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
     sizes: list[Size] = []
     answers = api.scale(model, gpus=counts, strong=strong, **options)
@@ -117,9 +118,9 @@ def parse_counts(text: str) -> list[int]:
 def _check_machine(counts: Sequence[int], cluster: str | None) -> None:
     """Refuse a number that the cluster does not have, before the first one is planned for."""
     from costmodels.cluster import load_cluster
-    from planner import api
+    from planner.setting import DEFAULT_CLUSTER
 
-    machine = load_cluster(cluster or api.DEFAULT_CLUSTER)
+    machine = load_cluster(cluster or DEFAULT_CLUSTER)
     for count in counts:
         machine.shape(count)
 

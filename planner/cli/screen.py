@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # What is quicker than this needs no progress indicator. [s]
 PATIENCE = 0.7
+# Figures are never cut: a terminal that is narrower wraps the lines itself. [characters]
+LEAST_WIDTH = 78
 
 
 def write(text: str) -> None:
@@ -26,7 +28,8 @@ def show(render: Callable[[Console], None]) -> None:
     """Write what `render` prints, in colour on a terminal that wants it, else as plain text."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, LEAST_WIDTH)
     with console.capture() as capture:
         render(console)
     lines = capture.get().rstrip("\n").split("\n")
@@ -53,7 +56,7 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    bar.add_task(f"{text} (Ctrl-C shows the best plan so far)", total=None)
+    bar.add_task(f"{text}", total=None)
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
     timer.start()
