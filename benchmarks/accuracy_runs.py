@@ -74,6 +74,8 @@ class Prediction:
         The step. [s]
     compute
         Computation of one device, updates included. [s]
+    update
+        Weight updates. [s]
     communication
         What the step spends on communication that is not hidden. [s]
     memory
@@ -84,6 +86,7 @@ class Prediction:
 
     total: float
     compute: float
+    update: float
     communication: float
     memory: float
     roofline: float
@@ -147,6 +150,7 @@ def predict(run: Run, factor: float = 1.0) -> Prediction:
     return Prediction(
         total=costed.step.total,
         compute=costed.compute,
+        update=costed.step.update,
         communication=costed.step.total - costed.compute,
         memory=costed.memory.total,
         roofline=costed.sources.get("roofline", 0.0) / sum(costed.sources.values()),

@@ -9,7 +9,7 @@ surface, and prints those errors as a table.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +18,15 @@ from benchmarks.surface_files import Entry, family_toml
 from benchmarks.surface_fitting import (
     CONV,
     CONV_PLAIN,
+    LEVEL,
     PRODUCT,
     Fitted,
+    SourceError,
     fit,
     fit_share,
 )
 from benchmarks.traffic_data import aceso_traffic, pipedream_traffic
-from costmodels.compute.surface import Surface
+from costmodels.compute.surface import UNSPLIT, Surface
 
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
 BACKWARD = DIRECTIONS[1:]
@@ -41,6 +43,9 @@ DEEPBENCH_FAMILIES = {
     "titan_x_maxwell": "Nvidia TitanX",
     "m40": "Nvidia Tesla M40",
 }
+# Below as many channels or filters NeuSight's heuristics pick kernels that waste most of their tiles,
+# which a library that searches does not.
+DEEP = 64
 BF16_FAMILIES = {"a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
 # Convolutions in TF32 do not reach the share of the peak that BF16 products do: layouts are changed
 # around them. One factor makes ResNet-50 and VGG16 training on A100 come out (NVIDIA
@@ -49,6 +54,8 @@ TF32_RATE = 0.6
 # GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
+P100, T4 = "NVIDIA Tesla P100", "NVIDIA T4"
+NEUSIGHT_DEVICES = {P100: "P100 16GB PCIe", T4: "T4"}
 AKIN = {
     "h100": ("a100", "v100"),
     "h200": ("h100", "a100", "v100"),
@@ -72,13 +79,14 @@ def _entries(operation: str, precision: str, fitted: Fitted) -> list[Entry]:
 
 
 class Fitter:
-    """Fits every family; V100 first, because others borrow from it."""
+    """Fits every family; V100 and P100 first, because others borrow from them."""
 
     def __init__(self, data: Path) -> None:
         self.tables = data / "tables"
         self.grouped: dict[str, Surface] = {}
         self.conv_over_product: dict[str, tuple[float, float, float]] = {}
         self.bf16_products: dict[str, Fitted] = {}
+        self.occupied: dict[str, Surface] = {}
 
     def v100(self) -> list[Entry]:
         """V100: FP32 of four sources, mixed precision of DeepBench, shares of the bandwidth."""
@@ -86,17 +94,18 @@ class Fitter:
         timings = sd.neusight_product(tables, pcie, "linear")
         linear = fit(timings + sd.deepbench_product(tables, gpu, "fp32"), {"any": PRODUCT})
         matmul = fit(sd.neusight_product(tables, pcie, "matmul"), {"any": PRODUCT})
-        # Convolutions: PyTorch's heuristics picked slower algorithms for Aceso than DeepBench's
-        # search did; PipeDream's and NeuSight's sweeps differ by shape and are left to judge.
-        forward = fit(
+        # PyTorch's heuristics picked slower algorithms for Aceso and NeuSight than DeepBench's
+        # search did. PipeDream's sweep differs by shape and is left to judge.
+        forward = self._conv_forward(
             sd.deepbench_conv(tables, gpu, "fp32", "forward") + sd.aceso_conv(tables, "forward"),
-            {"forward": CONV},
-            slower=HEURISTIC,
+            pcie,
         )
+        occupied = forward.surfaces["forward"]
         backward = fit(
             [t for d in BACKWARD for t in sd.deepbench_conv(tables, gpu, "fp32", d)]
             + sd.aceso_conv(tables, "backward"),
-            dict.fromkeys(BACKWARD, CONV),
+            {"backward_data": LEVEL, "backward_weight": CONV},
+            fixed=dict.fromkeys(BACKWARD, occupied),
             slower=HEURISTIC,
         )
         dense = [forward, backward]
@@ -109,6 +118,23 @@ class Fitter:
         half, conv_half = self._v100_half()
         entries = _entries("linear", "fp32", linear) + _entries("matmul", "fp32", matmul)
         return entries + conv + _entries("linear", "fp16", half) + conv_half + self._shares()
+
+    def _conv_forward(self, searched: list[sd.Timings], gpu: str) -> Fitted:
+        """Forward convolutions of libraries that searched, with NeuSight's small shapes.
+
+        NeuSight's rows reach down to 25 output positions, which no other source does, and show that
+        the contraction is not split there: a tile of few positions is contracted by one
+        multiprocessor alone.
+        """
+        base = Surface(**dict.fromkeys(PRODUCT, 1.0) | {"split_depth": UNSPLIT})
+        names = tuple(name for name in CONV if name != "split_depth")
+        return fit(
+            searched + sd.neusight_conv(self.tables, gpu, least=DEEP),
+            {"forward": names},
+            fixed={"forward": base},
+            slower=HEURISTIC,
+            even=True,
+        )
 
     def _grouped(self, direction: str, dense: Fitted) -> Fitted:
         """Adds the direct algorithm for grouped convolutions to surfaces."""
@@ -175,24 +201,39 @@ class Fitter:
     def deepbench(self, gpu: str, precision: str, *, alignment: int = 1) -> list[Entry]:
         """Products and convolutions of a device that DeepBench timed, with NeuSight's if any."""
         base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=alignment)
-        names = CONV if precision == "fp32" else CONV_PLAIN
-        pcie = {"NVIDIA Tesla P100": "P100 16GB PCIe", "NVIDIA T4": "T4"}.get(gpu)
         timings = sd.deepbench_product(self.tables, gpu, precision)
-        conv = sd.deepbench_conv(self.tables, gpu, precision, "forward")
+        pcie = NEUSIGHT_DEVICES.get(gpu) if precision == "fp32" else None
         entries = []
-        if pcie and precision == "fp32":
+        if pcie:
             timings = timings + sd.neusight_product(self.tables, pcie, "linear")
-            conv = conv + sd.neusight_conv(self.tables, pcie)
             matmul = fit(sd.neusight_product(self.tables, pcie, "matmul"), {"any": PRODUCT})
             entries += _entries("matmul", precision, matmul)
         linear = fit(timings, {"any": PRODUCT}, fixed={"any": base}, slower=HEURISTIC)
         entries += _entries("linear", precision, linear)
-        for direction in DIRECTIONS:
-            if direction != "forward":
-                conv = sd.deepbench_conv(self.tables, gpu, precision, direction)
-            fitted = fit(conv, {direction: names}, fixed={direction: base}, slower=HEURISTIC)
+        for fitted in self._deepbench_conv(gpu, precision, base, pcie):
             entries += _entries("conv", precision, self._with_groups(fitted))
         return entries
+
+    def _deepbench_conv(
+        self, gpu: str, precision: str, base: Surface, pcie: str | None
+    ) -> Iterator[Fitted]:
+        """One fit per direction; small shapes as NeuSight has them, of this device or of P100."""
+        timings = {d: sd.deepbench_conv(self.tables, gpu, precision, d) for d in DIRECTIONS}
+        if precision != "fp32":
+            for d in DIRECTIONS:
+                yield fit(timings[d], {d: CONV_PLAIN}, fixed={d: base})
+            return
+        if pcie:
+            forward = self._conv_forward(timings["forward"], pcie)
+            self.occupied[gpu] = forward.surfaces["forward"]
+            yield forward
+        # Maxwell and Pascal run the same kernels.
+        occupied = self.occupied.get(gpu) or self.occupied[P100]
+        for d in ("backward_data",) if pcie else ("forward", "backward_data"):
+            yield fit(timings[d], {d: LEVEL}, fixed={d: occupied})
+        yield fit(
+            timings["backward_weight"], {"backward_weight": CONV}, fixed={"backward_weight": base}
+        )
 
     def a100_fp32(self) -> list[Entry]:
         """A100 without tensor cores; the backward passes are left to V100's coefficients."""
@@ -259,13 +300,12 @@ class Fitter:
         return entries
 
     def families(self) -> Mapping[str, Callable[[], list[Entry]]]:
-        """How to fit each family, V100 first."""
-        t4, p100 = "NVIDIA T4", "NVIDIA Tesla P100"
+        """How to fit each family; those that others borrow from come first."""
         return {
             "v100": self.v100,
-            "p100": lambda: self.deepbench(p100, "fp32") + self.deepbench(p100, "fp16"),
+            "p100": lambda: self.deepbench(P100, "fp32") + self.deepbench(P100, "fp16"),
             "t4": lambda: (
-                self.deepbench(t4, "fp32") + self.deepbench(t4, "fp16", alignment=TENSOR_ALIGNMENT)
+                self.deepbench(T4, "fp32") + self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)
             ),
             **{
                 name: lambda gpu=gpu: self.deepbench(gpu, "fp32")  # type: ignore[misc]
@@ -281,6 +321,13 @@ class Fitter:
         }
 
 
+def _bins(error: SourceError) -> str:
+    return "; ".join(
+        f"to {b.most_positions:g} {b.rows} rows x{b.median_ratio:.2f} |{b.error:.0%}|"
+        for b in error.bins
+    )
+
+
 def main() -> None:
     """Fit the families named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -291,7 +338,7 @@ def main() -> None:
     fitter = Fitter(arguments.data)
     for name, fit_family in fitter.families().items():
         wanted = not arguments.families or name in arguments.families
-        if not wanted and name not in ("v100", "a100"):
+        if not wanted and name not in ("v100", "p100", "a100"):
             continue
         entries = fit_family()
         for entry in entries:
@@ -303,6 +350,8 @@ def main() -> None:
                     f"{e.held_out_bias:+.3f} offset {e.offset * 1e6:6.1f} us x{e.factor:.2f}"
                     + (" (derived)" if entry.derived else "")
                 )
+                if entry.operation == "conv" and not entry.derived:
+                    print(f"    held out by output positions: {_bins(e)}")
         if wanted:
             (arguments.out / f"{name}.toml").write_text(
                 family_toml(name, AKIN.get(name, ()), entries), encoding="utf-8"

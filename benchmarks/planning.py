@@ -135,7 +135,8 @@ def main() -> None:
     models = ["resnet18"] if options.smoke else list(MODELS)
     result = {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}",
         "planning": planning_rows(cases, 1 if options.smoke else options.repeats),
         "heuristic": heuristic_rows(models, 64),
     }

@@ -195,10 +195,14 @@ def conv_timings(
     ]
 
 
-def neusight_conv(tables: Path, gpu: str) -> list[Timings]:
-    """Forward 3x3 convolutions; the kernel names say FP32 arithmetic, on A100 too."""
+def neusight_conv(tables: Path, gpu: str, *, least: int = 1) -> list[Timings]:
+    """Forward 3x3 convolutions; the kernel names say FP32 arithmetic, on A100 too.
+
+    `least` is the least number of channels and of filters of the rows that are taken.
+    """
     frame = pd.read_csv(tables / "neusight_conv_fwd.csv")
-    frame = frame[frame.gpu == gpu].assign(seconds=lambda f: f.fwd_ms / 1e3)
+    frame = frame[(frame.gpu == gpu) & (frame.c >= least) & (frame.k >= least)]
+    frame = frame.assign(seconds=lambda f: f.fwd_ms / 1e3)
     return conv_timings(frame, ("forward",), source=NEUSIGHT, device=DEVICES[gpu], precision="fp32")
 
 

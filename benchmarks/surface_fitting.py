@@ -4,13 +4,15 @@ Each surface is fitted by robust least squares on the logarithm of seconds, on t
 rows (chosen by a hash of the shape), and judged on the rest. Per source, a constant is fitted along
 with it: what the publisher's way of timing adds to every kernel, such as the launch; it is not part
 of the surface. A source whose library did not look for the best algorithm may also be slower by a
-fitted factor. A weak pull towards round figures keeps coefficients that the data do not tell.
+fitted factor: it then teaches how time depends on the shape, and the others teach the level. A weak
+pull towards round figures keeps coefficients that the data do not tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,24 @@ RANGES: dict[str, tuple[float, float, float]] = {
 PRODUCT = tuple(RANGES)[:8]
 CONV = tuple(RANGES)[:11]
 CONV_PLAIN = tuple(RANGES)[:9]
+# How the tiles of a convolution occupy the device: the same kernels run forward and backward-data.
+OCCUPANCY = ("tile_exponent", "blocks_per_sm", "quantisation", "split_depth", "prologue_depth")
+LEVEL = tuple(name for name in CONV if name not in OCCUPANCY)
+# Output positions (samples times output extents) at which errors are reported.
+POSITIONS = (100.0, 300.0, 1e3, 3e3, 1e4, 1e5, np.inf)
 PULL = 0.1
 # Logarithmic error beyond which a row counts as an outlier.
 OUTLIER = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBin:
+    """Held-out rows of up to so many output positions: predicted over measured, mean |error|."""
+
+    most_positions: float
+    rows: int
+    median_ratio: float
+    error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +75,7 @@ class SourceError:
     held_out_bias: float
     offset: float
     factor: float = 1.0
+    bins: Sequence[ErrorBin] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +144,7 @@ def fit(
     *,
     fixed: Mapping[str, Surface] | None = None,
     slower: frozenset[str] = frozenset(),
+    even: bool = False,
 ) -> Fitted:
     """Fit the named coefficients of one surface per direction to all timings at once.
 
@@ -139,14 +158,17 @@ def fit(
         Surfaces that hold the other coefficients.
     slower
         Names of sources whose times may be slower by a factor.
+    even
+        Whether every source weighs the same. Otherwise it weighs as the square root of its rows.
     """
     centre: dict[str, Any] = {name: RANGES[name][0] for name in PRODUCT}
     start = {direction: Surface(**centre) for direction in names}
     problem = _Problem(timings=timings, names=names, fixed=fixed or start, slower=slower)
     seen = [_rows(t, ~t.held_out) for t in timings if not t.held_out.all()]
     counts = {s: sum(t.seconds.size for t in seen if t.source.name == s) for s in problem.sources}
-    # A source weighs as the square root of its number of rows.
-    weights = {s: (max(counts.values()) / n) ** 0.25 for s, n in counts.items() if n}
+    # Residuals are squared, so these are square roots of weights.
+    power = 0.5 if even else 0.25
+    weights = {s: (max(counts.values()) / n) ** power for s, n in counts.items() if n}
     begin, low, high = problem.bounds()
     pulled = np.zeros(begin.size)
     pulled[: len(problem.keys)] = PULL
@@ -180,9 +202,31 @@ def _errors(problem: _Problem, vector: Floats) -> list[SourceError]:
                 held_out_bias=float(log.mean()) if log.size else 0.0,
                 offset=offsets[name],
                 factor=factors.get(name, 1.0),
+                bins=_bins(np.concatenate([_positions(t)[t.held_out] for t in own]), log),
             )
         )
     return result
+
+
+def _positions(timings: Timings) -> Floats:
+    work = next(iter(timings.parts.values()))
+    return np.broadcast_to(work.outputs / work.filters, timings.seconds.shape)
+
+
+def _bins(positions: Floats, log: Floats) -> tuple[ErrorBin, ...]:
+    found = []
+    for least, most in pairwise((0.0, *POSITIONS)):
+        inside = log[(positions > least) & (positions <= most)]
+        if inside.size:
+            found.append(
+                ErrorBin(
+                    most_positions=most,
+                    rows=inside.size,
+                    median_ratio=float(np.exp(np.median(inside))),
+                    error=float(np.abs(np.expm1(inside)).mean()),
+                )
+            )
+    return tuple(found)
 
 
 def _rows(timings: Timings, rows: NDArray[np.bool_]) -> Timings:

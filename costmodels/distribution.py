@@ -125,17 +125,20 @@ class Candidates:
 
     def degree(self, dim: str) -> NDArray[np.int64]:
         """Ways of one dim over all levels; (candidates,)."""
-        return self.level_degrees(dim).prod(axis=1)
+        ways: NDArray[np.int64] = self.level_degrees(dim).prod(axis=1)
+        return ways
 
     def group(self, dims: Iterable[str]) -> NDArray[np.int64]:
         """Members at each level of the groups of ranks that split `dims`; (candidates, levels)."""
         chosen = [i for i, dim in enumerate(self.dims) if dim in set(dims)]
-        return self.degrees[:, :, chosen].prod(axis=2)
+        members: NDArray[np.int64] = self.degrees[:, :, chosen].prod(axis=2)
+        return members
 
     @property
     def replication(self) -> NDArray[np.int64]:
         """Members at each level that do the same work; (candidates, levels)."""
-        return np.asarray(self.shape) // self.degrees.prod(axis=2)
+        alike: NDArray[np.int64] = np.asarray(self.shape) // self.degrees.prod(axis=2)
+        return alike
 
     def local(self, dim: str, extent: int) -> NDArray[np.int64]:
         """Positions of the largest block of a dim of that extent; (candidates,). [items]"""

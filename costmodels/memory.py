@@ -166,60 +166,75 @@ def liveness(
             "reserved": reserved,
         }
     )
-    readers = {name: sum(1 for _ in edges) for name, edges in graph.consumers.items()}
-    # reads left of each output's own copy, in the forward pass
-    left = dict(readers)
-    order = [layer.name for layer in graph.compute_layers]
-    own = {
-        name: any(
-            not sizes[e.target].copied[e.slot] and graph.layers[e.target].keeps_inputs
-            for e in graph.consumers[name]
+    # readers whose backward pass reads the maker's own block, not a copy in another layout
+    keeping = {
+        name: sum(
+            graph.layers[e.target].keeps_inputs and not sizes[e.target].copied[e.slot]
+            for e in edges
         )
-        or graph.layers[name].keeps_output
-        for name in graph.layers
+        for name, edges in graph.consumers.items()
     }
-    for name in order:
-        memory, layer = sizes[name], graph.layers[name]
-        for edge in graph.producers[name]:
+    _forward(graph, sizes, ledger, keeping)
+    _backward(graph, sizes, ledger, keeping)
+    return PeakMemory(total=ledger.peak_total, holders=ledger.peak, moment=ledger.moment)
+
+
+def _forward(
+    graph: Graph,
+    sizes: Mapping[str, LayerMemory],
+    ledger: _Ledger,
+    keeping: Mapping[str, int],
+) -> None:
+    """Follow the forward pass: what no backward pass reads goes with its last reader."""
+    own = {name: keeping[name] > 0 or layer.keeps_output for name, layer in graph.layers.items()}
+    left = {name: len(edges) for name, edges in graph.consumers.items()}
+    for layer in graph.compute_layers:
+        name, memory, into = layer.name, sizes[layer.name], graph.producers[layer.name]
+        for edge in into:
             if graph.layers[edge.source].kind == "input":
                 ledger.allocate(("data", edge.source, 0), "activations", memory.inputs[edge.slot])
             elif memory.copied[edge.slot]:
                 ledger.allocate(("copy", name, edge.slot), "activations", memory.inputs[edge.slot])
-        first = graph.producers[name][0].source
-        takes_over = (
-            layer.in_place
-            and not own[first]
-            and left[first] == 1
-            and not memory.copied[0]
-            and ("out", first, 0) in ledger.live
-        )
-        if takes_over:
+        first = into[0].source
+        if layer.in_place and not own[first] and left[first] == 1 and not memory.copied[0]:
             ledger.free(("out", first, 0))
         ledger.allocate(("out", name, 0), "activations", memory.output)
         ledger.allocate(("saved", name, 0), "activations", memory.saved)
         ledger.run(f"forward of {name}", memory)
-        for edge in graph.producers[name]:
+        for edge in into:
             left[edge.source] -= 1
             if left[edge.source] == 0 and not own[edge.source]:
                 ledger.free(("out", edge.source, 0))
             if not layer.keeps_inputs:
                 ledger.free(("copy", name, edge.slot))
-        if not readers[name] and not layer.keeps_output:
+        if not left[name] and not layer.keeps_output:
             ledger.free(("out", name, 0))
-    for name in reversed(order):
-        memory = sizes[name]
-        if not readers[name]:
+
+
+def _backward(
+    graph: Graph,
+    sizes: Mapping[str, LayerMemory],
+    ledger: _Ledger,
+    keeping: Mapping[str, int],
+) -> None:
+    """Follow the backward pass: what was kept goes with the last backward pass that reads it."""
+    left = dict(keeping)
+    for layer in reversed(graph.compute_layers):
+        name, memory = layer.name, sizes[layer.name]
+        if not graph.consumers[name]:
             ledger.allocate(("grad", name, 0), "activation gradients", memory.output)
         for edge in graph.producers[name]:
             if graph.needs_input_gradient(edge):
                 size = max(memory.inputs[edge.slot], sizes[edge.source].output)
                 ledger.allocate(("grad", edge.source, 0), "activation gradients", size)
         ledger.run(f"backward of {name}", memory)
-        for slot in range(len(memory.inputs)):
-            ledger.free(("copy", name, slot))
+        for edge in graph.producers[name]:
+            ledger.free(("copy", name, edge.slot))
+            left[edge.source] -= layer.keeps_inputs and not memory.copied[edge.slot]
+            if not left[edge.source] and not graph.layers[edge.source].keeps_output:
+                ledger.free(("out", edge.source, 0))
         for kind in ("grad", "out", "saved"):
             ledger.free((kind, name, 0))
-    return PeakMemory(total=ledger.peak_total, holders=ledger.peak, moment=ledger.moment)
 
 
 def paradl(graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float) -> PeakMemory:

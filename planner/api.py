@@ -14,8 +14,8 @@ from costmodels.training import Training
 from planner.assemble import assemble_plan, infeasible_error
 from planner.costing import cost
 from planner.errors import InfeasibleError
-from planner.formulate import Formulation, formulate
 from planner.find import Found, find
+from planner.formulate import Formulation, formulate
 from planner.plan import Plan, SearchSummary
 from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
@@ -203,7 +203,7 @@ def evaluate(
     setting = resolve(model, gpus=gpus, **options)
     shape, host = setting.machine.network.shape, setting.cluster.host_index
     if isinstance(strategy, Plan):
-        given = _from_plan(strategy, setting)
+        given: Mapping[str, Distribution] = _from_plan(strategy, setting)
         name = "plan file"
     else:
         rows = strategy_distributions(setting.graph, strategy, shape, host, degree)

@@ -12,8 +12,8 @@ from costmodels.distribution import Distribution
 from costmodels.units import format_bytes
 from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
-from planner.formulate import Formulation
 from planner.find import Found
+from planner.formulate import Formulation
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary, digest
 from planner.setting import Setting
 from planner.strategies import Infeasible

@@ -61,7 +61,7 @@ class Costed:
 
     def total(self, cause: str) -> float:
         """Sum of one cause over all layers. [s]"""
-        return sum(getattr(times, cause) for times in self.layers.values())
+        return float(sum(getattr(times, cause) for times in self.layers.values()))
 
     @property
     def compute(self) -> float:

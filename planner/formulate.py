@@ -202,7 +202,8 @@ def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candid
 
 
 def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple(sorted(distribution.degrees.items()))
+    """The dims that it really splits: a plan file may name others too."""
+    return tuple(sorted((d, ways) for d, ways in distribution.degrees.items() if max(ways) > 1))
 
 
 def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
@@ -270,7 +271,7 @@ def formulate(
     shape, host = machine.network.shape, cluster.host_index
     layers = graph.compute_layers
     largest = _largest_bucket(graph, machine.training, bucket_bytes)
-    members: dict[tuple[object, ...], list[Layer]] = {}
+    members: dict[tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...]], list[Layer]] = {}
     for layer in layers:
         gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
         held = held_inputs(graph, layer.name)
@@ -287,7 +288,8 @@ def formulate(
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=key[1], largest_bucket=largest
         )
-        required = tuple(sorted({candidates.find(d) for d in wanted} - {None}))
+        found = {candidates.find(d) for d in wanted}
+        required = tuple(sorted(index for index in found if index is not None))
         kept = _kept_memory(alike[0], candidates, costs, key[2], machine.training)
         groups.append(
             Group(

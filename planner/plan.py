@@ -278,10 +278,11 @@ class Plan:
 
     def to_json(self) -> str:
         """The canonical text of the plan."""
-        raw = msgspec.json.encode(self, order="deterministic")
+        # read back once, so that whole numbers in fields of floats are written as floats
+        plan = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"), type=Plan)
+        document = msgspec.json.decode(msgspec.json.encode(plan, order="deterministic"))
         # layers keep the order of the forward pass, which sorting by name would lose
-        document = msgspec.json.decode(raw)
-        document["layers"] = [msgspec.to_builtins(layer) for layer in self.layers.values()]
+        document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:

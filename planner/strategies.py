@@ -126,7 +126,8 @@ def _split(layer: Layer, kind: str, others: Sequence[int]) -> dict[str, tuple[in
             f"layer '{layer.name}' has {extents} positions, too few for {math.prod(others)} blocks"
         )
     # inner levels take their share of each dim's ways first
-    left, rows = dict(total), {d: [] for d in dims}
+    left = dict(total)
+    rows: dict[str, list[int]] = {d: [] for d in dims}
     for ways in others:
         rest = ways
         for dim in sorted(dims, key=lambda d: -left[d]):

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from costmodels.training import ALL_REDUCE_ALGORITHMS, Training
+from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
+from costmodels.training import Training
 from planner.costing import Costed, cost
-from planner.formulate import Formulation
 from planner.find import Found
+from planner.formulate import Formulation
 from search.tune import tune
 
 MIB = 2.0**20
@@ -87,6 +88,6 @@ def tune_knobs(
             best = trial
         return value(trial[1])
 
-    space = {"bucket_bytes": BUCKETS, "all_reduce": ALL_REDUCE_ALGORITHMS}
+    space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
     tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
     return best

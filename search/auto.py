@@ -31,7 +31,7 @@ from search.lagrangian import answer_of
 from search.marginals import min_marginals
 from search.presolve import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError
-from search.thinning import thin
+from search.thinning import THINNED_ELEMENTS, thin
 
 NAME = "auto"
 # Share of the time limit after which prices must leave the rest to CP-SAT.
@@ -90,7 +90,7 @@ def _solve_reduced(
     try:
         order = plan(problem, max_elements=max_elements)
     except ProblemError as refusal:
-        return _without_elimination(problem, str(refusal), deadline, seed)
+        return _without_elimination(problem, refusal, deadline, seed, max_elements)
     if problem.limit_is_slack:
         return elimination.solve(
             problem, time_limit=_limit(deadline.remaining), max_elements=max_elements
@@ -162,12 +162,16 @@ def _core(dual: Dual, deadline: Deadline) -> Reduction:
 
 
 def _without_elimination(
-    problem: Problem, refusal: str, deadline: Deadline, seed: int
+    problem: Problem, refusal: ProblemError, deadline: Deadline, seed: int, max_elements: float
 ) -> Assignment:
     """Thin the graph for a bound and an assignment, then let CP-SAT try to close the gap."""
-    thinned = thin(problem, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
+    thinned = thin(
+        problem,
+        deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)),
+        max_elements=min(max_elements, THINNED_ELEMENTS),
+    )
     notes: tuple[str, ...] = (
-        refusal,
+        str(refusal),
         f"The bound was found with {thinned.edges_out} edges priced instead.",
     )
     bound, found, stopped_by = thinned.bound, thinned.choices, thinned.stopped_by

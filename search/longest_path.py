@@ -17,6 +17,7 @@ import numpy as np
 from search.answers import fits, make_assignment, no_assignment, trivial_bound
 from search.deadline import Deadline, OutOfTime
 from search.elimination import require_slack, stopped
+from search.infeasible import why_forbidden
 from search.problem import Assignment, Problem, ProblemError
 from search.shortest_path import pair_matrices, shortest_path
 
@@ -169,9 +170,12 @@ def _beside(path: list[int], place: int) -> list[int]:
 
 def _dead_end(problem: Problem, path: list[int]) -> Assignment:
     where = problem.name_of(path[0])
+    bound = trivial_bound(problem)
+    if bound == np.inf:
+        return no_assignment(solver=NAME, notes=why_forbidden(problem))
     return no_assignment(
         solver=NAME,
-        lower_bound=trivial_bound(problem),
+        lower_bound=bound,
         notes=(
             f"The paths fixed first leave no allowed candidates on the path from {where}; use the"
             " solver auto.",

@@ -103,7 +103,9 @@ class _Shares:
                 share[wanted] -= step
 
 
-def thin(problem: Problem, *, deadline: Deadline) -> Thinned:
+def thin(
+    problem: Problem, *, deadline: Deadline, max_elements: float = THINNED_ELEMENTS
+) -> Thinned:
     """Bound a problem and look for good assignments.
 
     Parameters
@@ -112,11 +114,13 @@ def thin(problem: Problem, *, deadline: Deadline) -> Thinned:
         The problem.
     deadline
         When to stop.
+    max_elements
+        The most entries that all tables of one elimination may have.
     """
     result = Thinned()
     try:
         result.offer(problem, cheap_start(problem, deadline))
-        order, kept, out = _split(problem)
+        order, kept, out = _split(problem, max_elements)
         result.edges_out = len(out)
         shares = _Shares(edges=out)
         shares.start()
@@ -163,17 +167,19 @@ def _improve_bound(
         shares.move(choices, places, scale * max(target - bound, 0.0) / (2 * apart))
 
 
-def _split(problem: Problem) -> tuple[EliminationOrder, list[Edge], list[Edge]]:
+def _split(
+    problem: Problem, max_elements: float
+) -> tuple[EliminationOrder, list[Edge], list[Edge]]:
     """Keep as many edges as elimination takes: those of a forest, then those that vary most."""
     spread = {id(e.matrix): _spread(e.matrix) for e in problem.edges}
     ranked = sorted(problem.edges, key=lambda e: -spread[id(e.matrix)])
     forest, others = _forest(problem.num_nodes, ranked)
     low, high = 0, len(others)
-    best = _plan(problem, forest)
+    best = _plan(problem, forest, max_elements)
     assert best is not None, "a forest has narrow tables"
     while low < high:
         middle = (low + high + 1) // 2
-        order = _plan(problem, forest + others[:middle])
+        order = _plan(problem, forest + others[:middle], max_elements)
         if order is None:
             high = middle - 1
         else:
@@ -181,10 +187,10 @@ def _split(problem: Problem) -> tuple[EliminationOrder, list[Edge], list[Edge]]:
     return best, forest + others[:low], others[low:]
 
 
-def _plan(problem: Problem, edges: list[Edge]) -> EliminationOrder | None:
+def _plan(problem: Problem, edges: list[Edge], max_elements: float) -> EliminationOrder | None:
     pairs = [(e.source, e.target) for e in edges]
     # A forest is always taken; its tables are no larger than the nodes.
-    limit = max(THINNED_ELEMENTS, float(sum(problem.sizes)))
+    limit = max(max_elements, float(sum(problem.sizes)))
     try:
         return plan_elimination(problem.sizes, pairs, max_elements=limit)
     except ProblemError:

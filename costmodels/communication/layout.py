@@ -169,7 +169,8 @@ class _AxisOverlap:
         start_a, start_b = self.starts[source_codes, :ranks], self.starts[target_codes, :ranks]
         end_a = start_a + self.widths[source_codes, None]
         end_b = start_b + self.widths[target_codes, None]
-        return np.maximum(np.minimum(end_a, end_b) - np.maximum(start_a, start_b), 0.0)
+        common: Floats = np.minimum(end_a, end_b) - np.maximum(start_a, start_b)
+        return np.maximum(common, 0.0)
 
 
 def _axis_overlap(
@@ -210,7 +211,7 @@ def _lacking(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...])
     need = 1.0 / target.degrees[:, cut:].prod(axis=(1, 2))
     held = np.ones((len(source), len(target)))
     varying = np.zeros(held.shape, dtype=np.int64)
-    overlaps = [_axis_overlap(source, target, a, cut, shape) for a in np.flatnonzero(split)]
+    overlaps = [_axis_overlap(source, target, int(a), cut, shape) for a in np.flatnonzero(split)]
     for overlap in overlaps:
         pair = (overlap.source[:, None], overlap.target[None, :])
         held *= overlap.least[pair]

@@ -5,7 +5,9 @@ with a handful of coefficients, each of which means something:
 
 - the output of the (implicit) matrix product is cut into tiles; tiles are spread over the
   streaming multiprocessors in waves, and a last wave that is not full costs nearly a full one;
-- with fewer tiles than multiprocessors the contracted dim can be split, down to a least depth;
+- with fewer tiles than multiprocessors the contracted dim of a plain product can be split, down to
+  a least depth; that of a convolution is not, so one multiprocessor goes through all of it and the
+  time stops falling where the output is smaller than a tile;
 - every tile pays a prologue, so a shallow contraction (few channels, 1x1 kernels) is inefficient;
 - small tiles reuse less and run at a lower rate; the library picks the fastest tile size;
 - a stride-1 convolution with a 3x3 or 5x5 kernel may run as Winograd's minimal filtering
@@ -40,6 +42,9 @@ _TILE_COLUMNS: Final = np.array([[128.0], [64.0], [32.0], [32.0], [128.0]])
 _TILE_AREA: Final = _TILE_ROWS * _TILE_COLUMNS
 _TILE_SHARE: Final = _TILE_AREA / _TILE_AREA.max()
 
+UNSPLIT: Final = float("inf")
+"""Split depth of a contraction that is never split."""
+
 _WINOGRAD_OUTPUT: Final = 4
 _WINOGRAD_KERNELS: Final = (3, 5)
 
@@ -59,7 +64,8 @@ class Surface:
     quantisation
         0: a partly filled last wave costs its share; 1: it costs a full wave.
     split_depth
-        Least contracted depth that a tile is given when the contraction is split.
+        Least contracted depth that a tile is given when the contraction is split; `UNSPLIT` if
+        it never is.
     prologue_depth
         Depth of contraction that takes as long as starting and finishing a tile.
     bandwidth

@@ -86,9 +86,7 @@ def output_options(command: _F) -> _F:
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON."),
         click.option("-q", "--quiet", is_flag=True, help="One line instead of tables."),
-        click.option(
-            "--report", metavar="FILE", help="Write a report: .html (one page) or .md."
-        ),
+        click.option("--report", metavar="FILE", help="Write a report: .html (one page) or .md."),
         click.option("-o", "--output", metavar="FILE", help="Write the plan as JSON."),
     ):
         command = decorate(command)

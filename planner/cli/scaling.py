@@ -132,9 +132,7 @@ def _size(count: int, answer: Plan | InfeasibleError, before: Sequence[Size]) ->
     if first is None or isinstance(first.plan, Exception):
         return Size(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
     ratio = answer.throughput / first.plan.throughput
-    return Size(
-        gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count
-    )
+    return Size(gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count)
 
 
 def size_line(size: Size) -> str:

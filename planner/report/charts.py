@@ -42,22 +42,14 @@ def step_chart(plan: Plan) -> Markup:
     if hidden > 0.0:
         tip = f"{figures.HIDDEN}: {figures.seconds(hidden)}, behind the backward pass"
         extent = WIDTH * hidden / whole
-        end = WIDTH * (plan.step_time_s - _after_backward(plan)) / whole
-        start = max(end - extent, 0.0)
-        drawn.append(svg.rectangle(start, 52, extent, 14, "c-gradient_hidden hatch", tip))
+        drawn.append(svg.rectangle(0, 52, extent, 14, "c-gradient_hidden hatch", tip))
         label = f"{figures.HIDDEN} {figures.seconds(hidden)}"
-        room = len(label) * svg.CHARACTER + 8
-        at, kind = (start - 6, "end") if start > room else (start + extent + 6, "small")
-        drawn.append(svg.text(at, 63, label, kind))
+        if extent + len(label) * svg.CHARACTER + 8 < WIDTH:
+            drawn.append(svg.text(extent + 6, 63, label, "small"))
         height = 92.0
     drawn += _time_axis(0, WIDTH, height - 22, whole)
     label = "Stacked bar of the step by cause: " + "; ".join(part.tip for part in parts)
     return svg.drawing(WIDTH, height, label, drawn)
-
-
-def _after_backward(plan: Plan) -> float:
-    """Time of the step after the backward pass. [s]"""
-    return plan.breakdown_s["gradient_exposed"] + plan.breakdown_s["update"]
 
 
 def _time_axis(x: float, width: float, y: float, whole: float) -> list[Markup]:

@@ -238,8 +238,8 @@ def quality_sentence(plan: Plan) -> str:
         text = "proven optimal under the cost model, within the searched space"
     elif found.lower_bound_s > 0.0:
         text = (
-            f"within {percent(found.gap)} of the optimum under the cost model: no plan of the "
-            f"searched space is faster than {format_seconds(found.lower_bound_s)}"
+            f"gap {percent(found.gap)}: under the cost model, no plan of the searched space is "
+            f"faster than {format_seconds(found.lower_bound_s)}"
         )
     else:
         text = "no bound was proven"
@@ -279,9 +279,15 @@ def rival_sentence(plan: Plan) -> str:
     else:
         part = rival.time / plan.step_time_s - 1.0
         much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"
-    return (
-        f"{much} {rival.name} ({format_seconds(rival.time)}), the best usual strategy that fits"
-    )
+    return f"{much} {rival.name} ({format_seconds(rival.time)}), the best usual strategy that fits"
+
+
+def provenance_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What estimates are based on; those with the same basis in one row."""
+    together: dict[str, list[str]] = {}
+    for what, basis in sorted(plan.provenance.items()):
+        together.setdefault(basis, []).append(what.replace("_", " "))
+    return [(", ".join(names), basis) for basis, names in together.items()]
 
 
 def plan_hash(plan: Plan) -> str:

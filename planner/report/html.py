@@ -52,6 +52,7 @@ def html_report(plan: Plan) -> str:
         "step_rows": figures.step_rows(plan),
         "memory_rows": figures.memory_rows(plan),
         "source_rows": figures.source_rows(plan),
+        "provenance_rows": figures.provenance_rows(plan),
         "rivals": figures.rivals(plan),
         "machine": figures.machine(plan),
         "shape": figures.shape(plan),

@@ -114,7 +114,9 @@ def _splits(plan: Plan, runs: Sequence[Run]) -> str:
             for r in runs
         ),
     )
-    return f"## The plan\n\n{splits}\n\nRuns of consecutive layers that are split alike:\n\n{listed}"
+    return (
+        f"## The plan\n\n{splits}\n\nRuns of consecutive layers that are split alike:\n\n{listed}"
+    )
 
 
 def _rivals(plan: Plan) -> str:
@@ -154,7 +156,7 @@ def _sources(plan: Plan) -> str:
     ]
     text = _table(["Source", ">Time", ">Share of the computation"], rows)
     if plan.provenance:
-        text += "\n\n" + _table(["Estimate", "Based on"], plan.provenance.items())
+        text += "\n\n" + _table(["Estimate", "Based on"], figures.provenance_rows(plan))
     return f"## Where the estimates come from\n\n{text}"
 
 
@@ -166,7 +168,9 @@ def _sentences(title: str, texts: Sequence[str], otherwise: str) -> str:
 def _again(plan: Plan) -> str:
     command, recorded = figures.command(plan)
     rows: list[tuple[str, str]] = list(figures.options(plan))
-    rows += [(f"SHA-256 of the {name}", f"`{value}`") for name, value in plan.hashes.items()]
+    rows += [
+        (f"SHA-256 of the {name}", f"`{value}`") for name, value in sorted(plan.hashes.items())
+    ]
     rows.append(("SHA-256 of the plan file", f"`{figures.plan_hash(plan)}`"))
     remark = "" if recorded else f"\n\n{figures.UNRECORDED}"
     return (

@@ -138,7 +138,7 @@ def cut(label: str, width: float) -> str:
     room = int(width / CHARACTER)
     if len(label) <= room:
         return label
-    return f"{label[: room - 1]}…" if room >= 3 else ""
+    return f"{label[: room - 1]}…" if room >= 7 else ""
 
 
 def _number(value: float) -> str:

@@ -47,11 +47,11 @@ class Planner(click.Group):
 )
 @click.version_option(planner.__version__, prog_name="planner")
 @click.pass_context
-def main(ctx: click.Context) -> None:
+def planner_command(ctx: click.Context) -> None:
     """Split the training of a neural network over GPUs so that a step is fastest and fits."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 for _command in (optimize, evaluate, scale, report, models, clusters):
-    main.add_command(_command)
+    planner_command.add_command(_command)

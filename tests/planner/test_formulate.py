@@ -1,0 +1,286 @@
+"""The joint: what the additive problems cost is what the assignments cost, and bounds their steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from machines import cluster, graph, machine
+
+from costmodels.cluster import Cluster, load_cluster
+from costmodels.communication.layout import Layouts, movement
+from costmodels.compute import ComputeModel
+from costmodels.distribution import Candidates, Distribution, enumerate_candidates
+from costmodels.graph import Graph, build_graph
+from costmodels.layer_cost import Machine
+from planner.costing import cost
+from planner.find import exposure
+from planner.formulate import Formulation, formulate
+from planner.models import build
+from planner.models.gpt import gpt2
+from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
+from search import evaluate
+
+
+def cut(name: str, num_layers: int, batch: int, size: int | None = None) -> Graph:
+    """The first layers of a built-in network."""
+    network = build(name, size)
+    return build_graph(replace(network, layers=network.layers[:num_layers]), batch)
+
+
+def real(where: Cluster, gpus: int, **options) -> Machine:
+    """Links and devices of a built-in cluster, with its fitted compute."""
+    precision = options.pop("precision", where.default_precision)
+    plain = machine(where, where.shape(gpus), precision=precision, **options)
+    return replace(plain, compute=ComputeModel(where.device, precision))
+
+
+NETWORKS = {
+    "resnet18": lambda: cut("resnet18", 12, 16, 64),
+    "inception": lambda: cut("googlenet", 30, 16, 64),
+    "unet": lambda: cut("unet", 12, 4, 32),
+    "gpt2": lambda: build_graph(gpt2(64, blocks=1, hidden=96, heads=4), 4),
+}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def formulation(request) -> Formulation:
+    where = load_cluster("lassen")
+    return formulate(NETWORKS[request.param](), where, real(where, 8), cap=24)
+
+
+def assignments(formulation: Formulation, count: int) -> list[tuple[int, ...]]:
+    rng = np.random.default_rng(0)
+    sizes = [len(formulation.spaces[layer.name].candidates) for layer in formulation.layers]
+    return [tuple(int(rng.integers(n)) for n in sizes) for _ in range(count)]
+
+
+def profiles(num_layers: int, count: int) -> list[np.ndarray]:
+    """Weights of S and of every term, and so the profile of an additive problem."""
+    rng = np.random.default_rng(1)
+    corners = [np.eye(num_layers + 1)[i] for i in (0, 1, num_layers // 2, num_layers)]
+    return corners + [rng.dirichlet(np.full(num_layers + 1, 0.1)) for _ in range(count)]
+
+
+def test_the_problem_without_all_reduces_costs_what_the_step_costs(formulation):
+    problem = formulation.problem(0.0)
+    for choices in assignments(formulation, 5):
+        total, _ = evaluate(problem, choices)
+        step = cost(formulation, choices).step
+        assert total == pytest.approx(step.forward + step.backward + step.update)
+
+
+def test_every_additive_problem_is_a_mean_of_terms_and_bounds_the_step(formulation):
+    for choices in assignments(formulation, 5):
+        step = cost(formulation, choices).step
+        total, terms = formulation.terms(choices)
+        assert max(total, terms.max()) <= step.total * (1 + 1e-9)
+        for weights in profiles(len(formulation.layers), 3):
+            value, _ = evaluate(formulation.problem(exposure(weights)), choices)
+            assert value == pytest.approx(weights @ np.append(total, terms))
+
+
+def test_terms_are_sums_over_layers(formulation):
+    (choices,) = assignments(formulation, 1)
+    costed = cost(formulation, choices)
+    total, terms = formulation.terms(choices)
+    gradient = [costed.layers[layer.name].gradient for layer in formulation.layers]
+    # the first term lets the all-reduce of the first layer follow the backward pass, the last one
+    # lets all of them follow the backward pass of the last layer
+    assert terms[0] == pytest.approx(total + gradient[0])
+    value, _ = evaluate(formulation.problem(1.0), choices)
+    assert terms[-1] == pytest.approx(value)
+    assert sum(gradient) <= costed.step.gradient * (1 + 1e-9)
+
+
+def test_without_overlap_all_reduces_count_in_full():
+    where = load_cluster("lassen")
+    m = real(where, 8, gradient_overlap=False)
+    f = formulate(NETWORKS["resnet18"](), where, m, cap=8)
+    for choices in assignments(f, 3):
+        costed = cost(f, choices)
+        plain = costed.step.forward + costed.step.backward + costed.step.update
+        for weights in profiles(len(f.layers), 1):
+            value, _ = evaluate(f.problem(exposure(weights)), choices)
+            assert value == pytest.approx(plain + costed.total("gradient"))
+            assert value <= costed.step.total * (1 + 1e-9)
+
+
+def test_edges_cost_the_movement_between_the_layouts_of_their_ends(formulation):
+    network = formulation.machine.network
+    for choices in assignments(formulation, 2):
+        chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
+        for edge in formulation.edges:
+            source, target = (
+                formulation.graph.layers[edge.source],
+                formulation.graph.layers[edge.target],
+            )
+
+            def one(name: str) -> Candidates:
+                index = np.array([chosen[name]])
+                return formulation.spaces[name].candidates.take(index)
+
+            writes = Layouts.of(one(edge.source), source.output, source.reduced_dims)
+            tensor = target.inputs[edge.slot]
+            reads = Layouts.of(one(edge.target), tensor, target.absent_dims(edge.slot))
+            first = np.array([0])
+            size = tensor.size * formulation.machine.training.activation_size
+            times = formulation.edge_times[edge]
+            pair = (chosen[edge.source], chosen[edge.target])
+            # the largest block costs: uneven division can only make it slower
+            forward = movement(writes, reads, network).time(first, first, size).item()
+            backward = movement(reads, writes, network).time(first, first, size).item()
+            assert times.forward[pair] >= forward * (1 - 1e-9)
+            assert times.backward[pair] >= backward * (1 - 1e-9)
+            assert (times.forward[pair] > 0) == (forward > 0)
+            assert (times.backward[pair] > 0) == (backward > 0)
+
+
+def test_kept_memory_is_never_more_than_the_peak(formulation):
+    f = formulation
+    reserved = f.cluster.device.reserved_memory
+    for choices in assignments(f, 40):
+        kept = sum(f.spaces[layer.name].kept[c] for layer, c in zip(f.layers, choices, strict=True))
+        assert kept + reserved <= cost(f, choices).memory.total
+
+
+def test_layers_that_are_alike_share_their_arrays():
+    where = load_cluster("lassen")
+    f = formulate(build_graph(build("resnet18", 64), 16), where, real(where, 4), cap=8)
+    assert f.spaces["layer1.0.conv2"] is f.spaces["layer1.1.conv2"]
+    distinct = {id(space) for space in f.spaces.values()}
+    assert len(distinct) < len(f.layers) * 0.75
+    problem = f.problem(0.5)
+    assert len({id(c) for c in problem.costs}) <= len(distinct) * 2
+
+
+def test_uneven_division_costs_what_its_largest_part_costs():
+    rows: list = [
+        ("conv", "conv", {"filters": 8, "kernel": 3, "padding": 1}),
+        ("relu", "activation", {}),
+        ("fc", "linear", {"filters": 10}),
+    ]
+    where = cluster(4)
+
+    def of(batch: int):
+        g = graph({"channel": 6, "height": 8, "width": 8}, rows, batch)
+        split = {
+            layer.name: Distribution(degrees={"sample": (4,)}, shape=(4,))
+            for layer in g.compute_layers
+        }
+        f = formulate(g, where, machine(where), strategies=[split], only_strategies=True)
+        return cost(f, f.choices(split))
+
+    # five samples on four devices: one of them has two
+    uneven, even = of(5), of(8)
+    assert uneven.step == even.step
+    assert uneven.memory == even.memory
+    assert of(9).compute > even.compute
+
+
+def test_shuffles_of_uneven_blocks_move_the_largest():
+    where = cluster(4)
+
+    def shuffle(filters: int) -> float:
+        rows: list = [
+            ("conv", "conv", {"filters": filters, "kernel": 1}),
+            ("relu", "activation", {}),
+        ]
+        g = graph({"channel": 4, "width": 64}, rows, 4)
+        split = {
+            "conv": Distribution(degrees={"sample": (4,)}, shape=(4,)),
+            "relu": Distribution(degrees={"channel": (4,)}, shape=(4,)),
+        }
+        f = formulate(g, where, machine(where), strategies=[split], only_strategies=True)
+        return float(f.edge_times[f.edges[0]].forward.item())
+
+    assert shuffle(5) == pytest.approx(shuffle(8))
+
+
+def usual(g: Graph, shape: Sequence[int], host: int):
+    rows = [strategy_distributions(g, name, shape, host) for name in STRATEGIES]
+    return [row for row in rows if not isinstance(row, Infeasible)]
+
+
+def test_given_strategies_are_kept_whatever_the_cap():
+    where = load_cluster("lassen")
+    m = real(where, 16)
+    g = cut("resnet18", 20, 64, 64)
+    strategies = usual(g, m.network.shape, where.host_index)
+    assert len(strategies) >= 4
+    f = formulate(g, where, m, strategies=strategies, cap=4)
+    for strategy in strategies:
+        assert f.distributions(f.choices(strategy)) == dict(strategy)
+    assert f.num_candidates < f.num_sensible
+
+
+def test_the_cap_is_kept_and_counted():
+    where = load_cluster("lassen")
+    m = real(where, 16)
+    g = cut("resnet18", 20, 64, 64)
+    f = formulate(g, where, m, cap=16)
+    assert max(len(space.candidates) for space in f.spaces.values()) <= 16 + 16 // 8
+    every = sum(
+        len(enumerate_candidates(layer, m.network.shape, where.host_index))
+        for layer in g.compute_layers
+    )
+    assert f.num_sensible == every
+    full = formulate(g, where, m, cap=10**6)
+    assert full.num_candidates == every
+    for name, space in f.spaces.items():
+        kept = {str(space.candidates.distribution(i)) for i in range(len(space.candidates))}
+        of_all = full.spaces[name].candidates
+        assert kept <= {str(of_all.distribution(i)) for i in range(len(of_all))}
+
+
+def test_only_strategies_searches_nothing_else():
+    where = load_cluster("lassen")
+    m = real(where, 16)
+    g = cut("resnet18", 12, 64, 64)
+    strategies = usual(g, m.network.shape, where.host_index)
+    f = formulate(g, where, m, strategies=strategies, only_strategies=True)
+    for layer in f.layers:
+        wanted = {str(strategy[layer.name]) for strategy in strategies}
+        alike = [n for n, s in f.spaces.items() if s is f.spaces[layer.name]]
+        wanted |= {str(strategy[n]) for strategy in strategies for n in alike}
+        candidates = f.spaces[layer.name].candidates
+        assert {str(candidates.distribution(i)) for i in range(len(candidates))} == wanted
+
+
+def test_ones_in_a_distribution_change_nothing():
+    where = cluster(4)
+    g = graph({"channel": 16}, [("fc", "linear", {"filters": 8}), ("loss", "loss", {})], 8)
+    plain = {n: Distribution(degrees={"sample": (4,)}, shape=(4,)) for n in ("fc", "loss")}
+    wordy = {
+        n: Distribution(degrees={"sample": (4,), "height": (1,)}, shape=(4,))
+        for n in ("fc", "loss")
+    }
+    f = formulate(g, where, machine(where), strategies=[plain, wordy], only_strategies=True)
+    assert f.num_candidates == 2
+    assert f.choices(plain) == (0, 0)
+
+
+def test_bounds_hold_for_larger_buckets_when_asked_to():
+    where = load_cluster("lassen")
+    g = NETWORKS["resnet18"]()
+    m = real(where, 8, bucket_bytes=1e4)
+    f = formulate(g, where, m, cap=8, bucket_bytes=1e9)
+    for choices, bucket in itertools.product(assignments(f, 3), (1e4, 1e6, 1e9)):
+        training = replace(m.training, bucket_bytes=bucket)
+        step = cost(f, choices, training).step
+        total, terms = f.terms(choices)
+        assert max(total, terms.max()) <= step.total * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("batch", [3, 4])
+def test_single_devices_have_one_choice_and_no_communication(batch):
+    where = load_cluster("lassen")
+    f = formulate(cut("resnet18", 12, batch, 64), where, real(where, 1))
+    assert f.num_candidates == len(f.layers)
+    costed = cost(f, (0,) * len(f.layers))
+    assert costed.blocking == costed.step.gradient == costed.communication_bytes == 0.0
+    assert costed.step.total == pytest.approx(costed.compute)
+    assert sum(costed.sources.values()) == pytest.approx(costed.compute)
