@@ -28,7 +28,8 @@ DEFAULT_DATA = Path("../shared/data")
 def published(data: Path | None) -> list[Comparison]:
     """All published tables, and the raw runs where they are."""
     tables = [accuracy_dryden.compare(name) for name in accuracy_dryden.TABLES]
-    tables.append(accuracy_dryden.when_space_pays(tables[-1].calibration["resnet50"]))
+    tables.append(accuracy_dryden.layers())
+    tables.append(accuracy_dryden.when_space_pays(tables[2].calibration["resnet50"]))
     tables += accuracy_kahira.compare_published()
     runs = accuracy_raw.find_raw_runs(data) if data is not None else None
     if runs is not None:

@@ -86,7 +86,8 @@ def _plain(summaries: dict[str, Summary | None]) -> dict[str, Any]:
 def _identity(run: Run) -> tuple[Any, ...]:
     """Equal for runs that are predicted alike."""
     assert not isinstance(run.cluster, str), "rows have clusters of their own"
-    return run.model, run.cluster.name, run.gpus, run.batch, tuple(sorted(run.options.items()))
+    options = tuple(sorted(run.options.items()))
+    return run.model, run.cluster.name, run.gpus, run.batch, run.winograd, options
 
 
 class _Predictor:

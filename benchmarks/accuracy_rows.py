@@ -244,7 +244,14 @@ def read(row: Mapping[str, str]) -> Row:
     }
     return Row(
         source=source,
-        run=Run(model=model, cluster=cluster, gpus=gpus, batch=batch, options=options),
+        run=Run(
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            batch=batch,
+            options=options,
+            winograd="chainer" not in row["framework"].lower(),
+        ),
         seconds=_seconds(row, batch, model),
         whole=row["metric"] != "step_time_fwd_bwd_median",
         kin=(

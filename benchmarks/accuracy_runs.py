@@ -157,6 +157,12 @@ def predict(run: Run, factor: float = 1.0) -> Prediction:
     )
 
 
+def layer_seconds(run: Run, name: str) -> float:
+    """Forward and backward of one layer, halos and reductions included. [s]"""
+    times = _cost(run, 1.0).layers[name]
+    return times.forward + times.backward + times.halo + times.reduction
+
+
 def calibrate(pairs: Sequence[tuple[Run, float]]) -> float:
     """The factor on computation with which the mean prediction is the mean measurement.
 

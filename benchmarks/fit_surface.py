@@ -46,6 +46,8 @@ DEEPBENCH_FAMILIES = {
 # Below as many channels or filters NeuSight's heuristics pick kernels that waste most of their tiles,
 # which a library that searches does not.
 DEEP = 64
+# Without split contractions, efficiency and prologue would trade against each other without end.
+CONV_MOST = {"efficiency": 1.0, "prologue_depth": 128.0}
 BF16_FAMILIES = {"a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
 # Convolutions in TF32 do not reach the share of the peak that BF16 products do: layouts are changed
 # around them. One factor makes ResNet-50 and VGG16 training on A100 come out (NVIDIA
@@ -133,6 +135,7 @@ class Fitter:
             {"forward": names},
             fixed={"forward": base},
             slower=HEURISTIC,
+            most=CONV_MOST,
             even=True,
         )
 

@@ -94,6 +94,7 @@ class _Problem:
     names: Mapping[str, Sequence[str]]
     fixed: Mapping[str, Surface]
     slower: frozenset[str]
+    most: Mapping[str, float]
     keys: list[tuple[str, str]] = field(init=False)
     sources: list[str] = field(init=False)
 
@@ -103,7 +104,7 @@ class _Problem:
 
     def bounds(self) -> tuple[Floats, Floats, Floats]:
         """Logarithms of start, lower and upper bound."""
-        ranges = [RANGES[name] for _, name in self.keys]
+        ranges = [(*RANGES[n][:2], self.most.get(n, RANGES[n][2])) for _, n in self.keys]
         for source in self.sources:
             least = min(t.seconds.min() for t in self.timings if t.source.name == source)
             ranges.append((0.5 * least, 1e-8, 0.97 * least))
@@ -144,6 +145,7 @@ def fit(
     *,
     fixed: Mapping[str, Surface] | None = None,
     slower: frozenset[str] = frozenset(),
+    most: Mapping[str, float] | None = None,
     even: bool = False,
 ) -> Fitted:
     """Fit the named coefficients of one surface per direction to all timings at once.
@@ -158,12 +160,16 @@ def fit(
         Surfaces that hold the other coefficients.
     slower
         Names of sources whose times may be slower by a factor.
+    most
+        Upper bounds other than those of `RANGES`.
     even
         Whether every source weighs the same. Otherwise it weighs as the square root of its rows.
     """
     centre: dict[str, Any] = {name: RANGES[name][0] for name in PRODUCT}
     start = {direction: Surface(**centre) for direction in names}
-    problem = _Problem(timings=timings, names=names, fixed=fixed or start, slower=slower)
+    problem = _Problem(
+        timings=timings, names=names, fixed=fixed or start, slower=slower, most=most or {}
+    )
     seen = [_rows(t, ~t.held_out) for t in timings if not t.held_out.all()]
     counts = {s: sum(t.seconds.size for t in seen if t.source.name == s) for s in problem.sources}
     # Residuals are squared, so these are square roots of weights.

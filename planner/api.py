@@ -21,7 +21,15 @@ from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
 
-DEFAULT_CAP = 64
+# Candidates of all layers that a search sees unless told otherwise: enough for layers to find their
+# best splits together, few enough for an answer in about a second.
+NUM_CANDIDATES = 12_000
+FEWEST_A_LAYER = 64
+
+
+def default_cap(setting: Setting) -> int:
+    """Candidates that a layer of a network may keep by default. [items]"""
+    return max(NUM_CANDIDATES // len(setting.graph.compute_layers), FEWEST_A_LAYER)
 
 
 def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infeasible]:
@@ -32,7 +40,7 @@ def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infea
 def _formulate(
     setting: Setting,
     usual: Mapping[str, Mapping[str, Distribution] | Infeasible],
-    cap: int,
+    cap: int | None,
     full_space: bool,
     options: Mapping[str, Any],
 ) -> tuple[Formulation, list[tuple[int, ...]]]:
@@ -43,7 +51,7 @@ def _formulate(
         setting.cluster,
         setting.machine,
         strategies=usable,
-        cap=cap,
+        cap=cap or default_cap(setting),
         full=full_space,
         bucket_bytes=options.get("bucket_bytes") or LARGEST_BUCKET,
     )
@@ -54,7 +62,7 @@ def prepare(
     model: str | Model,
     *,
     gpus: int,
-    cap: int = DEFAULT_CAP,
+    cap: int | None = None,
     full_space: bool = False,
     **options: Any,
 ) -> tuple[Setting, Formulation, list[tuple[int, ...]]]:
@@ -70,7 +78,7 @@ def optimize(
     search: str = "auto",
     seed: int = 0,
     time_limit: float | None = None,
-    cap: int = DEFAULT_CAP,
+    cap: int | None = None,
     full_space: bool = False,
     num_best: int = 4,
     tune_trials: int = 0,
@@ -91,7 +99,8 @@ def optimize(
     time_limit
         When to stop with the best plan so far. [s]
     cap
-        Candidates that a layer may keep for the search. [items]
+        Candidates that a layer may keep for the search; by default what makes about
+        `NUM_CANDIDATES` in all. [items]
     full_space
         Also split levels across hosts over more than one dim besides the sample.
     num_best
@@ -117,6 +126,7 @@ def optimize(
             f"the search must be one of {', '.join(SOLVERS)} but is '{search}'; choose one"
         )
     usual = _baselines(setting)
+    cap = cap or default_cap(setting)
 
     def attempt(training: Training) -> tuple[Formulation, Found]:
         trial = replace(setting, machine=replace(setting.machine, training=training))
@@ -243,7 +253,7 @@ def _options_of(plan: Plan) -> dict[str, Any]:
     return {
         "global_batch_size": plan.global_batch_size,
         "cluster": plan.cluster,
-        **{key: value for key, value in asdict(plan.training).items()},
+        **asdict(plan.training),
     }
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.costing import Costed, cost
 from planner.formulate import Formulation
-from search import SOLVERS, Assignment, Status
+from search import SOLVERS, Assignment
 from search.k_best import k_best
 
 Floats = NDArray[np.float64]
@@ -23,6 +23,8 @@ MAX_PLACES = 4
 _CLOSE = 1e-4
 # Rounds in which the memory limit of the additive model is corrected by the true peak.
 MAX_MEMORY_ROUNDS = 6
+# Limits closer together than this part of the memory are not told apart.
+_ROOM = 0.01
 _EXACT = 1e-9
 
 
@@ -220,23 +222,34 @@ def _run(search: _Search, num_best: int) -> None:
     if unconstrained.memory.total <= search.capacity:
         _more(search, weights, None, num_best)
         return
-    # memory binds: bound with all of it, then tighten by what the additive model leaves out
+    # memory binds: bound with all of it, then leave room for what the additive model leaves out
     usable = float(formulation.cluster.device.usable_memory)
     weights = search.maximise_bound(usable)
-    limit = usable
-    for _ in range(MAX_MEMORY_ROUNDS):
-        if found.stopped_by:
-            return
-        last = search.solve(weights, limit, bounds=limit == usable)
-        if last.status is Status.INFEASIBLE or not last.choices:
-            break
-        costed = search.look(last.choices)
-        excess = costed.memory.total - search.capacity
-        if excess <= 0.0:
-            break
-        limit = min(limit, last.peak_usage) - excess
+    limit = _fit(search, weights, usable)
     if found.best is not None and not found.stopped_by:
         _more(search, weights, limit, num_best)
+
+
+def _fit(search: _Search, weights: Floats, usable: float) -> float:
+    """Look for the largest limit of the additive model whose answer truly fits."""
+    found = search.found
+    limit, fits, exceeds = usable, 0.0, usable
+    for _ in range(MAX_MEMORY_ROUNDS):
+        if found.stopped_by or exceeds - fits < _ROOM * usable:
+            break
+        answer = search.solve(weights, limit, bounds=limit == usable)
+        excess, guess = 0.0, 0.0
+        if answer.choices:
+            excess = search.look(answer.choices).memory.total - search.capacity
+        if excess > 0.0:
+            exceeds = min(limit, answer.peak_usage)
+            guess = exceeds - excess
+        elif limit == usable:
+            break  # all of it fits, or nothing does
+        else:
+            fits = limit
+        limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
+    return limit
 
 
 def _more(search: _Search, weights: Floats, limit: float | None, num_best: int) -> None:

@@ -136,7 +136,8 @@ class Formulation:
         usages: tuple[Floats, ...] = ()
         if usage_limit is not None:
             # more than the limit is too much, however much it is; a problem refuses huge sums
-            clipped = {id(s): np.minimum(s.kept, 2.0 * usage_limit) for s in self.spaces.values()}
+            most = max(2.0 * usage_limit, 1.0)
+            clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
             usages = tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
         return Problem(
             costs=tuple(costs),

@@ -88,20 +88,35 @@ def select(groups: Sequence[Group], *, cap: int, capacity: float) -> list[NDArra
     kept = []
     for group, pattern, score in zip(groups, ids, scores, strict=True):
         ranked = np.argsort(score, kind="stable")
-        seen: dict[int, int] = {}
-        pick = list(group.required)
-        for index in ranked:
-            p = int(pattern[index])
-            if len(pick) >= cap:
-                break
+        shared = ranked[chosen[pattern[ranked]]]
+        pick = [
+            np.array(group.required, dtype=np.int64),
             # the two best ways (by filter or by channel, say) of each chosen pattern
-            if chosen[p] and seen.get(p, 0) < 2:
-                seen[p] = seen.get(p, 0) + 1
-                pick.append(int(index))
-        pick += [int(i) for i in ranked[: max(cap // 8, 1)]]
-        kept.append(np.array(sorted(set(pick)), dtype=np.int64))
+            shared[_first_of_each(pattern[shared], 2)][: cap // 2],
+            # the layer's own best of each kind, wherever in the cluster it is split
+            ranked[_first_of_each(_kinds(group.candidates)[ranked], 1)][: cap // 2],
+        ]
+        kept.append(np.unique(np.concatenate(pick)))
     return kept
 
 
-def count_candidates(groups: Mapping[str, Group]) -> int:
-    return sum(len(group.candidates) * group.count for group in groups.values())
+def _kinds(candidates: Candidates) -> NDArray[np.int64]:
+    """Number of the total split of samples, space, features and copies; (candidates,)."""
+    columns = [
+        candidates.group(("sample",)),
+        candidates.group(("sequence",)),
+        candidates.group(("depth", "height", "width")),
+        candidates.group(_FEATURES),
+    ]
+    totals = np.stack([c.prod(axis=1) for c in columns], axis=1)
+    return np.unique(totals, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _first_of_each(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Positions of the first `count` of every label, in order."""
+    order = np.argsort(labels, kind="stable")
+    sorted_labels = labels[order]
+    start = np.searchsorted(sorted_labels, sorted_labels)
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels)) - start
+    return np.flatnonzero(rank < count)

@@ -8,6 +8,8 @@ whose result depends on the seed only.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,9 +133,9 @@ def solve_core(
         # Without a known cost the rounding was chosen blindly; now it can be chosen well.
         return solve_core(problem, hint=choices, deadline=deadline, seed=seed, known_bound=bound)
     if status != cp_model.OPTIMAL:
-        # CP-SAT stops a little early at its limit; it says nothing about interrupts.
-        early = solver.wall_time < 0.8 * solver.parameters.max_time_in_seconds
-        stopped_by = "interrupt" if early else "time limit"
+        # CP-SAT does not say why it stopped, and near its limit it may stop a little early.
+        limit = solver.parameters.max_time_in_seconds
+        stopped_by = "interrupt" if solver.wall_time < limit / 2 and limit > 1 else "time limit"
     if not choices and problem.num_nodes:
         return no_assignment(solver=NAME, lower_bound=bound, stopped_by=stopped_by)
     return make_assignment(problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by)
@@ -182,5 +184,13 @@ def _run(built: Built, deadline: Deadline, seed: int) -> tuple[Any, Any]:
     solver.parameters.random_seed = seed
     if deadline.remaining < math.inf:
         solver.parameters.max_time_in_seconds = max(deadline.remaining, 0.01)
-    # CP-SAT takes an interrupt as a wish to stop, and keeps what it has.
-    return solver, solver.solve(built.model)
+    # CP-SAT takes an interrupt as a wish to stop, and keeps what it has. Afterwards it leaves the
+    # signal to the system, which would end the process: hand it back to Python.
+    in_main = threading.current_thread() is threading.main_thread()
+    solver.parameters.catch_sigint_signal = in_main
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return solver, solver.solve(built.model)
+    finally:
+        if in_main and handler is not None:
+            signal.signal(signal.SIGINT, handler)

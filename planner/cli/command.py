@@ -9,7 +9,7 @@ import click
 
 import planner
 from planner.cli.catalogue import clusters, models
-from planner.cli.failures import Interrupted, one_line_errors
+from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.plans import evaluate, optimize, report
 from planner.cli.scaling import scale
 
@@ -27,6 +27,8 @@ class Planner(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except BrokenPipeError:
+            raise Unread from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -26,6 +26,10 @@ class Interrupted(BaseException):
     """Ctrl-C, kept from click, which would turn it into a message of its own."""
 
 
+class Unread(BaseException):
+    """A broken pipe, kept from click, which would exit with status 1."""
+
+
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """End the program with a status and at most one line for whatever goes wrong inside."""
@@ -33,7 +37,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (Unread, BrokenPipeError):
         _discard_output()
         sys.exit(BROKEN_PIPE)
     except (Interrupted, KeyboardInterrupt, click.Abort):

@@ -43,7 +43,13 @@ _SEARCH = (
     ("--search", "search", "NAME", str, "Solver; auto by default."),
     ("--seed", "seed", "N", int, "Seed of solvers that need one; 0 by default."),
     ("--time-limit", "time_limit", "SECONDS", float, "Stop then with the best plan so far."),
-    ("--cap", "cap", "N", int, "Candidates that a layer may keep; 64 by default."),
+    (
+        "--cap",
+        "cap",
+        "N",
+        int,
+        "Candidates that a layer may keep; by default 12,000 over all layers, at least 64.",
+    ),
     ("--num-best", "num_best", "N", int, "Best assignments to cost on the timeline."),
     ("--tune-trials", "tune_trials", "N", int, "Bucket sizes and all-reduces to try."),
 )

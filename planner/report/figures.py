@@ -136,11 +136,10 @@ def speed_up(value: float | None) -> str:
 
 
 def machine(plan: Plan) -> str:
-    """The devices and how they are joined, such as "64 x V100-16GB of lassen (host 4 x network 16)"."""
-    used = [
-        f"{name} {members}" for name, members in zip(plan.level_names, plan.shape, strict=False)
-    ]
-    return f"{plan.gpus} x {plan.device} of {plan.cluster} ({' x '.join(used)})"
+    """The devices and how they are joined, such as "8 x a100-80gb of dgx-a100 (host 8)"."""
+    levels = zip(plan.level_names, plan.shape, strict=True)
+    used = " x ".join(f"{name} {members}" for name, members in levels if members > 1)
+    return f"{plan.gpus} x {plan.device} of {plan.cluster}" + (f" ({used})" if used else "")
 
 
 def shape(plan: Plan) -> str:

@@ -168,8 +168,13 @@ def _runs(plan: Plan, console: Console) -> None:
     _show(console, splits)
     console.print()
     table = _table(
-        [("layers", "wrap"), ("number", "right"), ("split", "left"), ("time", "right")]
-        + [("share", "right")]
+        [
+            ("layers", "wrap"),
+            ("number", "right"),
+            ("split", "left"),
+            ("time", "right"),
+            ("share", "right"),
+        ]
     )
     for run in _main_runs(runs) if many else runs:
         table.add_row(
@@ -194,8 +199,13 @@ def _main_runs(runs: Sequence[Run]) -> list[Run]:
 def _rivals(plan: Plan, console: Console) -> None:
     _section(console, "Compared with the usual strategies on the same inputs")
     table = _table(
-        [("strategy", "left"), ("step time", "right"), ("memory", "right")]
-        + [("speed-up of the plan", "right"), ("", "left")]
+        [
+            ("strategy", "left"),
+            ("step time", "right"),
+            ("memory", "right"),
+            ("speed-up of the plan", "right"),
+            ("", "left"),
+        ]
     )
     rivals = figures.rivals(plan)
     for rival in rivals:

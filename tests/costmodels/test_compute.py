@@ -190,6 +190,67 @@ def test_a_kernel_cut_small_does_not_shrink_in_proportion() -> None:
     assert seconds[1] < 1.15 * ideal[1]
 
 
+def deep(extent: int, **changes: Any) -> Work:
+    """A 3x3 convolution deep in a network, one sample on one of many GPUs."""
+    local: dict[str, Any] = {"in_extents": (extent,) * 2, "out_extents": (extent,) * 2}
+    return conv(samples=1, channels=320, filters=320, **local | changes)
+
+
+# Published rows of the like (NeuSight, MIT: V100, PyTorch's heuristics). [samples, channels,
+# extent, filters; ms]
+SMALL = [
+    ((1, 806, 5, 219), 0.409),
+    ((2, 348, 6, 1693), 0.384),
+    ((6, 280, 6, 1164), 0.370),
+    ((3, 730, 8, 381), 0.459),
+    ((13, 304, 8, 514), 0.351),
+]
+
+
+@pytest.mark.parametrize(("shape", "milliseconds"), SMALL)
+def test_small_convolutions_take_as_long_as_published(
+    shape: tuple[int, int, int, int], milliseconds: float
+) -> None:
+    samples, channels, extent, filters = shape
+    extents = (extent,) * 2
+    work = conv(
+        samples=samples,
+        channels=channels,
+        filters=filters,
+        in_extents=extents,
+        out_extents=extents,
+    )
+    # The publisher's own level: a factor and what its way of timing adds to every kernel.
+    document = tomllib.loads((DATA / "v100.toml").read_text(encoding="utf-8"))
+    (source,) = [
+        source
+        for entry in document["surface"]
+        if (entry["operation"], entry["direction"], entry["precision"])
+        == ("conv", "forward", "fp32")
+        for source in entry["sources"]
+        if source["name"].startswith("NeuSight")
+    ]
+    plain = ComputeModel(V100_PCIE, "fp32").time(work)[0][0]
+    seconds = source["offset_us"] * 1e-6 + source["slower_by"] * plain
+    assert milliseconds / 2 < seconds * 1e3 < milliseconds * 2
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data"])
+@pytest.mark.parametrize("winograd", [False, True])
+def test_cutting_space_below_a_tile_saves_nothing(direction: str, winograd: bool) -> None:
+    model = ComputeModel(V100, "fp32", winograd=winograd)
+    four, eight, sixteen = (
+        model.time(deep(extent, direction=direction))[0][0] for extent in (4, 8, 16)
+    )
+    # A sixteenth of the arithmetic: one multiprocessor goes through all channels all the same.
+    assert four > sixteen / 2
+    assert four <= eight <= sixteen
+    # Ten channels per microsecond and tile is what the smallest tile reaches at best.
+    assert four > 50e-6
+    shallow = deep(4, direction=direction, channels=160, filters=160)
+    assert four > 1.5 * model.time(shallow)[0][0]
+
+
 def test_cutting_channels_of_a_pointwise_convolution_wastes_more_than_cutting_samples() -> None:
     model = ComputeModel(V100, "fp32")
     shape: dict[str, Any] = {"kernel": (1, 1), "channels": 64, "filters": 256}

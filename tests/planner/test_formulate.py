@@ -1,4 +1,4 @@
-"""The joint: what the additive problems cost is what the assignments cost, and bounds their steps."""
+"""The joint: additive problems cost what assignments cost, and bound their steps."""
 
 from __future__ import annotations
 
@@ -110,26 +110,21 @@ def test_without_overlap_all_reduces_count_in_full():
 
 
 def test_edges_cost_the_movement_between_the_layouts_of_their_ends(formulation):
-    network = formulation.machine.network
+    network, layers = formulation.machine.network, formulation.graph.layers
+    first = np.array([0])
     for choices in assignments(formulation, 2):
-        chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
+        chosen: dict[str, Candidates] = {}
+        index: dict[str, int] = {}
+        for layer, choice in zip(formulation.layers, choices, strict=True):
+            candidates = formulation.spaces[layer.name].candidates
+            chosen[layer.name], index[layer.name] = candidates.take(np.array([choice])), choice
         for edge in formulation.edges:
-            source, target = (
-                formulation.graph.layers[edge.source],
-                formulation.graph.layers[edge.target],
-            )
-
-            def one(name: str) -> Candidates:
-                index = np.array([chosen[name]])
-                return formulation.spaces[name].candidates.take(index)
-
-            writes = Layouts.of(one(edge.source), source.output, source.reduced_dims)
+            source, target = layers[edge.source], layers[edge.target]
             tensor = target.inputs[edge.slot]
-            reads = Layouts.of(one(edge.target), tensor, target.absent_dims(edge.slot))
-            first = np.array([0])
+            writes = Layouts.of(chosen[edge.source], source.output, source.reduced_dims)
+            reads = Layouts.of(chosen[edge.target], tensor, target.absent_dims(edge.slot))
             size = tensor.size * formulation.machine.training.activation_size
-            times = formulation.edge_times[edge]
-            pair = (chosen[edge.source], chosen[edge.target])
+            times, pair = formulation.edge_times[edge], (index[edge.source], index[edge.target])
             # the largest block costs: uneven division can only make it slower
             forward = movement(writes, reads, network).time(first, first, size).item()
             backward = movement(reads, writes, network).time(first, first, size).item()

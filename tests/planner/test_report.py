@@ -57,20 +57,20 @@ def make_plan(**changes) -> Plan:
     ]
     blocking = sum(row.halo_s for row in rows)
     compute = sum(row.forward_s + row.backward_s for row in rows)
-    fields = dict(
-        model="handmade",
-        input_shape={"channel": 3, "height": 224, "width": 224},
-        global_batch_size=2048,
-        cluster="lassen",
-        device="v100-16gb",
-        gpus=64,
-        shape=SHAPE,
-        level_names=("host", "network"),
-        host_level="host",
-        training=Training(),
-        hashes={"network": "ab" * 32, "cluster": "cd" * 32, "training": "ef" * 32},
-        step_time_s=compute + blocking + 0.0037,
-        breakdown_s={
+    fields = {
+        "model": "handmade",
+        "input_shape": {"channel": 3, "height": 224, "width": 224},
+        "global_batch_size": 2048,
+        "cluster": "lassen",
+        "device": "v100-16gb",
+        "gpus": 64,
+        "shape": SHAPE,
+        "level_names": ("host", "network"),
+        "host_level": "host",
+        "training": Training(),
+        "hashes": {"network": "ab" * 32, "cluster": "cd" * 32, "training": "ef" * 32},
+        "step_time_s": compute + blocking + 0.0037,
+        "breakdown_s": {
             "compute": compute,
             "update": 0.0007,
             "halo": blocking,
@@ -79,11 +79,11 @@ def make_plan(**changes) -> Plan:
             "gradient_exposed": 0.003,
             "gradient_hidden": 0.0042,
         },
-        memory_bytes={"weights": 2.0 * 2**30, "activations": 5.5 * 2**30, "reserved": 2.0**29},
-        memory_moment="backward of conv2",
-        memory_capacity_bytes=16.0 * 2**30,
-        communication_bytes=3.0 * 2**20,
-        search=SearchSummary(
+        "memory_bytes": {"weights": 2.0 * 2**30, "activations": 5.5 * 2**30, "reserved": 2.0**29},
+        "memory_moment": "backward of conv2",
+        "memory_capacity_bytes": 16.0 * 2**30,
+        "communication_bytes": 3.0 * 2**20,
+        "search": SearchSummary(
             solver="elimination",
             status="feasible",
             lower_bound_s=0.015,
@@ -94,8 +94,8 @@ def make_plan(**changes) -> Plan:
             cap=64,
             num_costed=9,
         ),
-        layers={row.name: row for row in rows},
-        baselines=(
+        "layers": {row.name: row for row in rows},
+        "baselines": (
             Baseline(
                 name="data", step_time_s=0.05, peak_memory_bytes=2.0**33, fits=True, reason=""
             ),
@@ -114,15 +114,15 @@ def make_plan(**changes) -> Plan:
                 reason="layer 'fc' has 1 x 1 positions",
             ),
         ),
-        compute_sources_s={"surface": 0.009, "roofline": 0.001},
-        provenance={
+        "compute_sources_s": {"surface": 0.009, "roofline": 0.001},
+        "provenance": {
             "conv forward": "surface of https://example.org/rows, 8% off",
             "add": "roofline",
         },
-        fallbacks=("10.0% of the computation is estimated by the roofline",),
-        defaults=("cluster lassen, since none was given",),
-        command="planner optimize handmade --gpus 64",
-    )
+        "fallbacks": ("10.0% of the computation is estimated by the roofline",),
+        "defaults": ("cluster lassen, since none was given",),
+        "command": "planner optimize handmade --gpus 64",
+    }
     return Plan(**{**fields, **changes})
 
 
@@ -200,7 +200,8 @@ def test_speed_ups_are_of_the_plan_over_each_strategy() -> None:
     data, filters, spatial = figures.rivals(plan)
     assert data.speed_up == pytest.approx(0.05 / plan.step_time_s)
     assert filters.verdict == "does not fit"
-    assert spatial.speed_up is None and spatial.verdict == "cannot be used"
+    assert spatial.speed_up is None
+    assert spatial.verdict == "cannot be used"
     assert figures.best_rival(plan) == data
 
 
@@ -288,7 +289,8 @@ def test_many_runs_are_cut_to_the_main_ones_on_the_terminal() -> None:
     ]
     text = terminal(make_plan(layers={row.name: row for row in rows}))
     assert "and 36 shorter runs" in text
-    assert "\n  l59 " in text and "\n  l0 " not in text
+    assert "\n  l59 " in text
+    assert "\n  l0 " not in text
 
 
 def test_a_plan_that_does_not_fit_says_so_everywhere() -> None:
@@ -326,7 +328,8 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag) -> None:
-        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag, f"</{tag}> closes another tag"
 
     def handle_data(self, data) -> None:
         if not self.open or self.open[-1] not in ("style", "script"):
@@ -350,7 +353,8 @@ def test_the_page_is_well_formed_and_shows_all_figures() -> None:
 def test_the_page_loads_nothing() -> None:
     text = html_report(make_plan())
     page = Page(text)
-    assert "http" not in text and "@import" not in text
+    assert "http" not in text
+    assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object"} == set()
     assert not any(key in attrs for _, attrs in page.tags for key in ("src", "href", "srcset"))
@@ -368,7 +372,8 @@ def test_the_page_draws_every_layer_with_its_tip() -> None:
         name = row.name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         assert sum(tip.startswith(f"{name} (") for tip in tips) == 2, "in the band and in the bars"
     labels = [a.get("aria-label") for tag, a in Page(text).tags if tag == "svg" and "role" in a]
-    assert len(labels) == 6 and all(labels)
+    assert len(labels) == 6
+    assert all(labels)
 
 
 def test_bars_are_as_long_as_their_values() -> None:
@@ -384,7 +389,8 @@ def test_ticks_are_round_and_within_the_axis() -> None:
     assert svg.nice_ticks(0.0) == [0.0]
     for most in (3.7e-5, 0.9, 42.0, 1e9):
         ticks = svg.nice_ticks(most)
-        assert ticks[-1] <= most and 3 <= len(ticks) <= 11
+        assert ticks[-1] <= most
+        assert 3 <= len(ticks) <= 11
 
 
 def test_markdown_shows_all_figures_in_whole_tables() -> None:
@@ -393,7 +399,8 @@ def test_markdown_shows_all_figures_in_whole_tables() -> None:
     words = " ".join(text.replace("\\|", "|").split())
     for figure in key_figures(plan):
         assert " ".join(figure.split()) in words
-    assert plan.command in text and figures.plan_hash(plan) in text
+    assert plan.command in text
+    assert figures.plan_hash(plan) in text
     columns = 0
     for line in text.splitlines():
         if not line.startswith("|"):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
+import signal
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -180,3 +183,16 @@ def test_messages_are_single_sentences() -> None:
         for note in solve(problem, solver=name).notes:
             assert note.endswith(".")
             assert not re.search(r"\. [A-Z]", note)
+
+
+@pytest.mark.parametrize("name", ["auto", "cp-sat"])
+def test_a_signal_reaches_cp_sat(name: str) -> None:
+    # An earlier run of CP-SAT must not have taken the signal away.
+    solve(random_problem(0, "dag", num_nodes=5, forbidden=0, tightness=0.4), solver="cp-sat")
+    problem = random_problem(0, "dag", num_nodes=30, candidates=(8, 8), forbidden=0, tightness=0.3)
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    answer = solve(problem, solver=name)
+    timer.join()
+    assert answer.stopped_by == "interrupt"
+    assert answer.status == Status.FEASIBLE
