@@ -33,8 +33,8 @@ ALGORITHMS = (
 MISSES = (
     "Grows too little with the division: what is missed is about 0, 0.5, 1, 2 and 3 ms for each "
     "convolution with its batch norm at local blocks of 512x512, 512x256, 256x256, 256x128 and "
-    "128x128, alike in Tables I and II. Single layers (see below) are predicted to 0.15 ms, so it "
-    "is not halos or small convolutions; the paper names lower-order computations that its model "
+    "128x128, alike in Tables I and II. Single layers (see below) miss 0.15 ms, so it is not "
+    "halos or small convolutions; the paper names lower-order computations that its model "
     "leaves out, too. A host that dispatches each operation in a constant time does not explain "
     "it: no constant fits two of the three tables."
 )
@@ -150,7 +150,8 @@ def layers() -> Comparison:
         cells=tuple(cells),
         notes=(
             "Forward and backward with exposed halos. What the two small layers miss is about 0.15 "
-            "ms each, too little to explain what Tables I to III miss (see their notes).",
+            "ms each (if one GPU takes as long as predicted), too little to explain what Tables I "
+            "to III miss (see their notes).",
         ),
     )
 

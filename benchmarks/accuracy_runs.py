@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from costmodels.cluster import Cluster
+from costmodels.cluster import Cluster, Device
 from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer
@@ -98,6 +98,9 @@ class CalibratedCompute(ComputeModel):
     def __init__(self, inner: ComputeModel, factor: float) -> None:
         super().__init__(inner.device, inner.precision, tables=inner.tables)
         self._inner, self._factor = inner, factor
+        # fixed costs of kernels that others take from the device are computation, too
+        latency = inner.device.kernel_latency * factor
+        self.device = replace(cast(Device, inner.device), kernel_latency=latency)
 
     def time(self, work: Work) -> tuple[Any, Any]:
         """Time of each candidate, and the `Source` of each time. [s]"""

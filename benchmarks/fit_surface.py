@@ -9,29 +9,34 @@ surface, and prints those errors as a table.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import surface_data as sd
-from benchmarks.surface_files import Entry, family_toml
+from benchmarks.surface_conv import (
+    CONV_MOST,
+    DIRECTIONS,
+    HEURISTIC,
+    P100,
+    T4,
+    conv_deepbench,
+    conv_forward,
+)
+from benchmarks.surface_files import Entry, family_toml, print_errors
 from benchmarks.surface_fitting import (
     CONV,
     CONV_PLAIN,
     LEVEL,
     PRODUCT,
     Fitted,
-    SourceError,
     fit,
     fit_share,
 )
 from benchmarks.traffic_data import aceso_traffic, pipedream_traffic
-from costmodels.compute.surface import UNSPLIT, Surface
+from costmodels.compute.surface import Surface
 
-DIRECTIONS = ("forward", "backward_data", "backward_weight")
 BACKWARD = DIRECTIONS[1:]
-# These let PyTorch choose algorithms by heuristics, not by trying them.
-HEURISTIC = frozenset({sd.NEUSIGHT.name, sd.ACESO.name})
 # A source that calls the library itself and times it on the GPU shows how many kernels a pass has.
 BARE = ("DeepBench", "aiconfigurator")
 TYPICAL_LATENCY = 5e-6
@@ -43,11 +48,6 @@ DEEPBENCH_FAMILIES = {
     "titan_x_maxwell": "Nvidia TitanX",
     "m40": "Nvidia Tesla M40",
 }
-# Below as many channels or filters NeuSight's heuristics pick kernels that waste most of their tiles,
-# which a library that searches does not.
-DEEP = 64
-# Without split contractions, efficiency and prologue would trade against each other without end.
-CONV_MOST = {"efficiency": 1.0, "prologue_depth": 128.0}
 BF16_FAMILIES = {"a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
 # Convolutions in TF32 do not reach the share of the peak that BF16 products do: layouts are changed
 # around them. One factor makes ResNet-50 and VGG16 training on A100 come out (NVIDIA
@@ -56,7 +56,6 @@ TF32_RATE = 0.6
 # GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
-P100, T4 = "NVIDIA Tesla P100", "NVIDIA T4"
 NEUSIGHT_DEVICES = {P100: "P100 16GB PCIe", T4: "T4"}
 AKIN = {
     "h100": ("a100", "v100"),
@@ -98,7 +97,8 @@ class Fitter:
         matmul = fit(sd.neusight_product(tables, pcie, "matmul"), {"any": PRODUCT})
         # PyTorch's heuristics picked slower algorithms for Aceso and NeuSight than DeepBench's
         # search did. PipeDream's sweep differs by shape and is left to judge.
-        forward = self._conv_forward(
+        forward = conv_forward(
+            self.tables,
             sd.deepbench_conv(tables, gpu, "fp32", "forward") + sd.aceso_conv(tables, "forward"),
             pcie,
         )
@@ -109,6 +109,7 @@ class Fitter:
             {"backward_data": LEVEL, "backward_weight": CONV},
             fixed=dict.fromkeys(BACKWARD, occupied),
             slower=HEURISTIC,
+            most=CONV_MOST,
         )
         dense = [forward, backward]
         grouped = [self._grouped("forward", forward), self._grouped("backward", backward)]
@@ -120,24 +121,6 @@ class Fitter:
         half, conv_half = self._v100_half()
         entries = _entries("linear", "fp32", linear) + _entries("matmul", "fp32", matmul)
         return entries + conv + _entries("linear", "fp16", half) + conv_half + self._shares()
-
-    def _conv_forward(self, searched: list[sd.Timings], gpu: str) -> Fitted:
-        """Forward convolutions of libraries that searched, with NeuSight's small shapes.
-
-        NeuSight's rows reach down to 25 output positions, which no other source does, and show that
-        the contraction is not split there: a tile of few positions is contracted by one
-        multiprocessor alone.
-        """
-        base = Surface(**dict.fromkeys(PRODUCT, 1.0) | {"split_depth": UNSPLIT})
-        names = tuple(name for name in CONV if name != "split_depth")
-        return fit(
-            searched + sd.neusight_conv(self.tables, gpu, least=DEEP),
-            {"forward": names},
-            fixed={"forward": base},
-            slower=HEURISTIC,
-            most=CONV_MOST,
-            even=True,
-        )
 
     def _grouped(self, direction: str, dense: Fitted) -> Fitted:
         """Adds the direct algorithm for grouped convolutions to surfaces."""
@@ -213,30 +196,9 @@ class Fitter:
             entries += _entries("matmul", precision, matmul)
         linear = fit(timings, {"any": PRODUCT}, fixed={"any": base}, slower=HEURISTIC)
         entries += _entries("linear", precision, linear)
-        for fitted in self._deepbench_conv(gpu, precision, base, pcie):
+        for fitted in conv_deepbench(self.tables, gpu, precision, base, self.occupied, pcie):
             entries += _entries("conv", precision, self._with_groups(fitted))
         return entries
-
-    def _deepbench_conv(
-        self, gpu: str, precision: str, base: Surface, pcie: str | None
-    ) -> Iterator[Fitted]:
-        """One fit per direction; small shapes as NeuSight has them, of this device or of P100."""
-        timings = {d: sd.deepbench_conv(self.tables, gpu, precision, d) for d in DIRECTIONS}
-        if precision != "fp32":
-            for d in DIRECTIONS:
-                yield fit(timings[d], {d: CONV_PLAIN}, fixed={d: base})
-            return
-        if pcie:
-            forward = self._conv_forward(timings["forward"], pcie)
-            self.occupied[gpu] = forward.surfaces["forward"]
-            yield forward
-        # Maxwell and Pascal run the same kernels.
-        occupied = self.occupied.get(gpu) or self.occupied[P100]
-        for d in ("backward_data",) if pcie else ("forward", "backward_data"):
-            yield fit(timings[d], {d: LEVEL}, fixed={d: occupied})
-        yield fit(
-            timings["backward_weight"], {"backward_weight": CONV}, fixed={"backward_weight": base}
-        )
 
     def a100_fp32(self) -> list[Entry]:
         """A100 without tensor cores; the backward passes are left to V100's coefficients."""
@@ -324,13 +286,6 @@ class Fitter:
         }
 
 
-def _bins(error: SourceError) -> str:
-    return "; ".join(
-        f"to {b.most_positions:g} {b.rows} rows x{b.median_ratio:.2f} |{b.error:.0%}|"
-        for b in error.bins
-    )
-
-
 def main() -> None:
     """Fit the families named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -344,17 +299,7 @@ def main() -> None:
         if not wanted and name not in ("v100", "p100", "a100"):
             continue
         entries = fit_family()
-        for entry in entries:
-            what = f"{name} {entry.operation} {entry.direction} {entry.precision}"
-            for e in entry.errors:
-                print(
-                    f"{what:42} {e.source.name.split(',')[0]:24} {e.rows:6} rows, held out "
-                    f"{e.held_out_rows:5}: |error| {e.held_out_error:6.1%} bias "
-                    f"{e.held_out_bias:+.3f} offset {e.offset * 1e6:6.1f} us x{e.factor:.2f}"
-                    + (" (derived)" if entry.derived else "")
-                )
-                if entry.operation == "conv" and not entry.derived:
-                    print(f"    held out by output positions: {_bins(e)}")
+        print_errors(name, entries)
         if wanted:
             (arguments.out / f"{name}.toml").write_text(
                 family_toml(name, AKIN.get(name, ()), entries), encoding="utf-8"

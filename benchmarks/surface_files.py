@@ -70,3 +70,25 @@ def _source(error: SourceError) -> str:
         "slower_by": f"{error.factor:.3f}",
     }
     return "{ " + ", ".join(f"{key} = {value}" for key, value in cells.items()) + " }"
+
+
+def print_errors(name: str, entries: Iterable[Entry]) -> None:
+    """Print the held-out errors of a family, those of convolutions by output positions too."""
+    for entry in entries:
+        what = f"{name} {entry.operation} {entry.direction} {entry.precision}"
+        for e in entry.errors:
+            print(
+                f"{what:42} {e.source.name.split(',')[0]:24} {e.rows:6} rows, held out "
+                f"{e.held_out_rows:5}: |error| {e.held_out_error:6.1%} bias "
+                f"{e.held_out_bias:+.3f} offset {e.offset * 1e6:6.1f} us x{e.factor:.2f}"
+                + (" (derived)" if entry.derived else "")
+            )
+            if entry.operation == "conv" and not entry.derived:
+                print(f"    held out by output positions: {_bins(e)}")
+
+
+def _bins(error: SourceError) -> str:
+    return "; ".join(
+        f"to {b.most_positions:g} {b.rows} rows x{b.median_ratio:.2f} |{b.error:.0%}|"
+        for b in error.bins
+    )

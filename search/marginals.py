@@ -62,5 +62,5 @@ def min_marginals(
             message = buckets[child].message
             # Where the child forbids everything, nothing is left to take away from.
             allowed = np.isfinite(message)
-            outside[child] = narrowed - 0.0
+            outside[child] = narrowed - np.where(allowed, message, 0.0)
     return marginals

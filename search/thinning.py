@@ -174,27 +174,23 @@ def _split(
     spread = {id(e.matrix): _spread(e.matrix) for e in problem.edges}
     ranked = sorted(problem.edges, key=lambda e: -spread[id(e.matrix)])
     forest, others = _forest(problem.num_nodes, ranked)
+    # The tables of a forest are no reason to refuse: they are about as large as its nodes.
+    best = plan_elimination(problem.sizes, _pairs(forest), max_elements=math.inf)
+    limit = max(max_elements, best.elements)
     low, high = 0, len(others)
-    best = _plan(problem, forest, max_elements)
-    assert best is not None, "a forest has narrow tables"
     while low < high:
         middle = (low + high + 1) // 2
-        order = _plan(problem, forest + others[:middle], max_elements)
-        if order is None:
+        try:
+            pairs = _pairs(forest + others[:middle])
+            best = plan_elimination(problem.sizes, pairs, max_elements=limit)
+            low = middle
+        except ProblemError:
             high = middle - 1
-        else:
-            low, best = middle, order
     return best, forest + others[:low], others[low:]
 
 
-def _plan(problem: Problem, edges: list[Edge], max_elements: float) -> EliminationOrder | None:
-    pairs = [(e.source, e.target) for e in edges]
-    # A forest is always taken; its tables are no larger than the nodes.
-    limit = max(max_elements, float(sum(problem.sizes)))
-    try:
-        return plan_elimination(problem.sizes, pairs, max_elements=limit)
-    except ProblemError:
-        return None
+def _pairs(edges: list[Edge]) -> list[tuple[int, int]]:
+    return [(e.source, e.target) for e in edges]
 
 
 def _forest(num_nodes: int, edges: list[Edge]) -> tuple[list[Edge], list[Edge]]:

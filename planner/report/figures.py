@@ -275,6 +275,8 @@ def rival_sentence(plan: Plan) -> str:
         return f"as fast as {rival.name}, the best usual strategy that fits"
     if rival.speed_up >= 1.1:
         much = f"{speed_up(rival.speed_up)} as fast as"
+    elif rival.speed_up <= 1.0 / 1.1:
+        much = f"{speed_up(1.0 / rival.speed_up)} as slow as"
     else:
         part = rival.time / plan.step_time_s - 1.0
         much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"

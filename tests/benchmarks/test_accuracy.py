@@ -14,10 +14,24 @@ from benchmarks.accuracy_cells import Cell, Comparison, Summary, rank_agreement
 from benchmarks.accuracy_runs import Run, calibrate, predict
 from planner.models import list_models
 
-COLUMNS = (
-    "source url model gpu gpus gpus_per_node interconnect framework strategy precision "
-    "batch_per_gpu global_batch metric value unit notes"
-).split()
+COLUMNS = [
+    "source",
+    "url",
+    "model",
+    "gpu",
+    "gpus",
+    "gpus_per_node",
+    "interconnect",
+    "framework",
+    "strategy",
+    "precision",
+    "batch_per_gpu",
+    "global_batch",
+    "metric",
+    "value",
+    "unit",
+    "notes",
+]
 
 
 def cell(label: str, measured: float, predicted: float, **options: object) -> Cell:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_problems import SHAPES, fitting, problems, random_problem
 
 from search import (
@@ -18,10 +19,13 @@ from search import (
     ProblemError,
     Status,
     auto,
+    cp_model,
     elimination,
     evaluate,
     solve,
+    tables,
 )
+from search.answers import trivial_bound
 from search.buckets import eliminate, plan
 from search.cp_sat import solve_core
 from search.deadline import Deadline
@@ -52,7 +56,7 @@ def check(problem: Problem, answer: Assignment, optimum: float, *, exact: bool) 
         assert answer.status == expected
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(problems(limited=False))
 def test_without_a_limit(problem: Problem) -> None:
     ranked = fitting(problem)
@@ -66,7 +70,7 @@ def test_without_a_limit(problem: Problem) -> None:
         check(problem, answer, optimum, exact=name != "longest-path")
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(problems(limited=True))
 def test_with_a_limit(problem: Problem) -> None:
     ranked = fitting(problem)
@@ -111,9 +115,54 @@ def test_min_marginals(problem: Problem) -> None:
 def test_thinning_bounds_and_fits(problem: Problem) -> None:
     ranked = fitting(problem)
     optimum = ranked[0][0] if ranked else math.inf
-    found = thin(problem, deadline=Deadline(None))
+    found = thin(problem, deadline=Deadline(None), max_elements=1)
     assert found.bound <= optimum + 1e-9 * abs(optimum) or math.isinf(optimum)
     assert found.cost >= optimum - 1e-9
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_thinning_prices_edges_that_do_not_fit(seed: int) -> None:
+    problem = random_problem(seed, "dag", num_nodes=8, candidates=(4, 4), forbidden=0)
+    found = thin(problem, deadline=Deadline(None), max_elements=1)
+    assert found.edges_out == len(problem.edges) - 7
+    optimum = elimination.solve(problem).cost
+    assert found.cost == pytest.approx(optimum)
+    if seed == 3:
+        # The relaxation has a gap here; it is far above the sum of least costs all the same.
+        assert found.bound < optimum
+        assert optimum - found.bound < 0.3 * (optimum - trivial_bound(problem))
+    else:
+        assert found.bound == pytest.approx(optimum)
+
+
+@settings(max_examples=100)
+@given(problems(limited=True), st.sampled_from([1e-10, 0.3]))
+def test_rounded_costs_still_bound_the_optimum(problem: Problem, rounding: float) -> None:
+    ranked = fitting(problem)
+    if not ranked:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cp_model, "TARGET_ROUNDING", rounding)
+        answer = solve_core(problem, hint=ranked[-1][1], deadline=Deadline(None), seed=0)
+    assert answer.lower_bound <= ranked[0][0] + 1e-9 * abs(ranked[0][0])
+    assert answer.cost <= ranked[-1][0]
+
+
+def test_min_sum_in_chunks() -> None:
+    rng = np.random.default_rng(0)
+    shape = (70, 60, 50)
+    parts = [
+        ((0,), rng.random(70)),
+        ((0, 1), rng.random((70, 60))),
+        ((0, 2), rng.random((70, 50))),
+    ]
+    assert np.prod(shape) > tables.CHUNK_ELEMENTS
+    a, b, c = (array for _, array in parts)
+    whole = (a[:, None, None] + b[:, :, None] + c[:, None, :]).min(axis=0)
+    assert np.allclose(tables.min_sum(parts, shape), whole, rtol=1e-14)
+    full = rng.random(shape)
+    found = tables.min_sum([*parts, ((0, 1, 2), full)], shape)
+    assert np.allclose(found, (a[:, None, None] + b[:, :, None] + c[:, None] + full).min(axis=0))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -136,10 +185,10 @@ def test_auto_takes_the_path_that_fits() -> None:
     assert solve(loose).solver == "presolve > elimination"
 
 
-@pytest.mark.parametrize("seed", [1, 4, 6])
+@pytest.mark.parametrize("seed", [4, 6])
 def test_two_ways_to_the_optimum_of_a_larger_tight_problem(seed: int) -> None:
     problem = random_problem(
-        seed, "series-parallel", num_nodes=20, candidates=(5, 5), forbidden=0, tightness=0.3
+        seed, "series-parallel", num_nodes=16, candidates=(5, 5), forbidden=0, tightness=0.3
     )
     answer = solve(problem)
     assert answer.solver == "presolve > lagrangian > fixing > cp-sat"
