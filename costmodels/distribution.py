@@ -33,8 +33,8 @@ class Distribution:
     Parameters
     ----------
     degrees
-        For each split dim, how many ways at each level, from the inside out. Dims that are not
-        split are left out. [ways]
+        For each split dim, how many ways at each level, from the inside out. Dims with one way
+        everywhere are dropped. [ways]
     shape
         Members of each level, from the inside out. [items]
     """
@@ -61,6 +61,9 @@ class Distribution:
                     f"a distribution must divide level {level} of {size} members but uses "
                     f"{used} ({self}); choose degrees whose product divides {size}"
                 )
+        # one way is no split: equal distributions must look equal
+        split = {dim: tuple(ways) for dim, ways in self.degrees.items() if math.prod(ways) > 1}
+        object.__setattr__(self, "degrees", split)
 
     def degree(self, dim: str) -> int:
         """How many ways `dim` is split over all levels. [ways]"""

@@ -8,7 +8,7 @@ the rest of the backward pass (see `costmodels.step`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from costmodels.communication.halo import Halo, halo_exchange
 from costmodels.communication.network import Network
 from costmodels.compute import ComputeModel
 from costmodels.distribution import Candidates
-from costmodels.graph import Layer
+from costmodels.graph import SPATIAL_DIMS, Layer
 from costmodels.step import gradient_time
 from costmodels.training import Training
 from costmodels.work_of import local_parameters, local_size, update_work, work_of
@@ -134,7 +134,8 @@ def _compute(
     seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
     for work in work_of(layer, candidates, direction):
         time, source = machine.compute.time(work)
-        time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
+        time = np.broadcast_to(np.maximum(time, machine.training.launch_time), count)
+        source = np.broadcast_to(source, count)
         seconds = seconds + time
         by_source[source, np.arange(count)] += time
     return seconds, by_source
@@ -143,21 +144,60 @@ def _compute(
 NUM_SOURCES = 5
 
 
-def _exposed_halo(
-    halo: Halo, compute: Floats, independent: Floats | float, machine: Machine
+def _boundary_time(
+    layer: Layer, candidates: Candidates, direction: str, halo: Halo, machine: Machine
 ) -> Floats:
-    """Time that a halo exchange adds to the pass that needs it.
+    """Time of the kernels that compute what must wait for a halo, one for each side. [s]"""
+    seconds = np.zeros(len(candidates))
+    dims = [a.name for a in layer.output.axes if a.name in SPATIAL_DIMS]
+    for dim, (sides, rows) in halo.slabs.items():
+        window, place = layer.windows[dim], dims.index(dim)
+        inputs = np.ceil(rows) if direction == "forward" else np.ceil(rows) * window.stride
+        outputs = np.ceil(inputs / window.stride)
+        for work in work_of(layer, candidates, direction):
+            slab = replace(
+                work,
+                in_extents=_replaced(work.in_extents, place, inputs),
+                out_extents=_replaced(work.out_extents, place, outputs),
+            )
+            time = machine.compute.time(slab)[0]
+            seconds = seconds + sides * np.maximum(time, machine.training.launch_time)
+    return seconds
+
+
+def _replaced(extents: tuple[Floats, ...], place: int, extent: Floats) -> tuple[Floats, ...]:
+    return (*extents[:place], extent, *extents[place + 1 :])
+
+
+def _exposed_halo(
+    layer: Layer,
+    candidates: Candidates,
+    direction: str,
+    halo: Halo,
+    times: tuple[Floats, Floats | float],
+    machine: Machine,
+) -> Floats:
+    """Time that a halo exchange adds to the pass that needs it. [s]
 
     With overlap the messages travel during independent work (backward-weight), and the interior
-    is computed meanwhile, then each boundary region by a kernel of its own, which has a fixed cost
-    (Dryden et al. 2019, section IV.A). A layer is only cut that way where it pays.
+    is computed meanwhile, then what waits by kernels of its own (Dryden et al. 2019, section
+    IV.A): thin slabs, which take nearly as long as thick ones. A layer is only cut that way where
+    it pays, unless the framework always does.
+
+    Parameters
+    ----------
+    times
+        Computation of the pass that needs the halo, and of work that does not. [s]
     """
-    if not machine.training.halo_overlap:
+    compute, independent = times
+    if not halo.slabs or not machine.training.halo_overlap:
         return halo.time
     waiting: Floats = np.maximum(halo.time - independent, 0.0)
     interior = compute * (1.0 - halo.boundary)
-    regions = halo.regions * machine.compute.device.kernel_latency
-    return np.minimum(np.maximum(waiting - interior, 0.0) + regions, waiting)
+    slabs = _boundary_time(layer, candidates, direction, halo, machine)
+    extra = np.maximum(slabs - compute * halo.boundary, 0.0) * (halo.boundary > 0.0)
+    cut = np.maximum(waiting - interior, 0.0) + extra
+    return cut if machine.training.always_cut else np.minimum(cut, waiting)
 
 
 def layer_costs(
@@ -200,7 +240,10 @@ def layer_costs(
     halo_backward = halo_exchange(layer, candidates, network, backward=True, element_size=size)
     exposed_backward = np.zeros(count)
     if any(input_gradients):
-        exposed_backward = _exposed_halo(halo_backward, backward_data, backward_weight, machine)
+        times = (backward_data, backward_weight)
+        exposed_backward = _exposed_halo(
+            layer, candidates, "backward_data", halo_backward, times, machine
+        )
 
     output = local_size(layer.output, candidates) * size
     partial = candidates.group(layer.reduced_dims)
@@ -243,7 +286,9 @@ def layer_costs(
         backward_data=backward_data,
         backward_weight=backward_weight,
         update=update,
-        halo_forward=_exposed_halo(halo_forward, forward, 0.0, machine),
+        halo_forward=_exposed_halo(
+            layer, candidates, "forward", halo_forward, (forward, 0.0), machine
+        ),
         halo_backward=exposed_backward,
         reduce_forward=reduce_forward,
         reduce_backward=reduce_backward,

@@ -21,10 +21,16 @@ MAX_ROUNDS = 4
 MAX_PLACES = 4
 # Bounds this close to what is possible between two terms are good enough to go on from.
 _CLOSE = 1e-4
+# Prices of memory that are tried, in steps a peak of the fastest assignment.
+PRICES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 # Rounds in which the memory limit of the additive model is corrected by the true peak.
 MAX_MEMORY_ROUNDS = 6
 # Limits closer together than this part of the memory are not told apart.
 _ROOM = 0.01
+# A problem under a memory limit may take hours to prove, while its answer and its bound are good
+# long before: each gets that much, or this part of the time that is left. [s]
+MEMORY_SECONDS = 2.0
+_SHARE = 0.125
 _EXACT = 1e-9
 
 
@@ -90,14 +96,27 @@ class _Search:
     def left(self) -> float | None:
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.01)
 
-    def solve(self, weights: Floats, limit: float | None, *, bounds: bool = True) -> Assignment:
+    def solve(
+        self, weights: Floats, limit: float | None, *, price: float = 0.0, bounds: bool = True
+    ) -> Assignment:
         """Solve one additive problem; with less memory than there is, it bounds nothing."""
-        problem = self.formulation.problem(exposure(weights), limit)
-        answer: Assignment = SOLVERS[self.method](problem, time_limit=self.left(), seed=self.seed)
+        problem = self.formulation.problem(exposure(weights), limit, price=price)
+        left = self.left()
+        allowed = left
+        if limit is not None:
+            allowed = MEMORY_SECONDS if left is None else min(MEMORY_SECONDS, _SHARE * left)
+        answer: Assignment = SOLVERS[self.method](problem, time_limit=allowed, seed=self.seed)
         self.found.solver = answer.solver
-        if answer.stopped_by:
-            self.found.stopped_by = answer.stopped_by
-        for note in answer.notes:
+        notes = list(answer.notes)
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        if answer.stopped_by == "time limit" and allowed != left and not late:
+            notes.append(
+                "problems under the memory limit were stopped before proof, after "
+                f"{MEMORY_SECONDS:g} s or less each; the gap says how far the plan may be off"
+            )
+        elif answer.stopped_by or late:
+            self.found.stopped_by = answer.stopped_by or "time limit"
+        for note in notes:
             if note not in self.found.notes:
                 self.found.notes.append(note)
         if answer.choices:
@@ -224,10 +243,23 @@ def _run(search: _Search, num_best: int) -> None:
         return
     # memory binds: bound with all of it, then leave room for what the additive model leaves out
     usable = float(formulation.cluster.device.usable_memory)
+    _pay_for_memory(search, weights, unconstrained)
     weights = search.maximise_bound(usable)
     limit = _fit(search, weights, usable)
     if found.best is not None and not found.stopped_by:
         _more(search, weights, limit, num_best)
+
+
+def _pay_for_memory(search: _Search, weights: Floats, fastest: Costed) -> None:
+    """Look at what is best when memory costs more and more: quick, and its peak falls as a whole.
+
+    A limit only sees what is kept; a price also counts what a layer needs while it runs.
+    """
+    unit = fastest.step.total / fastest.memory.total
+    for factor in PRICES:
+        if search.found.stopped_by:
+            return
+        search.solve(weights, None, price=factor * unit, bounds=False)
 
 
 def _fit(search: _Search, weights: Floats, usable: float) -> float:

@@ -92,7 +92,13 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
-    def problem(self, exposure: float | Floats = 1.0, usage_limit: float | None = None) -> Problem:
+    def problem(
+        self,
+        exposure: float | Floats = 1.0,
+        usage_limit: float | None = None,
+        *,
+        price: float = 0.0,
+    ) -> Problem:
         """An additive problem that bounds the step from below.
 
         Parameters
@@ -103,6 +109,9 @@ class Formulation:
             number stands for all layers.
         usage_limit
             Memory for weights, optimizer state and kept activations, or None for no limit. [B]
+        price
+            Added for each byte that a layer keeps or needs while it runs; then the problem bounds
+            nothing. [s/B]
         """
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         counted, backward = self._shares(exposure)
@@ -120,6 +129,9 @@ class Formulation:
                     + backward[i] * c.backward_pass
                     + counted[i] * c.gradient_time
                 )
+                if price:
+                    transient = c.workspace + c.communication_bytes + c.output
+                    node_costs[key] = node_costs[key] + price * (space.kept + transient)
             costs.append(node_costs[key])
         pairs = []
         for edge in self.edges:
@@ -203,8 +215,7 @@ def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candid
 
 
 def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The dims that it really splits: a plan file may name others too."""
-    return tuple(sorted((d, ways) for d, ways in distribution.degrees.items() if max(ways) > 1))
+    return tuple(sorted(distribution.degrees.items()))
 
 
 def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:

@@ -59,10 +59,12 @@ def resolve(
     input_size: int | None = None,
     memory: str | float | None = None,
     halo_overlap: bool = True,
+    always_cut: bool = False,
     gradient_overlap: bool = True,
     all_reduce: str = "auto",
     bucket_bytes: float | None = None,
     memory_model: str = "liveness",
+    launch_time: float | None = None,
     winograd: bool = True,
     tables: Sequence[str | os.PathLike[str]] = (),
 ) -> Setting:
@@ -88,11 +90,12 @@ def resolve(
         precision=precision,
         optimizer=optimizer,
         halo_overlap=halo_overlap,
+        always_cut=always_cut,
         gradient_overlap=gradient_overlap,
         all_reduce=all_reduce,
         memory_model=memory_model,
         winograd=winograd,
-        **({} if bucket_bytes is None else {"bucket_bytes": bucket_bytes}),
+        **_given(bucket_bytes=bucket_bytes, launch_time=launch_time),
     )
     if global_batch_size is None:
         global_batch_size = _default_batch(network, cluster, gpus, training.activation_size)
@@ -115,6 +118,11 @@ def resolve(
         defaults=tuple(defaults),
         fallbacks=(),
     )
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    """The options that were given; the others keep their defaults."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _compute_model(

@@ -8,7 +8,7 @@ own best, and those of the usual strategies. What was left out is counted and re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np

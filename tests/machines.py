@@ -63,8 +63,8 @@ class LinearCompute(ComputeModel):
 
 
 def machine(where: Cluster, shape: Sequence[int] | None = None, **options: Any) -> Machine:
-    """The whole cluster, or the given shape of it, with linear compute."""
-    training = Training(**options)
+    """The whole cluster, or the given shape of it, with linear compute and no host code."""
+    training = Training(**{"launch_time": 0.0, **options})
     used = tuple(level.size for level in where.levels) if shape is None else tuple(shape)
     return Machine(
         network=Links.of(where, used),

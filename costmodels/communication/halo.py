@@ -12,7 +12,8 @@ of two neighbours; edges and corners between several split dims are messages of 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -75,15 +76,18 @@ class Halo:
     num_bytes
         Bytes that the busiest rank receives. [B]
     regions
-        Boundary regions that must wait for it. [items]
+        Regions that come from a neighbour each: sides, edges and corners. [items]
     boundary
-        Part of the local block that lies in those regions.
+        Part of the local block that must wait for them.
+    slabs
+        For each dim, how many sides of the block wait, and how many positions deep. [items]
     """
 
     time: Floats
     num_bytes: Floats
     regions: Floats
     boundary: Floats
+    slabs: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
 
 def _neighbour(network: Network, degrees: NDArray[np.int64]) -> tuple[Ints, Ints]:
@@ -173,4 +177,10 @@ def halo_exchange(
             if size == 1:
                 (dim,) = subset
                 interior = interior * np.maximum(1.0 - sides[dim] * rows[dim] / local[dim], 0.0)
-    return Halo(time=time, num_bytes=total, regions=regions, boundary=1.0 - interior)
+    return Halo(
+        time=time,
+        num_bytes=total,
+        regions=regions,
+        boundary=1.0 - interior,
+        slabs={dim: (sides[dim].astype(float), rows[dim]) for dim in dims},
+    )

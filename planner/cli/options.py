@@ -32,10 +32,18 @@ _QUESTION = (
         "auto, ring, tree, hierarchical, in_network or halving_doubling.",
     ),
     ("--bucket-size", "bucket_bytes", "SIZE", str, 'Gradient buckets, such as "25 MiB".'),
+    (
+        "--launch-time",
+        "launch_time",
+        "TIME",
+        str,
+        'Host time of an operation, "25 us" by default; "0 s" for captured graphs.',
+    ),
     ("--memory-model", "memory_model", "NAME", str, "liveness or paradl (conservative)."),
 )
 _FLAGS = (
     ("--no-halo-overlap", "halo_overlap", "Do not hide halos behind the interior."),
+    ("--always-cut", "always_cut", "Cut every layer with a halo into interior and boundaries."),
     ("--no-gradient-overlap", "gradient_overlap", "Do not hide all-reduces behind backward."),
     ("--no-winograd", "winograd", "Assume that no convolution runs as Winograd's algorithm."),
 )
@@ -71,7 +79,9 @@ def question_options(command: _F) -> _F:
         help="Table of measured layer times; may be repeated.",
     )(command)
     for name, keyword, text in reversed(_FLAGS):
-        command = click.option(name, keyword, flag_value=False, default=None, help=text)(command)
+        # the flags that start with "no" switch off what is usual
+        value = not name.startswith("--no-")
+        command = click.option(name, keyword, flag_value=value, default=None, help=text)(command)
     return _add(command, _QUESTION)
 
 
@@ -108,11 +118,14 @@ def keywords(given: Mapping[str, Any]) -> dict[str, Any]:
         When the bucket size is no amount of memory, or a limit of the search is out of range.
     """
     from costmodels.errors import InputError
-    from costmodels.units import parse_bytes
+    from costmodels.units import parse_bytes, parse_seconds
 
     result = {key: value for key, value in given.items() if value is not None and value != ()}
     if "bucket_bytes" in result:
         result["bucket_bytes"] = parse_bytes(result["bucket_bytes"], what="the bucket size")
+    if "launch_time" in result:
+        given_time = result["launch_time"]
+        result["launch_time"] = parse_seconds(given_time, what="the launch time", allow_zero=True)
     for key, what, least in (
         ("cap", "the cap on candidates of a layer (--cap)", 1),
         ("num_best", "the number of assignments to cost (--num-best)", 1),
@@ -150,7 +163,7 @@ def command_line(verb: str, plan: Plan, model: str, given: Mapping[str, Any]) ->
         if filled.get(key) is not None:
             value = filled[key]
             words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
-    words += [name for name, key, _ in _FLAGS if filled.get(key) is False]
+    words += [name for name, key, _ in _FLAGS if filled.get(key) is (not name.startswith("--no-"))]
     words += ["--full-space"] if filled.get("full_space") else []
     for path in filled.get("tables", ()):
         words += ["--table", path]

@@ -156,6 +156,7 @@ def options(plan: Plan) -> list[tuple[str, str]]:
         ("all-reduce algorithm", t.all_reduce),
         ("gradient buckets", format_bytes(t.bucket_bytes)),
         ("halos behind the interior", "yes" if t.halo_overlap else "no"),
+        ("launch of an operation", format_seconds(t.launch_time)),
         ("all-reduces behind the backward pass", "yes" if t.gradient_overlap else "no"),
         ("memory model", t.memory_model),
     ]

@@ -131,8 +131,14 @@ def test_arrays_and_distributions_agree():
         assert one.replication == candidates.replication[index].prod()
         kept = candidates.take(np.array([index]))
         assert kept.distribution(0) == one
-    absent = Distribution(degrees={"sample": (4, 2), "head": (1, 1)}, shape=(4, 2))
+    absent = Distribution(degrees={"sample": (2, 2), "head": (2, 1)}, shape=(4, 2))
     assert candidates.find(absent) is None
+
+
+def test_one_way_is_no_split():
+    wordy = Distribution(degrees={"sample": (4, 2), "head": (1, 1)}, shape=(4, 2))
+    assert wordy == Distribution(degrees={"sample": (4, 2)}, shape=(4, 2))
+    assert wordy.degree("head") == 1
 
 
 def test_a_group_is_what_its_dims_split_together():

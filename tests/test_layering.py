@@ -1,0 +1,165 @@
+"""The staircase: planner on top of costmodels and search, which know nothing of each other.
+
+Every import of the three packages is read from its source, those inside functions too.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# package: the packages of ours that it may import
+STAIRCASE = {
+    "planner": {"planner", "costmodels", "search"},
+    "costmodels": {"costmodels"},
+    "search": {"search"},
+}
+# what nobody has to wait for who does not use it
+HEAVY = {"torch", "ortools", "optuna", "matplotlib", "pandas", "scipy", "pyarrow", "jinja2", "rich"}
+# reports are made with these, and are themselves only imported when one is asked for
+ALLOWED = {"rich": ("planner.report", "planner.cli"), "jinja2": ("planner.report",)}
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str  # where it stands
+    target: str
+    line: int
+    at_import: bool  # whether it runs when the module is imported
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def sources() -> dict[str, Path]:
+    return {
+        module_name(path): path
+        for package in STAIRCASE
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+def statements(body: list[ast.stmt], at_import: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """All statements, and whether they run on import; those for type checkers are left out."""
+    for node in body:
+        inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield node, at_import
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from statements(node.orelse, at_import)
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, part, []), inside)
+        for handler in getattr(node, "handlers", []):
+            yield from statements(handler.body, inside)
+        for case in getattr(node, "cases", []):
+            yield from statements(case.body, inside)
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    tree = ast.parse(sources()[module].read_text(encoding="utf-8"))
+    package = module if sources()[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node, at_import in statements(tree.body, True):
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, *([base] if base else [])])
+            # a name may be a module of its own
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [name if name in sources() else base for name in names]
+        for target in targets:
+            yield Import(module, target, node.lineno, at_import)
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(found for module in sources() for found in imports_of(module))
+
+
+def test_the_reader_sees_the_imports():
+    found = {(one.module, one.target) for one in all_imports()}
+    assert ("planner.formulate", "search.problem") in found
+    assert ("planner.formulate", "costmodels.distribution") in found
+    assert ("costmodels.layer_cost", "costmodels.communication.halo") in found
+    lazy = {one.target.split(".")[0] for one in all_imports() if not one.at_import}
+    assert "ortools" in lazy
+    assert len(sources()) > 50
+
+
+def test_no_arrow_runs_up_the_staircase():
+    ours = {*STAIRCASE, "tests", "benchmarks"}
+    wrong = [
+        f"{one.module}:{one.line} imports {one.target}"
+        for one in all_imports()
+        if (top := one.target.split(".")[0]) in ours
+        and top not in STAIRCASE[one.module.split(".")[0]]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", STAIRCASE)
+def test_imports_inside_a_package_run_one_way(package):
+    arrows = nx.DiGraph()
+    for one in all_imports():
+        inside = one.module.split(".")[0] == package == one.target.split(".")[0]
+        # `import planner.x` makes what an `__init__` offers, not what it is made of
+        if inside and one.module != one.target:
+            arrows.add_edge(one.module, one.target)
+    loops = [" -> ".join([*loop, loop[0]]) for loop in nx.simple_cycles(arrows, length_bound=6)]
+    assert loops == []
+    assert nx.is_directed_acyclic_graph(arrows)
+
+
+def test_heavy_modules_are_imported_where_they_are_used():
+    wrong = [
+        f"{one.module}:{one.line} imports {one.target}"
+        for one in all_imports()
+        if one.at_import
+        and (top := one.target.split(".")[0]) in HEAVY
+        and not one.module.startswith(ALLOWED.get(top, ()) or "none")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import planner", {*HEAVY, "numpy", "networkx"}),
+        ("import planner.cli", {*HEAVY, "numpy", "networkx"}),
+        ("import planner.api", HEAVY),
+        ("import search", HEAVY),
+        ("import costmodels.layer_cost", HEAVY),
+    ],
+)
+def test_importing_loads_nothing_heavy(program, absent):
+    loaded = f"{program}\nimport sys\nprint(*sorted({set(absent)!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
+
+
+def test_modules_open_with_what_they_are():
+    for module, path in sources().items():
+        text = path.read_text(encoding="utf-8")
+        assert ast.get_docstring(ast.parse(text)), f"{module} says not what it is"
