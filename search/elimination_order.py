@@ -70,7 +70,9 @@ def plan_elimination(
     order = _greedy(sizes, neighbours, _weight, max_elements)
     if order.work > CHEAP_WORK:
         other = _greedy(sizes, neighbours, _fill, min(order.elements, max_elements))
-        order = min(order, other, key=lambda o: (o.elements > max_elements, o.work))
+        # an order that was given up on is not shorter but cut short
+        if len(other.nodes) == len(sizes):
+            order = min(order, other, key=lambda o: (o.elements > max_elements, o.work))
     if order.elements > max_elements:
         raise ProblemError(
             f"Elimination must keep its tables within {max_elements:.3g} entries, but would join"

@@ -148,7 +148,9 @@ class TestPredictions:
         factor = calibrate([(runs[0], 0.1), (runs[1], 0.12)])
         mean = sum(predict(run, factor).total for run in runs) / 2
         assert mean == pytest.approx(0.11, rel=1e-3)
-        assert predict(runs[0], 2.0).compute == pytest.approx(2 * predict(runs[0]).compute)
+        # what launches bound is no slower on a slower device
+        once, twice = predict(runs[0]).compute, predict(runs[0], 2.0).compute
+        assert 1.5 * once < twice <= 2 * once
 
     def test_dryden_ranks_more_gpus_a_group_as_faster(self) -> None:
         times = [
