@@ -61,9 +61,10 @@ def search_seconds(model: str, gpus: int) -> float:
 
 
 def planning_rows(cases: Iterable[tuple[str, int]], repeats: int) -> list[dict[str, object]]:
+    # a new process counts the memory of the one it was forked from: fork while this one is small
+    measured = {case: [cold(*case) for _ in range(repeats)] for case in cases}
     rows = []
-    for model, gpus in cases:
-        runs = [cold(model, gpus) for _ in range(repeats)]
+    for (model, gpus), runs in measured.items():
         answer = runs[0][2]
         rows.append(
             {

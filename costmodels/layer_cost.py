@@ -196,7 +196,7 @@ def _exposed_halo(
     interior = compute * (1.0 - halo.boundary)
     slabs = _boundary_time(layer, candidates, direction, halo, machine)
     extra = np.maximum(slabs - compute * halo.boundary, 0.0) * (halo.boundary > 0.0)
-    cut = np.maximum(waiting - interior, 0.0) + extra
+    cut: Floats = np.maximum(waiting - interior, 0.0) + extra
     return cut if machine.training.always_cut else np.minimum(cut, waiting)
 
 

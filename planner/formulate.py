@@ -222,7 +222,7 @@ def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None
     """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]"""
     own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
     sizes = [parameters * training.gradient_size for parameters in own if parameters]
-    bucket = training.bucket_bytes if bucket_bytes is None else bucket_bytes
+    bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
     return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
 
 
@@ -278,7 +278,7 @@ def formulate(
     full
         Whether levels across hosts may be split over any dims.
     bucket_bytes
-        Largest bucket size that bounds must hold for; that of the training by default. [B]
+        Largest bucket size that bounds must hold for, besides that of the training. [B]
     """
     shape, host = machine.network.shape, cluster.host_index
     layers = graph.compute_layers
