@@ -26,6 +26,7 @@ from costmodels.distribution import Candidates, Distribution, enumerate_candidat
 from costmodels.graph import Edge, Graph, Layer, Tensor
 from costmodels.layer_cost import LayerCosts, Machine, layer_costs
 from costmodels.memory import held_inputs
+from costmodels.rows import unique_rows
 from costmodels.training import Training
 from costmodels.work_of import local_size
 from planner.space import Group, select
@@ -359,8 +360,8 @@ def _with_layouts(
             for slot, tensor in enumerate(layer.inputs)
         ]
     table = concatenate(parts)
-    _, first, inverse = np.unique(table.codes(), axis=0, return_index=True, return_inverse=True)
-    rows = np.split(inverse.reshape(-1), np.cumsum([len(p) for p in parts])[:-1])
+    first, inverse = unique_rows(table.codes())
+    rows = np.split(inverse, np.cumsum([len(p) for p in parts])[:-1])
     unique = table.take(first)
     spaces, position = {}, 0
     for space, alike in distinct:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
 from costmodels.layer_cost import LayerCosts
+from costmodels.rows import unique_rows
 
 _FEATURES = ("filter", "channel", "head")
 _PLAIN = ("sample", "sequence", "depth", "height", "width")
@@ -66,9 +67,9 @@ def select(groups: Sequence[Group], *, cap: int, capacity: float) -> list[NDArra
     if all(len(group.candidates) <= cap for group in groups):
         return [np.arange(len(group.candidates)) for group in groups]
     rows = [_patterns(group.candidates) for group in groups]
-    unique, inverse = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
+    unique, inverse = unique_rows(np.concatenate(rows))
     ends = np.cumsum([len(r) for r in rows])
-    ids = np.split(inverse.reshape(-1), ends[:-1])
+    ids = np.split(inverse, ends[:-1])
     scores = [g.costs.total + 0.5 * g.costs.gradient_time for g in groups]
     time, memory = np.zeros(len(unique)), np.zeros(len(unique))
     for group, pattern, score in zip(groups, ids, scores, strict=True):
@@ -109,7 +110,7 @@ def _kinds(candidates: Candidates) -> NDArray[np.int64]:
         candidates.group(_FEATURES),
     ]
     totals = np.stack([c.prod(axis=1) for c in columns], axis=1)
-    return np.unique(totals, axis=0, return_inverse=True)[1].reshape(-1)
+    return unique_rows(totals)[1]
 
 
 def _first_of_each(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -49,7 +49,12 @@ def run(argv: list[str] | str, folder: Path) -> subprocess.CompletedProcess[str]
     environment = {**os.environ, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1"}
     environment["PYTHONPATH"] = str(README.parent)
     return subprocess.run(
-        argv, cwd=folder, env=environment, capture_output=True, text=True, shell=isinstance(argv, str)
+        argv,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        shell=isinstance(argv, str),
     )
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from costmodels.communication.network import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import Tensor
+from costmodels.rows import unique_rows
 
 AXES = ("sample", "sequence", "channel", "hidden", "depth", "height", "width")
 _TINY = 1e-12
@@ -181,7 +182,8 @@ def _axis_overlap(
         for x in (source, target)
     ]
     rows = np.concatenate(pick).reshape(len(source) + len(target), -1)
-    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+    first, inverse = unique_rows(rows)
+    unique = rows[first]
     inverse = inverse.reshape(-1)
     codes = unique.reshape(len(unique), 2, -1)
     starts = _blocks(codes, shape[cut:])
@@ -247,17 +249,26 @@ def _worst_rank(
         constant = overlap.constant[a, b]
         steady *= np.where(constant, overlap.least[a, b], 1.0)
         columns += [np.where(constant, -1, a), np.where(constant, -1, b)]
-    keys, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    table = np.stack(columns, axis=1)
+    first, inverse = unique_rows(table)
+    keys = table[first]
     ranks = math.prod(shape[cut:])
     least = np.empty(len(keys))
-    for row, key in enumerate(keys):
-        product = np.ones(1)
-        for n, overlap in enumerate(overlaps):
-            a, b = key[1 + 2 * n : 3 + 2 * n]
-            if a >= 0:
-                product = product * overlap.exact(a[None], b[None], ranks // int(key[0]))
-        least[row] = product.min()
-    worst: Floats = least[inverse.reshape(-1)] * steady
+    # keys that vary in the same axes are walked together, as many at once as the cache likes
+    kinds = np.concatenate([keys[:, :1], keys[:, 1::2] >= 0], axis=1)
+    leader, kind = unique_rows(kinds)
+    for number, row in enumerate(leader):
+        some, count = np.flatnonzero(kind == number), ranks // int(keys[row, 0])
+        chunk = max(1, 100_000 // count)
+        for start in range(0, len(some), chunk):
+            part = some[start : start + chunk]
+            product = np.ones(1)
+            for n, overlap in enumerate(overlaps):
+                if kinds[row, 1 + n]:
+                    a, b = keys[part, 1 + 2 * n], keys[part, 2 + 2 * n]
+                    product = product * overlap.exact(a, b, count)
+            least[part] = product.min(axis=1)
+    worst: Floats = least[inverse] * steady
     return worst
 
 
