@@ -131,7 +131,7 @@ def _ordered(network: Network) -> list[LayerSpec]:
             f"network '{network.name}': layer names must be unique and not 'input' but "
             f"'{twice[0]}' is taken; rename the layer"
         )
-    order = nx.DiGraph()
+    order: nx.DiGraph[str] = nx.DiGraph()
     order.add_nodes_from(names)
     for spec in network.layers:
         if not spec.inputs:
