@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
 from costmodels.communication.halo import Halo, halo_exchange
 from costmodels.communication.network import Network
-from costmodels.compute import ComputeModel
+from costmodels.compute import ComputeModel, Source
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer
 from costmodels.step import gradient_time
@@ -27,6 +27,10 @@ Floats = NDArray[np.float64]
 
 # Convolution workspace: what cuDNN is usually allowed; algorithms that need more are not chosen.
 WORKSPACE_LIMIT = 256 * 2**20
+
+# Rows of computation by source: those of `Source`, and what kernels wait for their launch.
+SOURCES = (*(source.name.lower() for source in Source), "launch")
+NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,8 @@ class LayerCosts:
     communication_bytes
         Bytes that a rank receives in halos and reductions of a step. [B]
     sources
-        Time of computation by the `Source` of the estimate; (sources, candidates). [s]
+        Time of computation by the `Source` of the estimate, and last what kernels wait for their
+        launch; (sources, candidates). [s]
     """
 
     forward: Floats
@@ -134,14 +139,12 @@ def _compute(
     seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
     for work in work_of(layer, candidates, direction):
         time, source = machine.compute.time(work)
-        time = np.broadcast_to(np.maximum(time, machine.training.launch_time), count)
-        source = np.broadcast_to(source, count)
-        seconds = seconds + time
+        time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
+        waiting = np.maximum(machine.training.launch_time - time, 0.0)
+        seconds = seconds + time + waiting
         by_source[source, np.arange(count)] += time
+        by_source[LAUNCH] += waiting
     return seconds, by_source
-
-
-NUM_SOURCES = 5
 
 
 def _boundary_time(

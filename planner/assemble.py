@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
-from costmodels.units import format_bytes
+from costmodels.units import format_bytes, format_seconds
 from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
 from planner.find import Found
@@ -78,6 +78,18 @@ def assemble_plan(
         share = sources.get(name, 0.0) / total
         if share > 0.0005:
             fallbacks.append(f"{share:.1%} of the computation is estimated by {text}")
+    waiting = sources.get("launch", 0.0) / total
+    if waiting > 0.0005:
+        fallbacks.append(
+            f"{waiting:.1%} of the computation waits for the launch of operations "
+            f"({format_seconds(training.launch_time)} each, --launch-time), which captured graphs "
+            "would save"
+        )
+    if 0.9 * cluster.device.memory < costed.memory.total <= cluster.device.memory:
+        fallbacks.append(
+            f"the peak is {costed.memory.total / cluster.device.memory:.0%} of the memory, and the "
+            "fragmentation of the framework's allocator is not modelled: try it before relying on it"
+        )
     return Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),

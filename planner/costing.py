@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.compute import Source
 from costmodels.graph import Edge
+from costmodels.layer_cost import NUM_SOURCES, SOURCES
 from costmodels.memory import LayerMemory, PeakMemory, liveness, paradl
 from costmodels.step import LayerStep, StepTime, step_time
 from costmodels.training import Training
@@ -92,7 +92,7 @@ def cost(
     training = training or machine.training
     chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
     shuffles = _shuffles(formulation, chosen)
-    steps, layers, sources = [], {}, np.zeros(len(Source))
+    steps, layers, sources = [], {}, np.zeros(NUM_SOURCES)
     received = 0.0
     for layer in formulation.layers:
         space, c = formulation.spaces[layer.name], chosen[layer.name]
@@ -136,7 +136,7 @@ def cost(
         layers=layers,
         sizes=sizes,
         communication_bytes=received,
-        sources={Source(i).name.lower(): float(s) for i, s in enumerate(sources) if s > 0},
+        sources={n: float(s) for n, s in zip(SOURCES, sources, strict=True) if s > 0},
     )
 
 

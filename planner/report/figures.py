@@ -39,6 +39,7 @@ SOURCES = {
     "surface": "surface fitted to this device",
     "derived_surface": "surface carried over from akin measurements",
     "roofline": "roofline, without measurements",
+    "launch": "waiting for the launch of operations",
 }
 
 
