@@ -88,7 +88,7 @@ def assemble_plan(
     if 0.9 * cluster.device.memory < costed.memory.total <= cluster.device.memory:
         fallbacks.append(
             f"the peak is {costed.memory.total / cluster.device.memory:.0%} of the memory, and the "
-            "fragmentation of the framework's allocator is not modelled: try it before relying on it"
+            "fragmentation of the framework's allocator is not modelled: try it before use"
         )
     return Plan(
         model=setting.model.name,

@@ -30,6 +30,8 @@ _ROOM = 0.01
 # A problem under a memory limit may take hours to prove, while its answer and its bound are good
 # long before: each gets that much, or this part of the time that is left. [s]
 MEMORY_SECONDS = 2.0
+# Without a time limit, work is limited instead, about as much: the same plan on every run.
+MEMORY_WORK = 2.0
 _SHARE = 0.125
 _EXACT = 1e-9
 
@@ -103,15 +105,21 @@ class _Search:
         problem = self.formulation.problem(exposure(weights), limit, price=price)
         left = self.left()
         allowed = left
-        if limit is not None:
-            allowed = MEMORY_SECONDS if left is None else min(MEMORY_SECONDS, _SHARE * left)
-        answer: Assignment = SOLVERS[self.method](problem, time_limit=allowed, seed=self.seed)
+        work = None
+        if limit is not None and left is not None:
+            allowed = min(MEMORY_SECONDS, _SHARE * left)
+        elif limit is not None:
+            work = MEMORY_WORK
+        answer: Assignment = SOLVERS[self.method](
+            problem, time_limit=allowed, seed=self.seed, work=work
+        )
         self.found.solver = answer.solver
         notes = list(answer.notes)
         late = self.deadline is not None and time.monotonic() >= self.deadline
-        if answer.stopped_by == "time limit" and allowed != left and not late:
+        sliced = answer.stopped_by == "time limit" and allowed != left and not late
+        if sliced or answer.stopped_by == "work limit":
             notes.append(
-                "problems under the memory limit were stopped before proof, after "
+                "problems under the memory limit were stopped before proof, after about "
                 f"{MEMORY_SECONDS:g} s or less each; the gap says how far the plan may be off"
             )
         elif answer.stopped_by or late:

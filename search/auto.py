@@ -43,6 +43,7 @@ def solve(
     *,
     time_limit: float | None = None,
     seed: int = 0,
+    work: float | None = None,
     max_elements: float = MAX_ELEMENTS,
 ) -> Assignment:
     """Find a cheapest assignment, or the best one that time allows, with a bound.
@@ -55,10 +56,13 @@ def solve(
         Time after which the best assignment so far is returned. [s]
     seed
         Seed of what is random.
+    work
+        Limit of CP-SAT's work, see `Deadline`; without a time limit, answers are then the same on
+        every run.
     max_elements
         The most entries that all tables of one elimination may have.
     """
-    deadline = Deadline(time_limit)
+    deadline = Deadline(time_limit, work)
     try:
         return _solve(problem, deadline, seed, max_elements)
     except KeyboardInterrupt as stop:

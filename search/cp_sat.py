@@ -30,7 +30,13 @@ WORKERS = 2
 EXPLAIN_TIME = 5.0
 
 
-def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -> Assignment:
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    work: float | None = None,
+) -> Assignment:
     """Find a cheapest assignment within the usage limit.
 
     Parameters
@@ -41,8 +47,10 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         Time after which the best assignment so far is returned. [s]
     seed
         Seed of CP-SAT's random choices.
+    work
+        Limit of CP-SAT's work, see `Deadline`.
     """
-    deadline = Deadline(time_limit)
+    deadline = Deadline(time_limit, work)
     try:
         return _solve(problem, deadline, seed)
     except KeyboardInterrupt as stop:
@@ -136,6 +144,8 @@ def solve_core(
         # CP-SAT does not say why it stopped, and near its limit it may stop a little early.
         limit = solver.parameters.max_time_in_seconds
         stopped_by = "interrupt" if solver.wall_time < limit / 2 and limit > 1 else "time limit"
+        if deadline.work and solver.response_proto.deterministic_time > 0.9 * deadline.work:
+            stopped_by = "work limit"
     if not choices and problem.num_nodes:
         return no_assignment(solver=NAME, lower_bound=bound, stopped_by=stopped_by)
     return make_assignment(problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by)
@@ -184,6 +194,8 @@ def _run(built: Built, deadline: Deadline, seed: int) -> tuple[Any, Any]:
     solver.parameters.random_seed = seed
     if deadline.remaining < math.inf:
         solver.parameters.max_time_in_seconds = max(deadline.remaining, 0.01)
+    if deadline.work is not None:
+        solver.parameters.max_deterministic_time = deadline.work
     # CP-SAT takes an interrupt as a wish to stop, and keeps what it has. Afterwards it leaves the
     # signal to the system, which would end the process: hand it back to Python.
     in_main = threading.current_thread() is threading.main_thread()

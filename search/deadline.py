@@ -17,11 +17,15 @@ class Deadline:
     ----------
     time_limit
         Time from now, or None for no limit. [s]
+    work
+        Limit of CP-SAT's own count of its work, of which it does about one unit a second: unlike
+        time, the same on every run. None for no limit.
     """
 
-    __slots__ = ("_end",)
+    __slots__ = ("_end", "work")
 
-    def __init__(self, time_limit: float | None) -> None:
+    def __init__(self, time_limit: float | None, work: float | None = None) -> None:
+        self.work = work
         self._end = math.inf if time_limit is None else time.monotonic() + time_limit
 
     @property

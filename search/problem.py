@@ -198,7 +198,7 @@ class Assignment:
     shortage
         Where and by how much the usage limit is missed, where that is why nothing fits.
     stopped_by
-        "time limit" or "interrupt" where the search was cut short, else empty.
+        "time limit", "work limit" or "interrupt" where the search was cut short, else empty.
     """
 
     choices: tuple[int, ...]

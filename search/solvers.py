@@ -13,19 +13,35 @@ from typing import Protocol
 from search.errors import ProblemError
 from search.problem import Assignment, Problem
 
+# Solvers that count their work, so that it can be limited alike on every run (see `Deadline`).
+LIMITED_WORK = ("auto", "cp_sat")
+
 
 class Solver(Protocol):
     """What every solver looks like."""
 
     def __call__(
-        self, problem: Problem, *, time_limit: float | None = None, seed: int = 0
+        self,
+        problem: Problem,
+        *,
+        time_limit: float | None = None,
+        seed: int = 0,
+        work: float | None = None,
     ) -> Assignment: ...
 
 
 def _lazy(name: str) -> Solver:
-    def call(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -> Assignment:
+    def call(
+        problem: Problem,
+        *,
+        time_limit: float | None = None,
+        seed: int = 0,
+        work: float | None = None,
+    ) -> Assignment:
         solver: Solver = import_module(f"search.{name}").solve
-        return solver(problem, time_limit=time_limit, seed=seed)
+        if name not in LIMITED_WORK or work is None:
+            return solver(problem, time_limit=time_limit, seed=seed)
+        return solver(problem, time_limit=time_limit, seed=seed, work=work)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Solve by `search.{name}`; see there."

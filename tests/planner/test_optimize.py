@@ -226,7 +226,7 @@ def test_time_runs_out_but_a_plan_comes_back():
 
 
 def test_an_interrupt_leaves_the_best_so_far(monkeypatch):
-    def interrupted(problem, *, time_limit=None, seed=0):
+    def interrupted(problem, *, time_limit=None, seed=0, work=None):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(find_module, "SOLVERS", {"auto": interrupted})
