@@ -127,12 +127,14 @@ def _distributions(run: Run, setting: Setting) -> Mapping[str, Distribution]:
 def _cost(run: Run, factor: float) -> Costed:
     model = network(run.model) if isinstance(run.model, str) else run.model
     setting = resolve(
-        model, gpus=run.gpus, cluster=run.cluster, global_batch_size=run.batch, **run.options
+        model,
+        gpus=run.gpus,
+        cluster=run.cluster,
+        global_batch_size=run.batch,
+        winograd=run.winograd,
+        **run.options,
     )
     machine = setting.machine
-    if not run.winograd:
-        plain = ComputeModel(setting.cluster.device, machine.training.precision, winograd=False)
-        machine = replace(machine, compute=plain)
     if factor != 1.0:
         machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
     given = _distributions(run, setting)

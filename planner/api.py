@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -128,6 +129,8 @@ def optimize(
     usual = _baselines(setting)
     cap = cap or default_cap(setting)
 
+    deadline = None if time_limit is None else time.monotonic() + time_limit
+
     def attempt(training: Training) -> tuple[Formulation, Found]:
         trial = replace(setting, machine=replace(setting.machine, training=training))
         formulation, starts = _formulate(trial, usual, cap, full_space, options)
@@ -137,7 +140,8 @@ def optimize(
             method=search,
             num_best=num_best,
             seed=seed,
-            time_limit=time_limit,
+            # trials share the time limit
+            time_limit=None if deadline is None else max(deadline - time.monotonic(), 0.01),
         )
         return formulation, found
 

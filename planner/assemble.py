@@ -69,7 +69,7 @@ def assemble_plan(
     compute = costed.total("forward") + costed.total("backward")
     sources = dict(costed.sources)
     total = sum(sources.values())
-    fallbacks = list(setting.fallbacks)
+    fallbacks = []
     for name, text in (
         ("derived_surface", "surfaces transferred from akin measurements"),
         ("roofline", "the roofline, for want of measurements"),
@@ -105,6 +105,7 @@ def assemble_plan(
             "network": digest([setting.model, setting.batch]),
             "cluster": digest(_plain(cluster)),
             "training": digest(training),
+            "tables": digest(setting.tables),
         },
         step_time_s=step.total,
         breakdown_s={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -183,7 +183,3 @@ def _sizes(
             buffer=float(costs.communication_bytes[c]),
         )
     return result
-
-
-def with_bucket(training: Training, bucket_bytes: float) -> Training:
-    return replace(training, bucket_bytes=bucket_bytes)

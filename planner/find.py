@@ -243,19 +243,15 @@ def find(
 
 
 def _run(search: _Search, num_best: int) -> None:
-    found, formulation = search.found, search.formulation
     weights = search.maximise_bound(None)
     unconstrained = min(search.seen.values(), key=lambda c: c.step.total)
     if unconstrained.memory.total <= search.capacity:
-        _more(search, weights, None, num_best)
+        _more(search, weights, num_best)
         return
     # memory binds: bound with all of it, then leave room for what the additive model leaves out
-    usable = float(formulation.cluster.device.usable_memory)
+    usable = float(search.formulation.cluster.device.usable_memory)
     _pay_for_memory(search, weights, unconstrained)
-    weights = search.maximise_bound(usable)
-    limit = _fit(search, weights, usable)
-    if found.best is not None and not found.stopped_by:
-        _more(search, weights, limit, num_best)
+    _fit(search, search.maximise_bound(usable), usable)
 
 
 def _pay_for_memory(search: _Search, weights: Floats, fastest: Costed) -> None:
@@ -270,7 +266,7 @@ def _pay_for_memory(search: _Search, weights: Floats, fastest: Costed) -> None:
         search.solve(weights, None, price=factor * unit, bounds=False)
 
 
-def _fit(search: _Search, weights: Floats, usable: float) -> float:
+def _fit(search: _Search, weights: Floats, usable: float) -> None:
     """Look for the largest limit of the additive model whose answer truly fits."""
     found = search.found
     limit, fits, exceeds = usable, 0.0, usable
@@ -289,10 +285,9 @@ def _fit(search: _Search, weights: Floats, usable: float) -> float:
         else:
             fits = limit
         limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
-    return limit
 
 
-def _more(search: _Search, weights: Floats, limit: float | None, num_best: int) -> None:
+def _more(search: _Search, weights: Floats, num_best: int) -> None:
     """Cost the K best distinct assignments: the additive order need not be that of the steps."""
     best, found = search.found.best, search.found
     if (
@@ -302,7 +297,7 @@ def _more(search: _Search, weights: Floats, limit: float | None, num_best: int) 
         or search.method not in ("auto", "elimination")
     ):
         return
-    if best.step.total - found.lower_bound <= _EXACT * best.step.total or limit is not None:
+    if best.step.total - found.lower_bound <= _EXACT * best.step.total:
         return
     for answer in k_best(search.formulation.problem(exposure(weights)), num_best):
         search.look(answer.choices)

@@ -155,7 +155,7 @@ class Plan:
     training
         Options of the step.
     hashes
-        SHA-256 of each input: network, cluster, options.
+        SHA-256 of each input: network, cluster, options, measured tables.
     step_time_s
         The step. [s]
     breakdown_s

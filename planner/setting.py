@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.network import Network
@@ -23,7 +25,7 @@ DEFAULT_BATCH_PER_GPU = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All inputs of a question, defaults filled in."""
+    """All inputs of a question, defaults filled in; of tables the SHA-256 of their files."""
 
     model: Model
     graph: Graph
@@ -32,7 +34,7 @@ class Setting:
     batch: int
     gpus: int
     defaults: tuple[str, ...]
-    fallbacks: tuple[str, ...]
+    tables: tuple[str, ...]
 
 
 def _default_batch(model: Model, cluster: Cluster, gpus: int, activation_size: int) -> int:
@@ -116,7 +118,7 @@ def resolve(
         batch=global_batch_size,
         gpus=gpus,
         defaults=tuple(defaults),
-        fallbacks=(),
+        tables=tuple(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in tables),
     )
 
 
