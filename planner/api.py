@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +18,9 @@ from planner.costing import cost
 from planner.errors import InfeasibleError
 from planner.find import Found, find
 from planner.formulate import Formulation, formulate
+from planner.output import check_writable
 from planner.plan import Plan, SearchSummary
+from planner.problem_files import write_problem
 from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
@@ -83,6 +86,7 @@ def optimize(
     full_space: bool = False,
     num_best: int = 4,
     tune_trials: int = 0,
+    dump_problem: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -109,6 +113,9 @@ def optimize(
     tune_trials
         Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
         without any, a few bucket sizes are tried on the plan found. [items]
+    dump_problem
+        Where to write the additive problem whose optimum bounds the plan's step from below, in the
+        form of `search.contest`; of those solved for the plan, the one with the best bound.
     options
         As of `resolve`: cluster, global_batch_size, precision, optimizer, input_size, memory, ...
 
@@ -126,6 +133,8 @@ def optimize(
         raise InputError(
             f"the search must be one of {', '.join(SOLVERS)} but is '{search}'; choose one"
         )
+    if dump_problem is not None:
+        check_writable(dump_problem)
     usual = _baselines(setting)
     cap = cap or default_cap(setting)
 
@@ -179,6 +188,10 @@ def optimize(
         )
     if found.stopped_by:
         notes.append(f"search stopped early by {found.stopped_by}: best plan so far")
+    if dump_problem is not None:
+        # none was kept where the first was interrupted
+        problem = found.problem or formulation.problem()
+        write_problem(dump_problem, problem, f"{setting.model.name} on {gpus} GPUs")
     return assemble_plan(setting, formulation, best, summary, usual, notes)
 
 
@@ -298,7 +311,7 @@ def scale(
     Parameters
     ----------
     model, options
-        As of `optimize`.
+        As of `optimize`, without `dump_problem`.
     gpus
         Numbers of GPUs. [items]
     strong

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.costing import Costed, cost
 from planner.formulate import Formulation
-from search import SOLVERS, Assignment
+from search import SOLVERS, Assignment, Problem
 from search.k_best import k_best
 
 Floats = NDArray[np.float64]
@@ -56,6 +56,8 @@ class Found:
         Sentences about approximations.
     tightest
         The assignment of least peak memory that was seen.
+    problem
+        The additive problem with the best bound, among those under the memory limit if any.
     """
 
     best: Costed | None = None
@@ -65,6 +67,7 @@ class Found:
     stopped_by: str = ""
     notes: list[str] = field(default_factory=list)
     tightest: Costed | None = None
+    problem: Problem | None = None
 
 
 class _Search:
@@ -79,6 +82,7 @@ class _Search:
         self.deadline = deadline
         self.seen: dict[tuple[int, ...], Costed] = {}
         self.found = Found()
+        self.bounded = (False, -np.inf)  # of the problem kept: whether limited, and its bound
         self.capacity = formulation.cluster.device.memory
 
     def look(self, choices: Sequence[int]) -> Costed:
@@ -131,6 +135,9 @@ class _Search:
             self.look(answer.choices)
         if bounds:
             self.found.lower_bound = max(self.found.lower_bound, answer.lower_bound)
+            if (limit is not None, answer.lower_bound) > self.bounded:
+                self.bounded = (limit is not None, answer.lower_bound)
+                self.found.problem = problem
         return answer
 
     def maximise_bound(self, limit: float | None) -> Floats:

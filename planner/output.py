@@ -11,7 +11,7 @@ from costmodels.errors import InputError
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that `write_text` could not write, before anything is computed for it.
+    """Refuse a path that `write_bytes` could not write, before anything is computed for it.
 
     Raises
     ------
@@ -36,6 +36,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write text as `write_bytes` does, in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that none is left half written.
 
     A symbolic link is followed, and what is no file (a pipe, /dev/stdout) is written to, since
@@ -51,11 +56,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     temporary = None
     try:
         if _is_special(path):
-            Path(path).write_text(text, encoding="utf-8")
+            Path(path).write_bytes(data)
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".planner-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(temporary, _mode(target))
         os.replace(temporary, target)
         temporary = None

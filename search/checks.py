@@ -7,7 +7,7 @@ value, and says what to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,26 +36,21 @@ def cost_array(values: Any, label: str, ndim: int) -> np.ndarray:
     return array
 
 
+def node_costs(costs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """Costs of nodes as `cost_array` makes them; an array that nodes share is checked once."""
+    return _each_once(costs, lambda array, node: cost_array(array, f"node {node}", 1))
+
+
 def usage_arrays(usages: Sequence[Any]) -> tuple[np.ndarray, ...]:
     """Usages as read-only float64 arrays of whole numbers, fractions rounded up."""
-    arrays = [_float_array(u, f"The usages of node {v}") for v, u in enumerate(usages)]
-    for node, array in enumerate(arrays):
-        if array.ndim != 1 or array.size == 0:
-            raise ProblemError(
-                f"The usages of node {node} must be a non-empty array of 1 dimension, but have"
-                f" shape {array.shape}; give one number per candidate."
-            )
-        if not (array.min() >= 0 and array.max() < math.inf):
-            raise ProblemError(
-                f"The usages of node {node} must be finite and at least 0 bytes, but range from"
-                f" {array.min()} to {array.max()}; forbid a candidate by the cost +inf instead."
-            )
-    if sum(float(a.max()) for a in arrays) >= EXACT_LIMIT:
+    arrays = _each_once(usages, _usage_array)
+    most = {id(array): float(array.max()) for array in arrays}
+    if sum(most[id(array)] for array in arrays) >= EXACT_LIMIT:
         raise ProblemError(
             "The usages of all nodes must add up to less than 2**53 bytes, but do not;"
             " use a larger unit."
         )
-    return tuple(_whole(a) for a in arrays)
+    return arrays
 
 
 def interval_pair(interval: Any, node: int) -> tuple[int, int] | None:
@@ -132,6 +127,33 @@ def _float_array(values: Any, label: str) -> np.ndarray:
         raise ProblemError(f"{label} must be numbers, but are not: {error}.") from error
     array.setflags(write=False)
     return array
+
+
+def _each_once(
+    values: Sequence[Any], check: Callable[[Any, int], np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """What `check` makes of every value and its position; it sees each distinct object once."""
+    values = tuple(values)  # holds on to them: what is gone may leave its id to another
+    checked: dict[int, np.ndarray] = {}
+    for position, value in enumerate(values):
+        if id(value) not in checked:
+            checked[id(value)] = check(value, position)
+    return tuple(checked[id(value)] for value in values)
+
+
+def _usage_array(values: Any, node: int) -> np.ndarray:
+    array = _float_array(values, f"The usages of node {node}")
+    if array.ndim != 1 or array.size == 0:
+        raise ProblemError(
+            f"The usages of node {node} must be a non-empty array of 1 dimension, but have"
+            f" shape {array.shape}; give one number per candidate."
+        )
+    if not (array.min() >= 0 and array.max() < math.inf):
+        raise ProblemError(
+            f"The usages of node {node} must be finite and at least 0 bytes, but range from"
+            f" {array.min()} to {array.max()}; forbid a candidate by the cost +inf instead."
+        )
+    return _whole(array)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from search.checks import (
     check_limit,
     cost_array,
     interval_pair,
+    node_costs,
     usage_arrays,
 )
 from search.errors import ProblemError
@@ -89,12 +90,13 @@ class Problem:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "names", tuple(self.names))
-        put(self, "costs", tuple(cost_array(c, f"node {v}", 1) for v, c in enumerate(self.costs)))
+        put(self, "costs", node_costs(self.costs))
         put(self, "edges", tuple(self.edges))
         put(self, "intervals", tuple(interval_pair(i, v) for v, i in enumerate(self.intervals)))
         put(self, "usages", usage_arrays(self.usages))
-        check_lengths(self.sizes, self.usages, len(self.intervals), len(self.names))
-        check_edges(self.sizes, [(e.source, e.target, e.matrix.shape) for e in self.edges])
+        sizes = self.sizes
+        check_lengths(sizes, self.usages, len(self.intervals), len(self.names))
+        check_edges(sizes, [(e.source, e.target, e.matrix.shape) for e in self.edges])
         put(self, "usage_limit", check_limit(self.usage_limit, bool(self.usages)))
 
     @property

@@ -12,6 +12,7 @@ from planner.cli.catalogue import clusters, models
 from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.plans import evaluate, optimize, report
 from planner.cli.scaling import scale
+from planner.cli.solving import solve
 
 
 class Planner(click.Group):
@@ -45,7 +46,8 @@ class Planner(click.Group):
     cls=Planner,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done, 2 an input cannot be used, 3 no plan fits in memory.",
+    epilog="Exit status: 0 done, 2 an input cannot be used, 3 no plan fits in memory; see also "
+    "'planner solve --help'.",
 )
 @click.version_option(planner.__version__, prog_name="planner")
 @click.pass_context
@@ -55,5 +57,5 @@ def planner_command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (optimize, evaluate, scale, report, models, clusters):
+for _command in (optimize, evaluate, scale, report, models, clusters, solve):
     planner_command.add_command(_command)

@@ -3,9 +3,10 @@
 | status | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | a defect of the planner; PLANNER_DEBUG=1 shows where |
+| 1 | a problem file cannot be used (`solve`), or a defect; PLANNER_DEBUG=1 shows where |
 | 2 | an input or the command line cannot be used |
-| 3 | no plan fits in memory |
+| 3 | no plan fits in memory, or a problem has no solution |
+| 4 | no solution was found in time |
 | 130 | interrupted before there was anything to show |
 | 141 | nobody reads the output any more |
 """
@@ -19,7 +20,22 @@ from collections.abc import Iterator
 
 import click
 
-DEFECT, UNUSABLE, INFEASIBLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+DEFECT, UNUSABLE, INFEASIBLE, UNSOLVED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141
+BAD_PROBLEM = 1
+
+
+class Failure(Exception):
+    """The end of a command with a status of its own.
+
+    Attributes
+    ----------
+    status
+        Exit status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Interrupted(BaseException):
@@ -61,6 +77,8 @@ def _explain(error: Exception) -> tuple[int, str]:
     from costmodels.errors import InputError
     from planner.errors import InfeasibleError
 
+    if isinstance(error, Failure):
+        return error.status, str(error)
     if isinstance(error, InfeasibleError):
         return INFEASIBLE, str(error)
     # only a search that has begun can raise it: no need to import one for the question

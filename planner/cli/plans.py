@@ -27,10 +27,17 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=int, required=True, metavar="N", help="Number of GPUs.")
 @question_options
 @search_options
+@click.option(
+    "--dump-problem",
+    metavar="FILE",
+    help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
+    "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
+)
 @output_options
 def optimize(
     model: str,
     gpus: int,
+    dump_problem: str | None,
     output: str | None,
     report: str | None,
     quiet: bool,
@@ -45,10 +52,10 @@ def optimize(
     def make() -> Plan:
         from planner import api
 
-        return api.optimize(model, gpus=gpus, **keywords(given))
+        return api.optimize(model, gpus=gpus, dump_problem=dump_problem, **keywords(given))
 
     text = f"planning {model} on {gpus} GPUs (Ctrl-C stops the search)"
-    _answer(make, "optimize", model, given, output, report, quiet, as_json, text)
+    _answer(make, "optimize", model, given, output, report, quiet, as_json, text, dump_problem)
 
 
 @click.command()
@@ -131,6 +138,7 @@ def _answer(
     quiet: bool,
     as_json: bool,
     text: str,
+    problem: str | None = None,
 ) -> None:
     """Make a plan, write it where asked for, and show it."""
     if quiet and as_json:
@@ -168,6 +176,7 @@ def _answer(
         _show_plan(plan)
         written = [f"plan written to {output}"] if output is not None else []
         written += [f"report written to {report}"] if report is not None else []
+        written += [f"problem written to {problem}"] if problem is not None else []
         if written:
             write("\n" + "\n".join(written))
 

@@ -243,6 +243,8 @@ def test_every_keyword_of_the_api_has_an_option() -> None:
             for parameter in inspect.signature(function).parameters.values()
             if parameter.kind is not parameter.VAR_KEYWORD
         }
+        # one file for many sizes would only hold the last
+        wanted -= {"dump_problem"} if name == "scale" else set()
         assert wanted <= offered[name]
 
 

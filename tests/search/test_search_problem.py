@@ -71,6 +71,16 @@ def test_arrays_are_taken_over_read_only_and_shared_ones_stay_shared() -> None:
     assert problem.flat.matrices.size == 4
 
 
+def test_nodes_may_share_arrays_and_the_rows_of_one_array_stay_apart() -> None:
+    costs, usages = np.array([1.0, 2.0]), np.array([0.5, 3.0])
+    shared = Problem(costs=(costs,) * 3, usages=(usages,) * 3, usage_limit=9)
+    assert shared.costs[0] is shared.costs[2]
+    assert shared.usages[0] is shared.usages[2]
+    assert shared.usages[0].tolist() == [1.0, 3.0]
+    rows = Problem(costs=np.arange(200.0).reshape(100, 2))  # type: ignore[arg-type]
+    assert [c.tolist() for c in rows.costs] == [[2.0 * v, 2.0 * v + 1] for v in range(100)]
+
+
 def test_a_problem_without_intervals_counts_every_node_all_the_time() -> None:
     problem = Problem(costs=TWO, usages=(np.array([1, 2]), np.array([3, 4])), usage_limit=10)
     assert evaluate(problem, (1, 1)) == (0.0, 6.0)

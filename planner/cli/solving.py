@@ -1,0 +1,211 @@
+"""`planner solve`: solve a problem file of the contest by the search behind the planner."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
+from planner.cli.options import keywords
+from planner.cli.screen import progress, show, write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from search.contest import ContestFile
+    from search.problem import Assignment, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """An answer to a problem file.
+
+    Parameters
+    ----------
+    file
+        The problem and its name.
+    answer
+        What was found.
+    reading, solving
+        How long that took. [s]
+    """
+
+    file: ContestFile
+    answer: Assignment
+    reading: float
+    solving: float
+
+
+@click.command(
+    epilog="Exit status: 0 solved, 1 the problem file cannot be used, 2 an option cannot be used, "
+    "3 proven to have no solution, 4 none found within the time limit."
+)
+@click.argument("problem")
+@click.option(
+    "--time-limit",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop then with the best solution so far; reading the file does not count.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the solver."
+)
+@click.option(
+    "--solver",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the solution as a JSON list.")
+def solve(problem: str, time_limit: float, seed: int, solver: str, output: str | None) -> None:
+    """Solve a problem file.
+
+    PROBLEM is a file in the form of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism,
+    plain or gzipped, such as 'planner optimize --dump-problem' writes.
+    """
+    keywords({"time_limit": time_limit, "seed": seed})  # refuses what is out of range
+    _check_solver(solver)
+    if output is not None:
+        from planner.output import check_writable
+
+        check_writable(output)
+    solved = _solve(problem, time_limit, seed, solver)
+    _require_choices(solved, time_limit)
+    if output is not None:
+        from planner.output import write_text
+        from search.contest_output import solution_text
+
+        write_text(output, solution_text(solved.answer.choices))
+    show(lambda console: show_solved(solved, console))
+    if output is not None:
+        write(f"\nsolution written to {output}")
+
+
+def _check_solver(solver: str) -> None:
+    from costmodels.errors import InputError
+    from search import SOLVERS
+
+    if solver not in SOLVERS:
+        raise InputError(
+            f"the solver must be one of {', '.join(SOLVERS)} but is '{solver}'; choose one"
+        )
+
+
+def _solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
+    import search
+    from search.contest import read_problem
+
+    start = time.perf_counter()
+    try:
+        with progress(f"reading {path}"):
+            file = read_problem(path)
+    except search.ProblemError as error:
+        raise Failure(BAD_PROBLEM, str(error)) from None
+    read = time.perf_counter()
+    with progress(f"solving {path} (Ctrl-C stops the search)"):
+        answer = search.solve(file.problem, solver=solver, time_limit=time_limit, seed=seed)
+    return Solved(
+        file=file,
+        answer=answer,
+        reading=read - start,
+        solving=time.perf_counter() - read,
+    )
+
+
+def _require_choices(solved: Solved, time_limit: float) -> None:
+    """End the command where there is nothing to show."""
+    from search import Status
+
+    answer = solved.answer
+    if answer.choices:
+        return
+    if answer.stopped_by == "interrupt":
+        raise KeyboardInterrupt
+    if answer.status is Status.INFEASIBLE:
+        notes = [note.rstrip(".") for note in answer.notes] or ["Nothing is allowed and fits"]
+        hints = ["raise the usage limit"] if answer.shortage else []
+        message = "; ".join([*notes, *hints])
+        raise Failure(INFEASIBLE, f"{message[0].lower()}{message[1:]}")
+    raise Failure(
+        UNSOLVED,
+        f"no solution was found within {time_limit:g} s, nor proven that there is none; raise "
+        "--time-limit or choose another --solver",
+    )
+
+
+def show_solved(solved: Solved, console: Console) -> None:
+    """Write the answer as a plain table."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from planner.report import figures
+
+    problem, answer = solved.file.problem, solved.answer
+    console.print(Text(_printable(solved.file.name) or "unnamed problem", style="bold"))
+    console.print(Padding(Text(_size(problem)), (0, 0, 0, 2)))
+    if answer.stopped_by:
+        warning = f"stopped early by {answer.stopped_by}: the best solution so far"
+        console.print(Padding(Text(warning, style="bold yellow"), (0, 0, 0, 2)))
+    console.print()
+    proven = answer.status == "optimal"
+    bounded = math.isfinite(answer.lower_bound)
+    gap = figures.percent(answer.gap) if math.isfinite(answer.gap) else "unknown"
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text, style in (
+        ("Status", "proven optimal" if proven else str(answer.status), ""),
+        ("Cost", _number(answer.cost), "bold green"),
+        ("Lower bound", _number(answer.lower_bound) if bounded else "none was proven", ""),
+        ("Gap", gap, ""),
+        ("Peak memory", _memory(problem, answer), ""),
+        ("Path", answer.solver, ""),
+        ("Time", f"{solved.reading:.2f} s to read, {solved.solving:.2f} s to solve", ""),
+    ):
+        grid.add_row(f"  {label}", Text(text, style=style))
+    console.print(grid)
+    if answer.notes:
+        console.print()
+        console.print(Text("Notes", style="bold"))
+        notes = Table.grid(padding=(0, 1))
+        for note in answer.notes:
+            notes.add_row("  -", Text(note, overflow="fold"))
+        console.print(notes)
+
+
+def _size(problem: Problem) -> str:
+    nodes = _several(problem.num_nodes, "node")
+    candidates = _several(sum(problem.sizes), "candidate")
+    return f"{nodes} with {candidates}, {_several(len(problem.edges), 'edge')}"
+
+
+def _memory(problem: Problem, answer: Assignment) -> str:
+    from planner.report import figures
+
+    peak, limit = answer.peak_usage, problem.usage_limit
+    if limit is None:
+        return f"{_number(peak)} bytes, without a limit"
+    share = f" ({figures.percent(peak / limit)})" if limit else ""
+    return f"{_number(peak)} of {_number(limit)} bytes{share}"
+
+
+def _number(value: float) -> str:
+    """A number with its thousands apart; costs of a file are whole, bounds need not be."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _printable(text: str) -> str:
+    """A name from a file, without what could move the cursor."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
