@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from search.errors import ProblemError
 from search.k_best import k_best
-from search.presolve import Reduction, presolve
 from search.problem import (
     Assignment,
     Edge,
@@ -20,6 +19,7 @@ from search.problem import (
     evaluate,
     evaluate_many,
 )
+from search.reduction import Reduction, presolve
 from search.solvers import SOLVERS, Solver, solve
 from search.tune import Trial, Tuning, tune
 

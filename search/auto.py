@@ -1,41 +1,35 @@
 """The solver to use when the shape of a problem is not known: it picks what is exact and fits.
 
-Models: the order in which the other solvers are worth trying. Where the usage limit cannot bind, a
-chain goes to shortest-path and anything else to elimination. Else the problem is solved without
-its limit, then with prices on usage; candidates whose min-marginal at the best prices exceeds the
-cost of the best assignment known are dropped (reduced-cost fixing), and CP-SAT closes the gap on
-the core that is left. Where elimination refuses, edges are priced out until it does not, and CP-SAT
-goes on from there.
+Models: where the usage limit cannot bind, a chain goes to shortest-path and anything else to
+elimination, if its tables stay small. Else presolve shrinks the problem to a core. A narrow core
+goes to exact prices (see `search.narrow`), any other one to the anytime engine: prices by message
+passing, dives, tree moves (see `search.anytime`). CP-SAT closes the gap where little is left.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 
-from search import cp_sat, elimination, shortest_path
-from search.answers import (
-    RELATIVE_TOLERANCE,
-    make_assignment,
-    no_assignment,
-    reached_by,
-    trivial_bound,
-)
-from search.buckets import MAX_ELEMENTS, plan
+from search import elimination, shortest_path
+from search.answers import make_assignment, no_assignment, trivial_bound
+from search.buckets import MAX_ELEMENTS, eliminate, plan
+from search.core import Core, Found
 from search.deadline import Deadline, OutOfTime
-from search.dual import NOISE, Dual, tighten
+from search.elimination_order import plan_elimination
 from search.improve import cheap_start
-from search.lagrangian import answer_of
-from search.marginals import min_marginals
-from search.presolve import Reduction, presolve
+from search.narrow import as_problem, search_narrow
 from search.problem import Assignment, Problem, ProblemError
-from search.thinning import THINNED_ELEMENTS, thin
+from search.reduction import Reduction, presolve
 
 NAME = "auto"
-# Share of the time limit after which prices must leave the rest to CP-SAT.
-PRICING_SHARE = 0.4
+# Share of the time limit that presolve may take; what it has reached by then is taken.
+PRESOLVE_SHARE = 0.25
+# How long to look for any assignment once time is up. [s]
+LAST_RESORT = 0.5
+Watch = Callable[[float, float], None]
 
 
 def solve(
@@ -45,6 +39,7 @@ def solve(
     seed: int = 0,
     work: float | None = None,
     max_elements: float = MAX_ELEMENTS,
+    watch: Watch | None = None,
 ) -> Assignment:
     """Find a cheapest assignment, or the best one that time allows, with a bound.
 
@@ -57,144 +52,138 @@ def solve(
     seed
         Seed of what is random.
     work
-        Limit of CP-SAT's work, see `Deadline`; without a time limit, answers are then the same on
+        Limit of the work, see `Deadline`; without a time limit, answers are then the same on
         every run.
     max_elements
         The most entries that all tables of one elimination may have.
+    watch
+        Called with the cost of the best assignment and the bound whenever either is better.
     """
     deadline = Deadline(time_limit, work)
     try:
-        return _solve(problem, deadline, seed, max_elements)
+        answer = _solve(problem, deadline, seed, max_elements, watch or (lambda cost, bound: None))
     except KeyboardInterrupt as stop:
         # Between two steps; the steps themselves hand in what they have.
-        return elimination.stopped(problem, solver=NAME, stop=stop)
+        answer = elimination.stopped(problem, solver=NAME, stop=stop)
+    if watch is not None:
+        watch(answer.cost, answer.lower_bound)
+    return answer
 
 
-def _solve(problem: Problem, deadline: Deadline, seed: int, max_elements: float) -> Assignment:
+def _solve(
+    problem: Problem, deadline: Deadline, seed: int, max_elements: float, watch: Watch
+) -> Assignment:
     """Pick the step that fits."""
     if problem.limit_is_slack:
-        left = _limit(deadline.remaining)
+        left = None if deadline.remaining == math.inf else deadline.remaining
         if shortest_path.is_chain(problem):
             return shortest_path.solve(problem, time_limit=left)
         try:
             return elimination.solve(problem, time_limit=left, max_elements=max_elements)
         except ProblemError:
             pass  # Too wide as it stands; presolve may help.
-    reduction = presolve(problem)
+    reduction = presolve(problem, deadline=Deadline(deadline.remaining * PRESOLVE_SHARE))
     if reduction is None:
-        return cp_sat.nothing_fits(problem, solver="presolve", deadline=deadline)
-    answer = _solve_reduced(reduction.problem, deadline, seed, max_elements)
-    return cp_sat.restored(problem, answer, reduction.restore, deadline)
+        return _nothing_fits(problem, "presolve", deadline)
+    return _solve_core(problem, reduction, deadline, seed, max_elements, watch)
 
 
-def _solve_reduced(
-    problem: Problem, deadline: Deadline, seed: int, max_elements: float
+def _solve_core(
+    problem: Problem,
+    reduction: Reduction,
+    deadline: Deadline,
+    seed: int,
+    max_elements: float,
+    watch: Watch,
 ) -> Assignment:
-    """Solve what presolve left."""
-    try:
-        order = plan(problem, max_elements=max_elements)
-    except ProblemError as refusal:
-        return _without_elimination(problem, refusal, deadline, seed, max_elements)
-    if problem.limit_is_slack:
-        return elimination.solve(
-            problem, time_limit=_limit(deadline.remaining), max_elements=max_elements
-        )
-    dual = Dual(problem=problem, order=order)
-    tighten(dual, deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)))
-    if dual.closed or dual.bound == math.inf or dual.stopped_by == "interrupt":
-        path = "elimination" if not dual.prices.any() and dual.closed else "lagrangian"
-        return answer_of(dual, solver=path)
-    return _close_gap(dual, deadline, seed)
-
-
-def _close_gap(dual: Dual, deadline: Deadline, seed: int) -> Assignment:
-    """Let CP-SAT finish on the candidates that could still be part of a cheaper assignment."""
-    if dual.choices is None and (start := cheap_start(dual.problem, deadline)):
-        dual.offer(start)
-    try:
-        core = _core(dual, deadline)
-    except KeyboardInterrupt:
-        dual.stopped_by = "interrupt"
-        return answer_of(dual, solver="lagrangian")
-    left = sum(core.problem.sizes)
-    note = f"Prices left {left} of {sum(dual.problem.sizes)} candidates to CP-SAT."
-    hint = None if dual.choices is None else core.reduce(dual.choices)
-    try:
-        answer = cp_sat.solve_core(
-            core.problem, hint=hint, deadline=deadline, seed=seed, known_bound=dual.bound
-        )
-    except ProblemError as refusal:
-        found = answer_of(dual, solver="lagrangian", notes=(str(refusal),))
-        return replace(found, stopped_by="")
-    path = "lagrangian > fixing > cp-sat"
-    if answer.choices:
-        return make_assignment(
-            dual.problem,
-            core.restore(answer.choices),
-            # Outside the core nothing is cheaper than the assignment that prices found.
-            lower_bound=min(answer.lower_bound, max(dual.cost, dual.bound)),
-            solver=path,
-            notes=(*answer.notes, note),
-            stopped_by=answer.stopped_by,
-        )
-    if dual.choices is not None:
-        # The core holds every cheaper assignment; if it holds none, prices had the optimum.
-        dual.bound = max(dual.bound, min(answer.lower_bound, dual.cost))
-        dual.stopped_by = answer.stopped_by
-        return answer_of(dual, solver=path, notes=(note,))
-    return replace(answer, solver=path)
-
-
-def _core(dual: Dual, deadline: Deadline) -> Reduction:
-    """Drop candidates that no assignment cheaper than the best one known can contain."""
-    everything = Reduction(
-        problem=dual.problem, kept=tuple(np.arange(s) for s in dual.problem.sizes)
+    """Hand what presolve left to the engine, and its answer back."""
+    core = reduction.core
+    if not core.num_nodes:
+        choices = reduction.restore(np.zeros(0, dtype=np.int64))
+        return make_assignment(problem, choices, lower_bound=math.inf, solver="presolve")
+    whole = all_whole(problem)
+    found = _search(
+        core,
+        deadline,
+        seed,
+        max_elements,
+        lambda cost, bound: watch(cost, rounded_up(bound, whole)),
     )
-    if dual.choices is None or dual.eliminated is None:
-        return everything
-    try:
-        marginals = min_marginals(dual.eliminated, deadline)
-    except OutOfTime:
-        return everything
-    if marginals is None:
-        return everything
-    worst = dual.cost + RELATIVE_TOLERANCE * abs(dual.cost) + dual.offset * (1 + NOISE)
-    alive = [m <= worst for m in marginals]
-    for mask, choice in zip(alive, dual.choices, strict=True):
-        mask[choice] = True
-    return everything.restrict(alive)
-
-
-def _without_elimination(
-    problem: Problem, refusal: ProblemError, deadline: Deadline, seed: int, max_elements: float
-) -> Assignment:
-    """Thin the graph for a bound and an assignment, then let CP-SAT try to close the gap."""
-    thinned = thin(
-        problem,
-        deadline=Deadline(_limit(deadline.remaining * PRICING_SHARE)),
-        max_elements=min(max_elements, THINNED_ELEMENTS),
-    )
-    notes: tuple[str, ...] = (
-        str(refusal),
-        f"The bound was found with {thinned.edges_out} edges priced instead.",
-    )
-    bound, found, stopped_by = thinned.bound, thinned.choices, thinned.stopped_by
-    solver = "thinning"
-    if thinned.bound < thinned.cost and stopped_by != "interrupt":
-        try:
-            answer = cp_sat.solve_core(
-                problem, hint=found, deadline=deadline, seed=seed, known_bound=bound
+    solver = f"presolve > {found.path}"
+    bound = max(rounded_up(found.bound, whole), trivial_bound(problem))
+    if found.choices is None:
+        if found.bound == math.inf:
+            return _nothing_fits(problem, solver, deadline)
+        # Cut short before anything else came of it.
+        last_resort = cheap_start(problem, Deadline(LAST_RESORT))
+        if last_resort is not None:
+            return make_assignment(
+                problem,
+                last_resort,
+                lower_bound=bound,
+                solver=f"{solver} > descent",
+                notes=found.notes,
+                stopped_by=found.stopped_by,
             )
-            return replace(reached_by(answer, solver), notes=(*notes, *answer.notes))
-        except ProblemError as also:
-            notes, stopped_by = (*notes, str(also)), ""
-    bound = max(bound, trivial_bound(problem))
-    if found is None:
-        return no_assignment(solver=solver, lower_bound=bound, notes=notes, stopped_by=stopped_by)
+        return no_assignment(
+            solver=solver,
+            lower_bound=bound,
+            notes=(*found.notes, "No assignment within the usage limit was found."),
+            stopped_by=found.stopped_by,
+        )
     return make_assignment(
-        problem, found, lower_bound=bound, solver=solver, notes=notes, stopped_by=stopped_by
+        problem,
+        reduction.restore(found.choices),
+        lower_bound=bound,
+        solver=solver,
+        notes=found.notes,
+        stopped_by=found.stopped_by,
     )
 
 
-def _limit(remaining: float) -> float | None:
-    return None if remaining == math.inf else remaining
+def _search(core: Core, deadline: Deadline, seed: int, max_elements: float, watch: Watch) -> Found:
+    """By exact elimination at prices where that is possible, by messages where it is not."""
+    graph = core.graph
+    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
+    pairs = zip(owners.tolist(), graph.neighbours.tolist(), strict=True)
+    try:
+        plan_elimination(graph.sizes.tolist(), pairs, max_elements=max_elements)
+        as_it_was = as_problem(core)
+        order = plan(as_it_was, max_elements=max_elements)
+    except ProblemError:
+        # Its loops are compiled when they are first used, and small problems never need it.
+        from search.anytime import search_core
+
+        return search_core(core, deadline=deadline, seed=seed, watch=watch)
+    if as_it_was.limit_is_slack:
+        try:
+            eliminated = eliminate(as_it_was, order, deadline=deadline)
+        except OutOfTime:
+            return Found(path="elimination", stopped_by="time limit")
+        choices = np.array(eliminated.decode()[: core.num_nodes], dtype=np.int64)
+        bound = eliminated.minimum
+        return Found(
+            choices=None if eliminated.is_forbidden else choices,
+            cost=bound,
+            bound=bound,
+            path="elimination",
+            stopped_by="",
+        )
+    return search_narrow(core, as_it_was, order, deadline=deadline, seed=seed)
+
+
+def _nothing_fits(problem: Problem, solver: str, deadline: Deadline) -> Assignment:
+    from search.cp_sat import nothing_fits
+
+    return nothing_fits(problem, solver=solver, deadline=deadline)
+
+
+def all_whole(problem: Problem) -> bool:
+    """Whether every cost is a whole number, so that the cost of every assignment is."""
+    arrays = {id(a): a for a in (*problem.costs, *(e.matrix for e in problem.edges))}
+    return all(bool((a == np.floor(a)).all()) for a in arrays.values())
+
+
+def rounded_up(bound: float, whole: bool) -> float:
+    """A bound on whole numbers, rounded to the next one."""
+    return float(math.ceil(bound)) if whole and math.isfinite(bound) else bound

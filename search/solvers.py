@@ -5,7 +5,7 @@ Assumes: whoever asks for a solver by name wants one signature, whatever the sol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol
@@ -67,6 +67,8 @@ def solve(
     solver: str = "auto",
     time_limit: float | None = None,
     seed: int = 0,
+    work: float | None = None,
+    watch: Callable[[float, float], None] | None = None,
 ) -> Assignment:
     """Solve a problem by the named solver.
 
@@ -80,9 +82,21 @@ def solve(
         Time after which the best assignment so far is returned. [s]
     seed
         Seed of what is random.
+    work
+        Limit of the work, for the solvers that count it; see `Deadline`.
+    watch
+        Called with the cost of the best assignment and the bound whenever either is better; by
+        solvers other than auto once, at the end.
     """
     if solver not in SOLVERS:
         raise ProblemError(
             f"The solver must be one of {', '.join(SOLVERS)}, but is {solver!r}; choose one."
         )
-    return SOLVERS[solver](problem, time_limit=time_limit, seed=seed)
+    if solver == "auto" and watch is not None:
+        from search import auto
+
+        return auto.solve(problem, time_limit=time_limit, seed=seed, work=work, watch=watch)
+    answer = SOLVERS[solver](problem, time_limit=time_limit, seed=seed, work=work)
+    if watch is not None:
+        watch(answer.cost, answer.lower_bound)
+    return answer

@@ -25,7 +25,18 @@ STAIRCASE = {
     "search": {"search"},
 }
 # what nobody has to wait for who does not use it
-HEAVY = {"torch", "ortools", "optuna", "matplotlib", "pandas", "scipy", "pyarrow", "jinja2", "rich"}
+HEAVY = {
+    "torch",
+    "ortools",
+    "optuna",
+    "numba",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "pyarrow",
+    "jinja2",
+    "rich",
+}
 # reports are made with these, and are themselves only imported when one is asked for
 ALLOWED = {"rich": ("planner.report", "planner.cli"), "jinja2": ("planner.report",)}
 

@@ -39,10 +39,13 @@ def show(render: Callable[[Console], None]) -> None:
 
 
 @contextlib.contextmanager
-def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show on stderr that something goes on, if that is a terminal and it takes a while."""
+def progress(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show on stderr that something goes on, if that is a terminal and it takes a while.
+
+    What it yields takes a text to show behind the first one.
+    """
     if quiet or not sys.stderr.isatty():
-        yield
+        yield lambda more: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -56,12 +59,12 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    bar.add_task(f"{text}", total=None)
+    task = bar.add_task(text, total=None)
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield lambda more: bar.update(task, description=f"{text}: {more}")
     finally:
         timer.cancel()
         timer.join()

@@ -109,14 +109,28 @@ def _solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
     except search.ProblemError as error:
         raise Failure(BAD_PROBLEM, str(error)) from None
     read = time.perf_counter()
-    with progress(f"solving {path} (Ctrl-C stops the search)"):
-        answer = search.solve(file.problem, solver=solver, time_limit=time_limit, seed=seed)
+    with progress(f"solving {path} (Ctrl-C stops the search)") as tell:
+        answer = search.solve(
+            file.problem,
+            solver=solver,
+            time_limit=time_limit,
+            seed=seed,
+            watch=lambda cost, bound: tell(_so_far(cost, bound)),
+        )
     return Solved(
         file=file,
         answer=answer,
         reading=read - start,
         solving=time.perf_counter() - read,
     )
+
+
+def _so_far(cost: float, bound: float) -> str:
+    """What is known while the search goes on."""
+    if math.isinf(cost):
+        return f"at least {_number(bound)}" if math.isfinite(bound) else "nothing known yet"
+    gap = f", gap {(cost - bound) / abs(cost):.2%}" if cost and math.isfinite(bound) else ""
+    return f"{_number(cost)}{gap}"
 
 
 def _require_choices(solved: Solved, time_limit: float) -> None:

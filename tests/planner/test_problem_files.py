@@ -115,6 +115,7 @@ def test_options_reach_the_solver(problem: Path, monkeypatch: pytest.MonkeyPatch
     seen: list[dict[str, Any]] = []
 
     def fake(problem: Problem, **options: Any) -> Assignment:
+        options.pop("watch")(10.0, 9.0)
         seen.append(options)
         cost, peak = evaluate(problem, (0, 1, 0))
         return Assignment(

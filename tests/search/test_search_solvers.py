@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cores import cores, optimum
 from random_problems import SHAPES, fitting, problems, random_problem
 
 from search import (
@@ -19,18 +20,18 @@ from search import (
     ProblemError,
     Status,
     auto,
-    cp_model,
     elimination,
     evaluate,
+    integers,
     solve,
     tables,
 )
-from search.answers import trivial_bound
 from search.buckets import eliminate, plan
-from search.cp_sat import solve_core
+from search.core import Core, make_core
 from search.deadline import Deadline
+from search.lazy_rows import solve_core
 from search.marginals import min_marginals
-from search.thinning import thin
+from search.narrow import as_problem
 
 
 def close(value: float) -> Any:
@@ -60,38 +61,40 @@ def check(problem: Problem, answer: Assignment, optimum: float, *, exact: bool) 
 @given(problems(limited=False))
 def test_without_a_limit(problem: Problem) -> None:
     ranked = fitting(problem)
-    optimum = ranked[0][0] if ranked else math.inf
+    least = ranked[0][0] if ranked else math.inf
     for name, solver in SOLVERS.items():
         try:
             answer = solver(problem)
         except ProblemError:
             assert name == "shortest-path"
             continue
-        check(problem, answer, optimum, exact=name != "longest-path")
+        check(problem, answer, least, exact=name != "longest-path")
 
 
 @settings(max_examples=150)
 @given(problems(limited=True))
 def test_with_a_limit(problem: Problem) -> None:
     ranked = fitting(problem)
-    optimum = ranked[0][0] if ranked else math.inf
+    least = ranked[0][0] if ranked else math.inf
     for name in ("auto", "cp-sat", "exhaustive", "lagrangian"):
-        check(problem, SOLVERS[name](problem), optimum, exact=name != "lagrangian")
+        check(problem, SOLVERS[name](problem), least, exact=name != "lagrangian")
     if not problem.limit_is_slack:
         for name in ("elimination", "shortest-path", "longest-path"):
             with pytest.raises(ProblemError, match="use the solver"):
                 SOLVERS[name](problem)
 
 
-@settings(max_examples=150)
-@given(problems(limited=True))
-def test_cp_sat_without_presolve_or_a_hint(problem: Problem) -> None:
-    ranked = fitting(problem)
-    optimum = ranked[0][0] if ranked else math.inf
-    if any(np.isinf(c).all() for c in problem.costs):
-        return
-    answer = solve_core(problem, hint=None, deadline=Deadline(None), seed=0)
-    check(problem, answer, optimum, exact=True)
+@settings(max_examples=100)
+@given(cores())
+def test_cp_sat_on_a_core_without_a_hint(core: Core) -> None:
+    found = solve_core(core, hint=None, deadline=Deadline(None), seed=0)
+    best = optimum(core)
+    assert found.infeasible == math.isinf(best)
+    if not math.isinf(best):
+        assert found.proven
+        assert found.cost == close(best)
+        assert found.choices is not None
+        assert (core.profile(found.choices) <= core.limit).all()
 
 
 @settings(max_examples=150)
@@ -110,42 +113,25 @@ def test_min_marginals(problem: Problem) -> None:
             assert value == close(least)
 
 
-@settings(max_examples=150)
-@given(problems(limited=True))
-def test_thinning_bounds_and_fits(problem: Problem) -> None:
-    ranked = fitting(problem)
-    optimum = ranked[0][0] if ranked else math.inf
-    found = thin(problem, deadline=Deadline(None), max_elements=1)
-    assert found.bound <= optimum + 1e-9 * abs(optimum) or math.isinf(optimum)
-    assert found.cost >= optimum - 1e-9
-
-
-@pytest.mark.parametrize("seed", [2, 3, 4])
-def test_thinning_prices_edges_that_do_not_fit(seed: int) -> None:
-    problem = random_problem(seed, "dag", num_nodes=8, candidates=(4, 4), forbidden=0)
-    found = thin(problem, deadline=Deadline(None), max_elements=1)
-    assert found.edges_out == len(problem.edges) - 7
-    optimum = elimination.solve(problem).cost
-    assert found.cost == pytest.approx(optimum)
-    if seed == 3:
-        # The relaxation has a gap here; it is far above the sum of least costs all the same.
-        assert found.bound < optimum
-        assert optimum - found.bound < 0.3 * (optimum - trivial_bound(problem))
-    else:
-        assert found.bound == pytest.approx(optimum)
-
-
 @settings(max_examples=100)
-@given(problems(limited=True), st.sampled_from([1e-10, 0.3]))
-def test_rounded_costs_still_bound_the_optimum(problem: Problem, rounding: float) -> None:
-    ranked = fitting(problem)
-    if not ranked:
-        return
+@given(cores(), st.sampled_from([1e-10, 0.3]))
+def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cp_model, "TARGET_ROUNDING", rounding)
-        answer = solve_core(problem, hint=ranked[-1][1], deadline=Deadline(None), seed=0)
-    assert answer.lower_bound <= ranked[0][0] + 1e-9 * abs(ranked[0][0])
-    assert answer.cost <= ranked[-1][0]
+        patch.setattr(integers, "TARGET_ROUNDING", rounding)
+        found = solve_core(core, hint=None, deadline=Deadline(None, 5.0), seed=0)
+    assert found.bound <= optimum(core) + 1e-6
+
+
+@settings(max_examples=60)
+@given(cores())
+def test_a_core_as_a_problem(core: Core) -> None:
+    problem = as_problem(core)
+    answer = solve(problem, solver="cp-sat")
+    assert answer.cost == close(optimum(core))
+    if answer.choices:
+        choices = np.array(answer.choices[: core.num_nodes])
+        assert core.cost(choices) == close(answer.cost)
+        assert (core.profile(choices) <= core.limit).all()
 
 
 def test_min_sum_in_chunks() -> None:
@@ -201,9 +187,18 @@ def test_auto_falls_back_where_elimination_refuses() -> None:
     with pytest.raises(ProblemError, match=r"would join \d nodes in one table"):
         elimination.solve(problem, max_elements=500)
     answer = auto.solve(problem, max_elements=500)
-    assert answer.solver == "presolve > thinning > cp-sat"
+    assert answer.solver.startswith("presolve > prices > dives")
     assert answer.cost == pytest.approx(elimination.solve(problem).cost)
-    assert any("tables" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("name", ["auto", "cp-sat"])
+def test_what_is_watched_only_gets_better(name: str) -> None:
+    problem = random_problem(2, "dag", num_nodes=9, candidates=(6, 6), tightness=0.3)
+    seen: list[tuple[float, float]] = []
+    answer = solve(problem, solver=name, watch=lambda cost, bound: seen.append((cost, bound)))
+    assert seen[-1] == (answer.cost, answer.lower_bound)
+    assert [c for c, _ in seen] == sorted((c for c, _ in seen), reverse=True)
+    assert [b for _, b in seen] == sorted(b for _, b in seen)
 
 
 def test_exhaustive_refuses_what_would_take_too_long() -> None:
@@ -284,3 +279,10 @@ def test_repeated_blocks_share_their_tables() -> None:
 def test_a_solver_that_does_not_exist() -> None:
     with pytest.raises(ProblemError, match="'simplex'; choose one"):
         solve(Problem(costs=()), solver="simplex")
+
+
+def test_a_core_without_rows_as_a_problem() -> None:
+    costs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
+    edges = [(0, 1, np.array([[9.0, 9.0], [0.0, 9.0]]))]
+    core = make_core(costs, edges, [], base=np.zeros(0), limit=np.inf, constant=7.0)
+    assert solve(as_problem(core)).cost == 12.0

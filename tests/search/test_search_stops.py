@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from random_problems import naive_peak, problems, random_problem
 
 from search import SOLVERS, Edge, Problem, Status, buckets, evaluate, k_best, solve, tables
-from search.cp_model import usage_rows
 
 TIGHT = ("auto", "cp-sat", "lagrangian", "exhaustive")
 
@@ -160,23 +159,6 @@ def test_an_interrupt_gives_a_marked_answer(
         assert answer.stopped_by == "interrupt"
 
 
-@settings(max_examples=100)
-@given(problems(limited=True))
-def test_usage_rows_say_no_less_than_all_steps(problem: Problem) -> None:
-    rows = usage_rows(problem)
-    least = [float(u.min()) for u in problem.usages]
-    assert problem.usage_limit is not None
-    for choices in itertools.islice(
-        itertools.product(*(range(s) for s in problem.sizes)), 0, None, 7
-    ):
-        above = [
-            float(u[i]) - low for u, i, low in zip(problem.usages, choices, least, strict=True)
-        ]
-        kept = max((base + sum(above[v] for v in nodes) for base, nodes in rows), default=0.0)
-        fits = naive_peak(problem, choices) <= problem.usage_limit
-        assert (kept <= problem.usage_limit) == fits
-
-
 def test_messages_are_single_sentences() -> None:
     problem = random_problem(0, "dag", num_nodes=4, tightness=-0.1, forbidden=0)
     for name in TIGHT:
@@ -210,6 +192,6 @@ def test_limited_work_gives_the_same_answer_on_every_run() -> None:
         if j < 40
     )
     problem = Problem(costs=costs, edges=edges, usages=usages, usage_limit=limit)
-    answers = [SOLVERS["cp-sat"](problem, seed=0, work=0.3) for _ in range(2)]
+    answers = [SOLVERS["cp-sat"](problem, seed=0, work=0.01) for _ in range(2)]
     assert answers[0].stopped_by == "work limit"
     assert answers[0] == answers[1]

@@ -1,0 +1,145 @@
+"""Arrays that are shared by content, and what is worked out about them once.
+
+Models: a large problem repeats few distinct blocks very often. If equal arrays are one object, what
+was done to the first of equal nodes and edges is looked up for all others.
+Assumes: tables are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class Table:
+    """An array of which there is only one in its pool; tables are compared as objects and
+    ordered by number."""
+
+    __slots__ = ("array", "number")
+
+    def __init__(self, array: np.ndarray, number: int) -> None:
+        self.array = array
+        self.number = number
+
+
+class Pool:
+    """All tables of one presolve."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[tuple[int, ...], str, bytes], Table] = {}
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def table(self, array: np.ndarray) -> Table:
+        """The table with this content."""
+        key = (array.shape, array.dtype.char, array.tobytes())
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = Table(np.ascontiguousarray(array), len(self._tables))
+        return found
+
+    def once(self, function: Callable[..., T], *tables: Any) -> T:
+        """`function(self, *tables)`, computed the first time; it must depend on nothing else."""
+        key = (function, *tables)
+        try:
+            return self._known[key]  # type: ignore[no-any-return]
+        except KeyError:
+            found = self._known[key] = function(self, *tables)
+            return found
+
+
+def plus(pool: Pool, a: Table, b: Table) -> Table:
+    """The sum."""
+    return pool.table(a.array + b.array)
+
+
+def minus(pool: Pool, a: Table, b: Table) -> Table:
+    """The difference."""
+    return pool.table(a.array - b.array)
+
+
+def take(pool: Pool, table: Table, index: Table) -> Table:
+    """The rows at these positions."""
+    return pool.table(table.array[index.array])
+
+
+def turn(pool: Pool, matrix: Table) -> Table:
+    """The transpose."""
+    return pool.table(matrix.array.T)
+
+
+def allowed(pool: Pool, costs: Table) -> Table | None:
+    """The positions of finite costs, or None where all are."""
+    return _positions(pool, np.isfinite(costs.array))
+
+
+class Split(NamedTuple):
+    """A usage vector: what is used at the least, and what beyond it (None where never more)."""
+
+    least: float
+    beyond: Table | None
+
+
+def split(pool: Pool, usage: Table) -> Split:
+    """Take the least off a usage vector."""
+    values = usage.array
+    least = float(values.min())
+    if values.max() == least:
+        return Split(least, None)
+    return Split(least, pool.table(values - least) if least else usage)
+
+
+def most_of(pool: Pool, usage: Table) -> float:
+    """The largest usage."""
+    return float(usage.array.max())
+
+
+def most_added(pool: Pool, old: Table, new: Table) -> float:
+    """By how much usage rises at the most from one vector to the other."""
+    return float((new.array - old.array).max())
+
+
+class MatrixFacts(NamedTuple):
+    """What can be done about an edge, seen from the node whose candidates index the rows.
+
+    Parameters
+    ----------
+    supported
+        The rows with an allowed entry, or None where all have one.
+    terms
+        What to add to the node's costs and to the neighbour's instead of the edge, or None where
+        the edge is more than a sum of both.
+    partner
+        The only allowed column of every row, or None where a row allows several.
+    """
+
+    supported: Table | None
+    terms: tuple[Table, Table] | None
+    partner: Table | None
+
+
+def matrix_facts(pool: Pool, matrix: Table) -> MatrixFacts | None:
+    """What can be done about an edge with this matrix, or None for nothing."""
+    values = matrix.array
+    if values.max() < np.inf:
+        # Most matrices fail at their corners already.
+        if values[-1, -1] - values[-1, 0] != values[0, -1] - values[0, 0]:
+            return None
+        rise = values[:, 0] - values[0, 0]
+        if np.array_equal(values, rise[:, None] + values[0]):
+            return MatrixFacts(None, (pool.table(rise), pool.table(values[0])), None)
+        return None
+    finite = np.isfinite(values)
+    counts = finite.sum(axis=1)
+    supported = _positions(pool, counts > 0)
+    partner = pool.table(finite.argmax(axis=1)) if (counts == 1).all() else None
+    if supported is None and partner is None:
+        return None
+    return MatrixFacts(supported, None, partner)
+
+
+def _positions(pool: Pool, mask: np.ndarray) -> Table | None:
+    return None if mask.all() else pool.table(np.flatnonzero(mask))
