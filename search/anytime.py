@@ -37,6 +37,8 @@ IDLE_ROUNDS = 6
 MAX_LANES = 8
 # Pairs of candidates that CP-SAT can be expected to finish.
 EXACT_PAIRS = 60_000
+# With so many times more before pairs are looked at one by one, that is not worth the time.
+HOPELESS = 20
 # The first share of the remaining time that CP-SAT gets; it doubles every time.
 EXACT_SHARE = 0.4
 CLOSED = 1e-9
@@ -248,6 +250,9 @@ def close_gap(search: Search, share: float) -> str:
     A sentence on what was left to CP-SAT, or an empty one where that was too much.
     """
     core, deadline = search.core, search.deadline
+    room = search.cost - search.pricing.bound
+    if pairs_left(core, search.pricing.best_reduced <= room) > HOPELESS * EXACT_PAIRS:
+        return ""
     prices = search.pricing.best_prices
     alive = what_is_alive(core, prices, search.cost)
     search.offer(Finding(bound=min(alive.bound, search.cost)))
@@ -261,6 +266,7 @@ def close_gap(search: Search, share: float) -> str:
         deadline=Deadline(left, work),
         seed=search.seed,
         known_bound=search.bound,
+        prices=prices,
         watch=search.learn,
     )
     search.offer(Finding(choices=answer.choices, cost=answer.cost, bound=answer.bound))
@@ -269,3 +275,11 @@ def close_gap(search: Search, share: float) -> str:
         search.halted, search.stopped_by = True, "interrupt"
     left_over, everything = int(alive.candidates.sum()), core.costs.size
     return f"Prices left {left_over} of {everything} candidates to CP-SAT."
+
+
+def pairs_left(core: Core, alive: np.ndarray) -> int:
+    """How many pairs of candidates there are among those marked."""
+    graph = core.graph
+    left = np.add.reduceat(alive.astype(np.int64), graph.offsets[:-1])
+    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
+    return int((left[owners] * left[graph.neighbours]).sum()) // 2

@@ -88,7 +88,7 @@ def build_model(
     known_cost
         Cost of an assignment known to fit, by which the rounding is chosen.
     cutoff
-        The most that an assignment may cost.
+        What costs more need not be found.
     deadline
         `OutOfTime` is raised once it has passed.
     """
@@ -129,8 +129,8 @@ def build_model(
     objective = cp_model.LinearExpr.weighted_sum(*_columns(terms))
     model.minimize(objective)
     if cutoff < math.inf:
-        most = max(-1, scale.most(cutoff))
-        model.add_linear_constraint(objective, min(0, most), most)
+        # As a constraint it would be a dense row of the linear relaxation, and slow that down.
+        model.proto.objective.domain.extend([0, max(0, scale.most(cutoff))])
     built = Built(model=model, kept=kept, chosen=chosen, scale=scale)
     for row in rows:
         add_row(built, core, row)

@@ -6,17 +6,25 @@ whose model stays within a stated number of pairs; refuses all others.
 
 from __future__ import annotations
 
+import numpy as np
+
 from search.answers import make_assignment, no_assignment, trivial_bound
+from search.core import Core
 from search.cp_peak import least_peak
 from search.deadline import Deadline
+from search.dive import Dive, dive, first_fit
 from search.elimination import stopped
+from search.fixing import best_prices
 from search.improve import cheap_start
 from search.infeasible import find_shortage, shortage_note, why_forbidden
 from search.lazy_rows import solve_core
+from search.messages import Messages
 from search.problem import Assignment, Problem
 from search.reduction import presolve
 
 NAME = "cp-sat"
+# By what to multiply good prices for a dive.
+LEVELS = (0.7, 0.9, 1.0)
 
 
 def solve(
@@ -51,19 +59,36 @@ def _solve(problem: Problem, deadline: Deadline, seed: int) -> Assignment:
     reduction = presolve(problem, deadline=deadline)
     if reduction is None:
         return nothing_fits(problem, solver="presolve", deadline=deadline)
-    start = cheap_start(problem, deadline)
-    hint = None if start is None else reduction.reduce(start)
-    answer = solve_core(reduction.core, hint=hint, deadline=deadline, seed=seed)
+    core = reduction.core
+    prices, hint = _start(core, deadline, seed) if core.num_nodes else (None, None)
+    answer = solve_core(core, hint=hint, deadline=deadline, seed=seed, prices=prices)
     solver = f"presolve > {NAME}"
     if answer.infeasible:
         return nothing_fits(problem, solver=solver, deadline=deadline)
-    choices = start if answer.choices is None else reduction.restore(answer.choices)
     bound = max(answer.bound, trivial_bound(problem))
+    start = None if answer.choices is not None else cheap_start(problem, deadline)
+    choices = start if answer.choices is None else reduction.restore(answer.choices)
     if choices is None:
         return no_assignment(solver=solver, lower_bound=bound, stopped_by=answer.stopped_by)
     return make_assignment(
         problem, choices, lower_bound=bound, solver=solver, stopped_by=answer.stopped_by
     )
+
+
+def _start(core: Core, deadline: Deadline, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Good prices, and the best of a few assignments near them: CP-SAT proves better than it
+    finds, and the cheaper the best one known, the less it has to look at."""
+
+    def stop() -> bool:
+        return deadline.passed
+
+    best = first_fit(core, seed, stop)
+    prices = best_prices(core, best.cost, deadline)
+    for level in LEVELS:
+        what = Dive(level=level, heat=1.0, longest=core.num_nodes, seed=seed)
+        found = dive(core, Messages(core), prices, what, stop)
+        best = min(best, found, key=lambda finding: finding.cost)
+    return prices, best.choices
 
 
 def nothing_fits(problem: Problem, *, solver: str, deadline: Deadline) -> Assignment:

@@ -21,6 +21,10 @@ from search.errors import ProblemError
 
 # Below this much work a better order would not pay for the time to find it.
 CHEAP_WORK = 2.0e7
+# Min-fill takes long on huge graphs, and does not rescue them.
+MAX_FILL_NODES = 10_000
+# No table of this many entries is ever made.
+HOPELESS = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ def plan_elimination(
             neighbours[a].add(b)
             neighbours[b].add(a)
     order = _greedy(sizes, neighbours, _weight, max_elements)
-    if order.work > CHEAP_WORK:
+    if order.work > CHEAP_WORK and len(sizes) <= MAX_FILL_NODES:
         other = _greedy(sizes, neighbours, _fill, min(order.elements, max_elements))
         # an order that was given up on is not shorter but cut short
         if len(other.nodes) == len(sizes):
@@ -86,8 +90,13 @@ Score = Callable[[Sequence[int], list[set[int]], int], float]
 
 
 def _weight(sizes: Sequence[int], neighbours: list[set[int]], node: int) -> float:
-    around = neighbours[node]
-    return sizes[node] * math.prod(float(sizes[u]) for u in around)
+    weight = float(sizes[node])
+    for u in neighbours[node]:
+        weight *= sizes[u]
+        if weight > HOPELESS:
+            # Hubs of huge graphs: what their tables would take beyond this makes no difference.
+            return HOPELESS
+    return weight
 
 
 def _fill(sizes: Sequence[int], neighbours: list[set[int]], node: int) -> float:
@@ -127,7 +136,8 @@ def _greedy(
             if len(around) > 1:
                 neighbours[u] |= around
                 neighbours[u].discard(u)
-        if score is _fill:
+        # Without a leaf, nothing changes beyond its one neighbour.
+        if score is _fill and len(around) > 1:
             touched.update(*(neighbours[u] for u in around))
         for u in sorted(touched):
             fresh = score(sizes, neighbours, u)

@@ -96,8 +96,10 @@ def what_is_alive(core: Core, prices: np.ndarray, cutoff: float) -> Alive:
         The most that an assignment may cost.
     """
     free, nodes, edges = _rewritten(core, prices)
-    bound = proven(core, free, prices)
-    room = cutoff - bound + NOISE * core.penalty
+    # Terms of forbidden pairs are as large as the penalty, so rounding may be as well.
+    noise = NOISE * core.penalty
+    bound = proven(core, free, prices) - noise
+    room = cutoff - bound + noise
     parts = np.split(nodes, core.graph.offsets[1:-1])
     least = [(t.min(axis=1), t.min(axis=0)) for _, t in edges]
     for (edge, _), (ahead, back) in zip(edges, least, strict=True):

@@ -1,10 +1,11 @@
 """Exact solution of a core, with rows of usage added once they turn out to matter.
 
-Models: most rows never bind. CP-SAT solves the core with those that some cheap assignment exceeds;
-if the optimum exceeds others, these join in and it solves again. Every round is a relaxation, so
-its bound holds, and an optimum that exceeds nothing is one of the core. Only what is cheaper than
-the best assignment known is asked for, among the candidates and pairs that such an assignment can
-contain (see `search.fixing`).
+Models: most rows never bind. CP-SAT solves the core with those that have a price or that some cheap
+assignment exceeds; if the optimum exceeds others, these join in and it solves again. Every round is
+a relaxation, so its bound holds, and an optimum that exceeds nothing is one of the core. Only what
+is cheaper than the best assignment known is asked for, among the candidates and pairs that such an
+assignment can contain (see `search.fixing`); so a round that takes long is broken off to begin
+again with what it found.
 Assumes: usages are whole numbers.
 """
 
@@ -27,13 +28,12 @@ from search.fixing import Alive, best_prices, what_is_alive
 from search.integers import scale_of
 from search.messages import Messages
 
-# How many rows join at a time.
-ROWS_AT_ONCE = 8
-PRICED_ROWS = 64
-# Passes of messages before the first rows are chosen.
+# How many rows there are at first because of their price, and how many join for one assignment.
+PRICED_ROWS, ROWS_AT_ONCE = 64, 8
+# Passes of messages that lead to a cheap assignment.
 FIRST_PASSES = 10
-# Work after which a round ends to look for rows, at first; twice as much whenever it finds none.
-FIRST_SLICE = 2.0
+# Work after which the first round is broken off, and how many times more the next ones may do.
+FIRST_SLICE, GROWTH = 2.0, 8.0
 
 Watch = Callable[[np.ndarray | None, float], None]
 
@@ -85,8 +85,8 @@ def solve_core(
     deadline: Deadline,
     seed: int,
     known_bound: float = -math.inf,
+    prices: np.ndarray | None = None,
     watch: Watch | None = None,
-    workers: int = 2,
 ) -> CoreAnswer:
     """Find a cheapest assignment of a core, or the best one that time or work allows.
 
@@ -102,27 +102,26 @@ def solve_core(
         Seed of what is random.
     known_bound
         A lower bound proven elsewhere.
+    prices
+        Prices per row at which the bound is good, see `search.fixing`; found here if None.
     watch
         Called with the best assignment and the bound whenever either is better.
-    workers
-        How many threads CP-SAT may use.
     """
-    rounds = _Rounds(core, deadline, seed, watch, workers)
+    rounds = _Rounds(core, deadline, seed, watch or (lambda choices, bound: None))
     rounds.raise_bound(known_bound)
     try:
         if hint is not None:
             rounds.offer(hint)
-        rounds.run()
+        rounds.run(prices)
     except OutOfTime:
         rounds.stopped_by = "time limit"
     except KeyboardInterrupt:
         rounds.stopped_by = "interrupt"
-    closed = rounds.closed
     return CoreAnswer(
         choices=rounds.choices,
         cost=rounds.cost,
         bound=min(rounds.bound, rounds.cost),
-        stopped_by="" if closed else rounds.stopped_by,
+        stopped_by="" if rounds.closed else rounds.stopped_by,
         rows=len(rounds.rows),
     )
 
@@ -130,19 +129,15 @@ def solve_core(
 class _Rounds:
     """What is known between rounds."""
 
-    def __init__(
-        self, core: Core, deadline: Deadline, seed: int, watch: Watch | None, workers: int
-    ) -> None:
-        self.core, self.deadline, self.seed, self.workers = core, deadline, seed, workers
-        self.watch = watch or (lambda choices, bound: None)
+    def __init__(self, core: Core, deadline: Deadline, seed: int, watch: Watch) -> None:
+        self.core, self.deadline, self.seed, self.watch = core, deadline, seed, watch
         self.choices: np.ndarray | None = None
         self.cost, self.bound = math.inf, -math.inf
-        self.last: np.ndarray | None = None
         self.rows: list[int] = []
-        self.stopped_by = ""
-        self.spent = 0.0
+        self.last: np.ndarray | None = None
         self.slice = FIRST_SLICE
-        self.style = 0
+        self.spent = 0.0
+        self.stopped_by = ""
 
     @property
     def closed(self) -> bool:
@@ -165,7 +160,7 @@ class _Rounds:
             self.bound = bound
             self.watch(self.choices, bound)
 
-    def run(self) -> None:
+    def run(self, prices: np.ndarray | None) -> None:
         """Go on until the gap is closed, or time or work is up."""
         core = self.core
         if not core.num_nodes:
@@ -173,38 +168,43 @@ class _Rounds:
             self.raise_bound(self.cost)
             return
         whole = scale_of(core, self.cost).exact
-        prices = best_prices(core, self.cost, self.deadline)
-        messages = Messages(core)
-        messages.passes(core.costs, FIRST_PASSES)
-        dearest = np.argsort(-prices, kind="stable")[:PRICED_ROWS]
-        self.rows = sorted(dearest[prices[dearest] > 0].tolist())
-        self._add_rows(messages.choices)
-        before = math.nan
-        while not self.closed and not self.stopped_by and self.cost != before:
+        if prices is None:
+            prices = best_prices(core, self.cost, self.deadline)
+        self._first_rows(prices)
+        settled = False
+        while not (settled or self.closed or self.stopped_by):
             self.deadline.check()
             cutoff = self.cost - 1.0 if whole else tolerated(self.cost)
             alive = what_is_alive(core, prices, cutoff)
             self.raise_bound(float(math.ceil(alive.bound)) if whole else alive.bound)
             if not self.closed:
-                before = self._round(alive, cutoff)
+                settled = self._round(alive, cutoff)
 
-    def _round(self, alive: Alive, cutoff: float) -> float:
-        """Solve with the rows known so far and learn from it; the cost known before, or NaN if
-        another round may do better though no cheaper assignment is known."""
+    def _first_rows(self, prices: np.ndarray) -> None:
+        """Begin with the rows of the highest prices and those that a cheap assignment exceeds."""
+        dearest = np.argsort(-prices, kind="stable")[:PRICED_ROWS]
+        self.rows = dearest[prices[dearest] > 0].tolist()
+        messages = Messages(self.core)
+        messages.passes(self.core.costs, FIRST_PASSES)
+        self._add_rows(messages.choices)
+
+    def _round(self, alive: Alive, cutoff: float) -> bool:
+        """Solve with the rows known so far, and learn from it; whether another round would be the
+        same again."""
+        left = math.inf if self.deadline.work is None else self.deadline.work - self.spent
+        if left <= 0:
+            self.stopped_by = "work limit"
+            return True
         known = self.cost
         built = build_model(
             self.core, alive, self.rows, known_cost=known, cutoff=cutoff, deadline=self.deadline
         )
         if self.last is not None:
             built.hint(self.last)
-        total = self.deadline.work
-        left = math.inf if total is None else total - self.spent
         outcome = run(
             built.model,
             deadline=self.deadline,
             seed=self.seed,
-            workers=self.workers,
-            style=self.style,
             work=min(self.slice, left),
             found=lambda solution: self._look(built, solution),
         )
@@ -212,20 +212,19 @@ class _Rounds:
         if outcome.infeasible:
             # Nothing costs as little as the cutoff.
             self.raise_bound(known)
-            return known
+            return True
         self.raise_bound(min(built.scale.bound(outcome.bound), known))
         if outcome.stopped_by != "work limit" or self.slice >= left:
             self.stopped_by = outcome.stopped_by
         if outcome.feasible:
             self.last = built.choices(outcome.solver.boolean_value)
             if self._add_rows(self.last):
-                return math.nan
+                return False
         if outcome.optimal:
-            return known
-        self.style += 1
-        if self.style % 1 == 0:
-            self.slice *= 8
-        return math.nan
+            # With a cost known, the rounding can be chosen better.
+            return self.cost == known
+        self.slice *= GROWTH
+        return False
 
     def _look(self, built: Built, solution: Any) -> None:
         """See whether a solution fits."""

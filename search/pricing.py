@@ -110,10 +110,8 @@ class Pricing:
 
 def proven(core: Core, free: float, prices: np.ndarray) -> float:
     """The bound on a core's cost from that at some prices, less what may be rounding."""
-    worth = float(((core.limit - core.base) * prices).sum()) if prices.any() else 0.0
-    size = (
-        abs(free)
-        + abs(core.constant)
-        + float((core.base + core.limit) @ prices) * (1.0 if prices.any() else 0.0)
-    )
-    return free + core.constant - worth - NOISE * size
+    worth = size = 0.0
+    if prices.any():
+        worth = float(((core.limit - core.base) * prices).sum())
+        size = float((core.base + core.limit) @ prices)
+    return free + core.constant - worth - NOISE * (abs(free) + abs(core.constant) + size)

@@ -181,17 +181,7 @@ def test_a_signal_reaches_cp_sat(name: str) -> None:
 
 
 def test_limited_work_gives_the_same_answer_on_every_run() -> None:
-    chance = np.random.default_rng(5)
-    costs = tuple(chance.random(12) for _ in range(40))
-    usages = tuple(np.floor(1000 * (1.2 - c + 0.3 * chance.random(12))) for c in costs)
-    limit = float(sum(u.min() for u in usages) * 1.15)
-    edges = tuple(
-        Edge(source=i, target=j, matrix=chance.random((12, 12)))
-        for i in range(40)
-        for j in (i + 1, i + 7)
-        if j < 40
-    )
-    problem = Problem(costs=costs, edges=edges, usages=usages, usage_limit=limit)
-    answers = [SOLVERS["cp-sat"](problem, seed=0, work=0.01) for _ in range(2)]
+    problem = random_problem(0, "dag", num_nodes=30, candidates=(8, 8), forbidden=0, tightness=0.3)
+    answers = [SOLVERS["cp-sat"](problem, seed=0, work=0.3) for _ in range(2)]
     assert answers[0].stopped_by == "work limit"
     assert answers[0] == answers[1]
