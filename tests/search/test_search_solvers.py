@@ -286,3 +286,11 @@ def test_a_core_without_rows_as_a_problem() -> None:
     edges = [(0, 1, np.array([[9.0, 9.0], [0.0, 9.0]]))]
     core = make_core(costs, edges, [], base=np.zeros(0), limit=np.inf, constant=7.0)
     assert solve(as_problem(core)).cost == 12.0
+
+
+@settings(max_examples=60)
+@given(problems(limited=True))
+def test_the_engine_for_wide_problems_agrees(problem: Problem) -> None:
+    ranked = fitting(problem)
+    least = ranked[0][0] if ranked else math.inf
+    check(problem, auto.solve(problem, max_elements=1), least, exact=True)
