@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from search.problem import Assignment, Problem, Shortage, Status, evaluate
 
@@ -85,11 +84,6 @@ def no_assignment(
         shortage=shortage,
         stopped_by="" if proven else stopped_by,
     )
-
-
-def reached_by(answer: Assignment, path: str) -> Assignment:
-    """The same answer with another step put in front of its path."""
-    return replace(answer, solver=f"{path} > {answer.solver}")
 
 
 def trivial_bound(problem: Problem) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -82,10 +83,13 @@ def _solve(
             return elimination.solve(problem, time_limit=left, max_elements=max_elements)
         except ProblemError:
             pass  # Too wide as it stands; presolve may help.
-    reduction = presolve(problem, deadline=Deadline(deadline.remaining * PRESOLVE_SHARE))
+    allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
+    reduction = presolve(problem, deadline=allowed)
+    cut = ("Presolve was cut short by the time limit.",) if allowed.passed else ()
     if reduction is None:
         return _nothing_fits(problem, "presolve", deadline)
-    return _solve_core(problem, reduction, deadline, seed, max_elements, watch)
+    answer = _solve_core(problem, reduction, deadline, seed, max_elements, watch)
+    return replace(answer, notes=(*cut, *answer.notes))
 
 
 def _solve_core(
@@ -154,7 +158,12 @@ def _search(core: Core, deadline: Deadline, seed: int, max_elements: float, watc
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.anytime import search_core
 
-        return search_core(core, deadline=deadline, seed=seed, watch=watch)
+        found = search_core(core, deadline=deadline, seed=seed, watch=watch)
+        note = (
+            f"Elimination would need tables of more than {max_elements:.3g} entries; the bound"
+            " rests on message passing."
+        )
+        return replace(found, notes=(note, *found.notes))
     if as_it_was.limit_is_slack:
         try:
             eliminated = eliminate(as_it_was, order, deadline=deadline)

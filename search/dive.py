@@ -19,12 +19,16 @@ from search.messages import Messages, priced
 from search.pricing import proven
 from search.tree_moves import TreeSearch
 
+# All found by trial on the contest's four published problems, which are of very different make.
 # Looks at the core that each part of a dive is worth, and in how many pieces.
 IMPROVE_LOOKS = 20.0
 REPAIR_LOOKS, REPAIR_ROUNDS = 30.0, 30
 STAGE_LOOKS, DIVE_STAGES, POLISH_STAGES = 8.0, 4, 16
 FIRST_DOUBLINGS = 100
+# Prices under the limit: where a move would exceed it, and everywhere with time.
 RISE, DECAY = 1.05, 0.97
+# Prices in repair: at first by so much of their sum, more by so much every round, and by a factor.
+REPAIR_STEP, REPAIR_GROWTH, REPAIR_RISE = 1e-3, 1.2, 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +145,15 @@ def polished(
 
 def repaired(core: Core, search: TreeSearch, longest: int, stop: Callable[[], bool]) -> bool:
     """Raise the prices of rows that are over the limit until none is."""
-    step = 1e-3 * max(float(search.prices.sum()), price_unit(core))
+    step = REPAIR_STEP * max(float(search.prices.sum()), price_unit(core))
     for _ in range(REPAIR_ROUNDS):
         over = core.profile(search.choices) > core.limit
         if not over.any():
             return True
         if stop():
             return False
-        search.prices[over] = search.prices[over] * 1.05 + step / int(over.sum())
-        step *= 1.2
+        search.prices[over] = search.prices[over] * REPAIR_RISE + step / int(over.sum())
+        step *= REPAIR_GROWTH
         search.run(REPAIR_LOOKS / REPAIR_ROUNDS * look(core), longest=longest, stop=stop)
     return not (core.profile(search.choices) > core.limit).any()
 

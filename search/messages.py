@@ -63,14 +63,6 @@ class Messages:
                            self.reduced, self.choices, False)  # fmt: skip
         return bound
 
-    def reduced_costs(self, costs: np.ndarray) -> tuple[float, np.ndarray]:
-        """A bound, and per candidate by how much it rises if that candidate is imposed."""
-        graph, count = self.core.graph, self.places
-        bound = _sweep(graph, costs, self.shares, count, self.values, self.reduced,
-                       self.choices, True)  # fmt: skip
-        _sweep(graph, costs, self.shares, count, self.values, self.reduced, self.choices, False)
-        return bound, self.reduced.copy()
-
 
 @compiled
 def _sweep(

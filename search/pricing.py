@@ -14,6 +14,7 @@ import numpy as np
 from search.core import Core
 from search.messages import NOISE, Messages, priced
 
+# Those below were found by trial on the contest's four published problems.
 # Passes of messages for every move of the prices.
 PASSES = 3
 FIRST_SCALE, RESUMED_SCALE, LAST_SCALE = 0.1, 0.02, 1e-3
