@@ -8,19 +8,19 @@ the rest of the backward pass (see `costmodels.step`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
-from costmodels.communication.halo import Halo, halo_exchange
-from costmodels.communication.network import Network
-from costmodels.compute import ComputeModel, Source
+from costmodels.communication.halo import halo_exchange
+from costmodels.compute import Source
 from costmodels.distribution import Candidates
-from costmodels.graph import SPATIAL_DIMS, Layer
+from costmodels.graph import Layer
+from costmodels.halo_work import halo_work
+from costmodels.machine import Machine
 from costmodels.step import gradient_time
-from costmodels.training import Training
 from costmodels.work_of import local_parameters, local_size, update_work, work_of
 
 Floats = NDArray[np.float64]
@@ -31,15 +31,6 @@ WORKSPACE_LIMIT = 256 * 2**20
 # Rows of computation by source: those of `Source`, and what kernels wait for their launch.
 SOURCES = (*(source.name.lower() for source in Source), "launch")
 NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """Everything that costs depend on besides the layer: links, device and training options."""
-
-    network: Network
-    compute: ComputeModel
-    training: Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,62 +138,6 @@ def _compute(
     return seconds, by_source
 
 
-def _boundary_time(
-    layer: Layer, candidates: Candidates, direction: str, halo: Halo, machine: Machine
-) -> Floats:
-    """Time of the kernels that compute what must wait for a halo, one for each side. [s]"""
-    seconds = np.zeros(len(candidates))
-    dims = [a.name for a in layer.output.axes if a.name in SPATIAL_DIMS]
-    for dim, (sides, rows) in halo.slabs.items():
-        window, place = layer.windows[dim], dims.index(dim)
-        inputs = np.ceil(rows) if direction == "forward" else np.ceil(rows) * window.stride
-        outputs = np.ceil(inputs / window.stride)
-        for work in work_of(layer, candidates, direction):
-            slab = replace(
-                work,
-                in_extents=_replaced(work.in_extents, place, inputs),
-                out_extents=_replaced(work.out_extents, place, outputs),
-            )
-            time = machine.compute.time(slab)[0]
-            seconds = seconds + sides * np.maximum(time, machine.training.launch_time)
-    return seconds
-
-
-def _replaced(extents: tuple[Floats, ...], place: int, extent: Floats) -> tuple[Floats, ...]:
-    return (*extents[:place], extent, *extents[place + 1 :])
-
-
-def _exposed_halo(
-    layer: Layer,
-    candidates: Candidates,
-    direction: str,
-    halo: Halo,
-    times: tuple[Floats, Floats | float],
-    machine: Machine,
-) -> Floats:
-    """Time that a halo exchange adds to the pass that needs it. [s]
-
-    With overlap the messages travel during independent work (backward-weight), and the interior
-    is computed meanwhile, then what waits by kernels of its own (Dryden et al. 2019, section
-    IV.A): thin slabs, which take nearly as long as thick ones. A layer is only cut that way where
-    it pays, unless the framework always does.
-
-    Parameters
-    ----------
-    times
-        Computation of the pass that needs the halo, and of work that does not. [s]
-    """
-    compute, independent = times
-    if not halo.slabs or not machine.training.halo_overlap:
-        return halo.time
-    waiting: Floats = np.maximum(halo.time - independent, 0.0)
-    interior = compute * (1.0 - halo.boundary)
-    slabs = _boundary_time(layer, candidates, direction, halo, machine)
-    extra = np.maximum(slabs - compute * halo.boundary, 0.0) * (halo.boundary > 0.0)
-    cut: Floats = np.maximum(waiting - interior, 0.0) + extra
-    return cut if machine.training.always_cut else np.minimum(cut, waiting)
-
-
 def layer_costs(
     layer: Layer,
     candidates: Candidates,
@@ -244,9 +179,9 @@ def layer_costs(
     exposed_backward = np.zeros(count)
     if any(input_gradients):
         times = (backward_data, backward_weight)
-        exposed_backward = _exposed_halo(
-            layer, candidates, "backward_data", halo_backward, times, machine
-        )
+        exposed_backward = halo_work(
+            layer, candidates, "backward_data", times, machine, halo_backward
+        ).exposed
 
     output = local_size(layer.output, candidates) * size
     partial = candidates.group(layer.reduced_dims)
@@ -289,9 +224,9 @@ def layer_costs(
         backward_data=backward_data,
         backward_weight=backward_weight,
         update=update,
-        halo_forward=_exposed_halo(
-            layer, candidates, "forward", halo_forward, (forward, 0.0), machine
-        ),
+        halo_forward=halo_work(
+            layer, candidates, "forward", (forward, 0.0), machine, halo_forward
+        ).exposed,
         halo_backward=exposed_backward,
         reduce_forward=reduce_forward,
         reduce_backward=reduce_backward,

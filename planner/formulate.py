@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Edge, Graph, Layer
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from planner.layer_space import LayerSpace, cost_layers
 from planner.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import Edge as PairCost

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from costmodels.cluster import Cluster
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
 from costmodels.graph import Graph, Layer
-from costmodels.layer_cost import LayerCosts, Machine, layer_costs
+from costmodels.layer_cost import LayerCosts, layer_costs
+from costmodels.machine import Machine
 from costmodels.memory import held_inputs
 from costmodels.training import Training
 from costmodels.work_of import local_size

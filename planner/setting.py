@@ -13,7 +13,7 @@ from costmodels.communication.network import Network
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.graph import Graph, build_graph
 from costmodels.graph import Network as Model
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from costmodels.memory import keeps_tensor
 from costmodels.training import Training
 from costmodels.units import parse_bytes

@@ -12,7 +12,7 @@ from costmodels.communication.layout import Layouts, Movement, concatenate, move
 from costmodels.communication.network import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import Edge, Graph, Layer, Tensor
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from costmodels.rows import unique_rows
 from costmodels.work_of import local_size
 from planner.layer_space import LayerSpace

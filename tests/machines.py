@@ -12,7 +12,7 @@ from costmodels.cluster import Cluster, Device, Level
 from costmodels.communication.network import Network as Links
 from costmodels.compute import ComputeModel, Work
 from costmodels.graph import Graph, LayerSpec, Network, build_graph
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from costmodels.training import Training
 
 ALPHA = 10e-6

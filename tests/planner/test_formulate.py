@@ -15,7 +15,7 @@ from costmodels.communication.layout import Layouts, movement
 from costmodels.compute import ComputeModel
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
 from costmodels.graph import Graph, build_graph
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from planner.costing import cost
 from planner.find import exposure
 from planner.formulate import Formulation, formulate

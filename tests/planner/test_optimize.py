@@ -13,7 +13,7 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.compute import ComputeModel
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
-from costmodels.layer_cost import Machine
+from costmodels.machine import Machine
 from planner import find as find_module
 from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
