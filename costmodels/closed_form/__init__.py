@@ -1,0 +1,53 @@
+"""Simpler step models by name, to compare with and to see what each refinement is worth.
+
+Closed forms from the literature that take a network, a distribution of every layer and a machine,
+as the planner's own model does, and add everything up: nothing overlaps, every layer divides
+evenly, a link has one latency and one bandwidth. They refuse a plan that they have no form for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from costmodels.closed_form import paleo, paradl
+from costmodels.closed_form.result import ClosedForm
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.machine import Machine
+
+__all__ = ["CLOSED_FORMS", "ClosedForm", "step_time"]
+
+_MODELS: Mapping[str, Callable[[Graph, Mapping[str, Distribution], Machine], ClosedForm]] = {
+    "paradl": paradl.step_time,
+    "paleo": paleo.step_time,
+}
+CLOSED_FORMS = tuple(_MODELS)
+
+
+def step_time(
+    model: str, graph: Graph, distributions: Mapping[str, Distribution], machine: Machine
+) -> ClosedForm:
+    """Time of a training step by the closed form of that name.
+
+    Parameters
+    ----------
+    model
+        One of `CLOSED_FORMS`.
+    graph
+        The network at the global batch.
+    distributions
+        How every layer but the inputs is split.
+    machine
+        Links, device and training options.
+
+    Raises
+    ------
+    InputError
+        When the model is unknown, or has no form for the plan.
+    """
+    if model not in _MODELS:
+        raise InputError(
+            f"the step model must be one of {', '.join(CLOSED_FORMS)} but is '{model}'; choose one"
+        )
+    return _MODELS[model](graph, distributions, machine)

@@ -1,0 +1,56 @@
+"""What all closed forms need of a layer: the work of its passes under one distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from costmodels.compute import Work
+from costmodels.distribution import Candidates, Distribution
+from costmodels.errors import InputError
+from costmodels.graph import Graph, Layer
+from costmodels.work_of import work_of
+
+
+def one_candidate(distribution: Distribution) -> Candidates:
+    """A single distribution as the arrays that local work is computed with."""
+    dims = tuple(distribution.degrees)
+    levels = len(distribution.shape)
+    degrees = np.array([distribution.degrees[dim] for dim in dims], dtype=np.int64)
+    return Candidates(
+        dims=dims,
+        degrees=degrees.reshape(len(dims), levels).T[None, :, :],
+        shape=distribution.shape,
+    )
+
+
+def sample_blocks(ways: int) -> Candidates:
+    """Samples divided so many ways, everything else whole."""
+    return one_candidate(Distribution(degrees={"sample": (ways,)}, shape=(ways,)))
+
+
+def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
+    """Whether any input of the layer wants a gradient: the data does not."""
+    return any(graph.needs_input_gradient(edge) for edge in graph.producers[layer.name])
+
+
+def passes(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
+    """Local work of the forward pass and of the backward pass."""
+    dense = layer.kind in ("conv", "linear", "attention")
+    directions = []
+    if needs_input_gradient(graph, layer) or (not dense and layer.parameters):
+        directions.append("backward_data")
+    if layer.parameters or layer.kind == "attention":
+        directions.append("backward_weight")
+    backward = [work for way in directions for work in work_of(layer, candidates, way)]
+    return work_of(layer, candidates, "forward"), backward
+
+
+def distribution_of(distributions: Mapping[str, Distribution], layer: Layer) -> Distribution:
+    """The layer's distribution; a plan without one is the caller's mistake."""
+    if layer.name not in distributions:
+        raise InputError(
+            f"the plan must give every layer a distribution but has none for '{layer.name}'; add it"
+        )
+    return distributions[layer.name]

@@ -1,0 +1,35 @@
+"""What a closed form says of a step: every part, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CAUSES = ("gradient", "halo", "reduction", "stage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """Time of a step by a closed form.
+
+    Parameters
+    ----------
+    strategy
+        What the plan was recognised as.
+    forward, backward, update
+        Computation of the passes. [s]
+    communication
+        By cause, keys as in `CAUSES`: gradients; halos; activations and their gradients gathered
+        or summed within a layer; what a pipeline stage sends to the next. [s]
+    """
+
+    strategy: str
+    forward: float
+    backward: float
+    update: float
+    communication: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """The whole step: closed forms hide nothing. [s]"""
+        return self.forward + self.backward + self.update + sum(self.communication.values())

@@ -1,0 +1,262 @@
+"""Compile a network and a strategy into an execution graph (Proteus, V).
+
+Every stage works out its operations on one micro-batch once; they are then laid out in the order
+of the schedule, once a micro-batch and step, and joined by what the runtime adds: reductions of
+gradients, gathering of weights, the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.cluster import Cluster
+from costmodels.communication.network import Network
+from costmodels.compute import ComputeModel
+from costmodels.graph import Graph
+from costmodels.machine import Machine
+from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.messages import Wires
+from costmodels.simulation.operations import Key, Operation, Ref
+from costmodels.simulation.pieces import Piece, Pieces
+from costmodels.simulation.runtimes import Runtime
+from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, Run, group_order
+from costmodels.simulation.stage_program import Plant, StageProgram
+from costmodels.simulation.weights import WeightWork
+from costmodels.strategy import MemoryConfig, Strategy
+from costmodels.training import Training
+
+# An operation of a step: step, stage, micro-batch, phase, key.
+Mark = tuple[int, int, int, str, Key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A step to simulate.
+
+    Parameters
+    ----------
+    graph
+        The network at the batch of one micro-batch.
+    strategy
+        How it is split and scheduled.
+    cluster, shape
+        The machine, and the devices used: members of each level, from the inside out. [items]
+    compute
+        Times of computation.
+    training
+        Options of the step.
+    runtime
+        How the framework runs it.
+    decoding
+        Time that a device decodes input before it computes. [s]
+    """
+
+    graph: Graph
+    strategy: Strategy
+    cluster: Cluster
+    shape: tuple[int, ...]
+    compute: ComputeModel
+    training: Training
+    runtime: Runtime
+    decoding: float = 0.0
+
+
+class Compiler:
+    """Lays out the tasks of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        strategy = job.strategy
+        strategy.check(job.graph)
+        self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
+        wires = tuple(
+            Wires(job.cluster, job.shape, stage, job.training.all_reduce)
+            for stage in strategy.stages
+        )
+        self.plant = Plant(
+            graph=job.graph,
+            strategy=strategy,
+            pieces=self._pieces(),
+            wires=wires,
+            stage_of=self.stage_of,
+            activation_size=job.training.activation_size,
+            weight_apart=strategy.schedule.kind == "zero-bubble",
+        )
+        self.programs = [StageProgram(self.plant, n) for n in range(len(strategy.stages))]
+        self.weights: list[WeightWork] = []
+        for program in self.programs:
+            count = sum(len(work.fused_groups) for work in self.weights)
+            work = WeightWork(
+                program, job.cluster, job.runtime, job.training, self._memory, first_group=count
+            )
+            self.weights.append(work)
+        for work in self.weights:
+            work.tie(self.weights)
+        self.groups = strategy.groups
+        self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
+        self.ids: dict[Mark, int] = {}
+        self.extra_after: dict[int, list[Mark]] = {}
+
+    def _memory(self, name: str) -> MemoryConfig:
+        """What is cut of a layer: as the strategy says, else as the runtime does."""
+        return self.job.strategy.memory.get(name, self.job.runtime.memory)
+
+    def _pieces(self) -> Mapping[str, Piece]:
+        job, known = self.job, {}
+        machines: dict[tuple[int, ...], Pieces] = {}
+        for stage in job.strategy.stages:
+            if stage.shape not in machines:
+                network = Network.of(job.cluster, stage.shape)
+                machine = Machine(network=network, compute=job.compute, training=job.training)
+                machines[stage.shape] = Pieces(job.graph, machine)
+            for name in stage.layers:
+                owner = job.graph.layers[name].shares_weight_with
+                apart = owner is not None and self.stage_of[owner] != self.stage_of[name]
+                known[name] = machines[stage.shape].of(
+                    name, job.strategy.distributions[name], owns_weight=apart
+                )
+        return known
+
+    def compile(self, steps: int) -> ExecutionGraph:
+        """The execution graph of some steps, one after the other."""
+        for step in range(steps):
+            for role, group in enumerate(self.groups):
+                self._role_step(role, group, step)
+        return ExecutionGraph(
+            roles=tuple(self._role(role) for role in range(len(self.groups))),
+            tasks=tuple(self._task(number) for number in range(len(self.rows))),
+            steps=steps,
+            fusion=self._fusion(),
+        )
+
+    def _stages(self, role: int) -> tuple[int, ...]:
+        stages = self.job.strategy.stages
+        return tuple(n for n, stage in enumerate(stages) if stage.group == self.groups[role])
+
+    def _role_step(self, role: int, group: tuple[int, int], step: int) -> None:
+        schedule = self.job.strategy.schedule
+        stages = self._stages(role)
+        order = group_order(schedule, role, stages, len(self.groups))
+        last = {(run.stage, run.phase): place for place, run in enumerate(order)}
+        if self.job.decoding:
+            decode = Operation(
+                key=("decode", "input", 0),
+                kind="decode",
+                queue=Queue.COMPUTE,
+                after=(),
+                seconds=self.job.decoding,
+            )
+            self._add(role, step, stages[0], -1, FORWARD, decode)
+        for place, run in enumerate(order):
+            self._run(role, step, run, final=last[run.stage, run.phase] == place)
+        for stage in stages:
+            for operation in self.weights[stage].tied_operations:
+                self._add(role, step, stage, schedule.micro_batches - 1, "tied", operation)
+        self._update(role, step, stages)
+
+    def _run(self, role: int, step: int, run: Run, *, final: bool) -> None:
+        program, weights = self.programs[run.stage], self.weights[run.stage]
+        for operation in weights.gathered(run.phase):
+            number = self._add(role, step, run.stage, run.micro, run.phase, operation)
+            if run.phase == FORWARD and step:
+                self._after_pulls(number, step, run.stage, operation.name)
+        for operation in weights.reading(run.phase, program.phases[run.phase]):
+            number = self._add(role, step, run.stage, run.micro, run.phase, operation)
+            if run.phase == FORWARD and step and operation.kind == "forward":
+                self._after_pulls(number, step, run.stage, operation.name)
+        gradients = run.phase == (WEIGHT if self.plant.weight_apart else BACKWARD)
+        if gradients and (final or self.job.runtime.each_micro_batch):
+            for operation in weights.reductions():
+                self._add(role, step, run.stage, run.micro, "reduce", operation)
+
+    def _after_pulls(self, number: int, step: int, stage: int, name: str) -> None:
+        """The forward pass of a layer waits for the weights of the step before."""
+        key = self.weights[stage].pulled_with.get(name)
+        if key is not None:
+            micro = self.job.strategy.schedule.micro_batches - 1
+            self.extra_after.setdefault(number, []).append((step - 1, stage, micro, "reduce", key))
+
+    def _update(self, role: int, step: int, stages: tuple[int, ...]) -> None:
+        """The optimizer's update of all stages of a role, after all of their reductions."""
+        micro = self.job.strategy.schedule.micro_batches - 1
+        waits: list[Ref] = []
+        for stage in stages:
+            waits += self.weights[stage].update_waits
+        seconds = sum(self.weights[stage].update_seconds for stage in stages)
+        update = Operation(
+            key=("update", "weights", 0),
+            kind="update",
+            queue=Queue.COMPUTE,
+            after=tuple(dict.fromkeys(waits)),
+            seconds=seconds,
+        )
+        first = stages[0]
+        self._add(role, step, first, micro, "update", update)
+        for stage in stages:
+            gather = self.weights[stage].gather_updated((first, "update", update.key))
+            if gather is not None:
+                self._add(role, step, stage, micro, "update", gather)
+
+    def _add(
+        self, role: int, step: int, stage: int, micro: int, phase: str, operation: Operation
+    ) -> int:
+        number = len(self.rows)
+        self.ids[step, stage, micro, phase, operation.key] = number
+        self.rows.append((role, step, stage, micro, operation))
+        return number
+
+    def _task(self, number: int) -> Task:
+        role, step, stage, micro, op = self.rows[number]
+        after = tuple(self.ids[step, other, micro, phase, key] for other, phase, key in op.after)
+        for mark in self.extra_after.get(number, ()):
+            after = (*after, self.ids[mark])
+        tag = step * 1_000_000 + max(micro, 0)
+        return Task(
+            name=op.name,
+            kind=op.kind,
+            role=role,
+            queue=int(op.queue),
+            step=step,
+            stage=stage,
+            micro=micro,
+            seconds=op.seconds,
+            transfer=op.transfer,
+            loads=op.loads,
+            after=after,
+            num_bytes=op.num_bytes,
+            group=op.key[2] if op.kind == "fused" else -1,
+            makes=tuple(((tag, *key), holder, size) for key, holder, size in op.makes),
+            takes=tuple((tag, *key) for key in op.takes),
+            uses=tuple((tag, *key) for key in op.uses),
+            scratch=op.scratch,
+            buffer=op.buffer,
+        )
+
+    def _role(self, role: int) -> Role:
+        stages = self._stages(role)
+        fixed: dict[str, float] = {"reserved": float(self.job.cluster.device.reserved_memory)}
+        for stage in stages:
+            for holder, size in self.weights[stage].fixed_memory().items():
+                fixed[holder] = fixed.get(holder, 0.0) + size
+        first, end = self.groups[role]
+        name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
+        return Role(name=name, first_device=first, num_devices=end - first, fixed_memory=fixed)
+
+    def _fusion(self) -> Fusion | None:
+        runtime = self.job.runtime
+        if runtime.fusion is None:
+            return None
+        groups = [(work, group) for work in self.weights for group in work.fused_groups]
+
+        def cost(group: int, num_bytes: float) -> tuple[float, float]:
+            work, members = groups[group]
+            message = work.program.wires.collective("all_reduce", members, num_bytes)
+            return message.seconds, message.transfer
+
+        return Fusion(
+            cycle=runtime.cycle,
+            negotiation=runtime.negotiation(self.job.strategy.num_devices),
+            limit=runtime.fusion,
+            cost=cost,
+        )

@@ -1,0 +1,104 @@
+"""Tensors on the way from one layer to another: the communication that changes their layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.communication.layout import Layouts, movement
+from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, Pattern, match
+from costmodels.simulation.messages import NO_MESSAGE, Message, Wires
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Communication that takes a tensor to another layout.
+
+    Parameters
+    ----------
+    pattern
+        The collective, or point-to-point messages.
+    message
+        What it takes.
+    num_bytes
+        Bytes that a device receives. [B]
+    """
+
+    pattern: Pattern
+    message: Message
+    num_bytes: float
+
+    @property
+    def copies(self) -> bool:
+        """Whether the result is another tensor than the one it is made from."""
+        return self.pattern.kind not in (NOTHING, SLICE, "all_reduce")
+
+
+class Changes:
+    """Changes of layout in one stage, each worked out once."""
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        self.known: dict[tuple[bytes, bytes, float, float, float], Change] = {}
+
+    def between(
+        self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
+    ) -> Change:
+        """The communication between two layouts.
+
+        Parameters
+        ----------
+        source, target
+            One layout each; partial members of the target are replicas.
+        held, needed
+            Local block before and after. [B]
+        whole
+            The tensor. [B]
+        """
+        key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
+        if key not in self.known:
+            self.known[key] = self._change(source, target, held, needed, whole)
+        return self.known[key]
+
+    def _change(
+        self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
+    ) -> Change:
+        pattern = match(source, target)
+        size = float(np.prod(pattern.group))
+        if pattern.kind in (NOTHING, SLICE):
+            return Change(pattern=pattern, message=NO_MESSAGE, num_bytes=0.0)
+        if pattern.kind == SEND_RECV:
+            return self._messages(pattern, source, target, held, whole)
+        buffer = {
+            "all_reduce": held,
+            "reduce_scatter": held,
+            "all_gather": needed,
+            "all_to_all": held,
+        }[pattern.kind]
+        passes = 2.0 if pattern.kind == "all_reduce" else 1.0
+        return Change(
+            pattern=pattern,
+            message=self.wires.collective(pattern.kind, pattern.group, buffer),
+            num_bytes=passes * buffer * (1.0 - 1.0 / size),
+        )
+
+    def _messages(
+        self, pattern: Pattern, source: Layouts, target: Layouts, held: float, whole: float
+    ) -> Change:
+        """What no collective does: partial sums are reduced and scattered, then blocks move."""
+        moves = movement(source, target, self.wires.network)
+        first = np.zeros(1, dtype=np.int64)
+        seconds = float(moves.time(first, first, whole)[0, 0])
+        received = float(moves.volume[0, 0, 0]) * whole
+        message = self.wires.moved(seconds, float(moves.latency[0, 0]))
+        if any(n > 1 for n in pattern.group):
+            reduction = self.wires.collective("reduce_scatter", pattern.group, held)
+            members = float(np.prod(pattern.group))
+            received += held * (1.0 - 1.0 / members)
+            message = Message(
+                message.seconds + reduction.seconds,
+                message.transfer + reduction.transfer,
+                message.loads or reduction.loads,
+            )
+        return Change(pattern=pattern, message=message, num_bytes=received)

@@ -1,0 +1,118 @@
+"""Memory of a role while a step runs: every tensor lives from its first to its last use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.memory import HOLDERS, PeakMemory
+from costmodels.simulation.execution import Role, Task, TensorKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTensor:
+    """A tensor that is in memory when most is.
+
+    Parameters
+    ----------
+    name, micro
+        Whose it is, and of which micro-batch.
+    holder
+        What it counts as, see `costmodels.memory.HOLDERS`.
+    size
+        Its size. [B]
+    """
+
+    name: str
+    micro: int
+    holder: str
+    size: float
+
+
+class Ledger:
+    """Reference counts of the tensors of all roles, and the most that each role ever held."""
+
+    def __init__(self, roles: Sequence[Role], tasks: Sequence[Task]) -> None:
+        self.readers = [Counter[TensorKey]() for _ in roles]
+        for task in tasks:
+            counts = self.readers[task.role]
+            for key in task.takes:
+                counts[key] += 1
+            for key in task.uses:
+                counts[key] += 1
+        self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
+        self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
+        self.total = [sum(now.values()) for now in self.now]
+        self.running: list[dict[int, Task]] = [{} for _ in roles]
+        self.peak_total = list(self.total)
+        self.peak = [dict(now) for now in self.now]
+        self.moment = ["start" for _ in roles]
+        self.time = [0.0 for _ in roles]
+        self.held: list[tuple[HeldTensor, ...]] = [() for _ in roles]
+        # what was made and freed, to tell afterwards what the peak was made of
+        self.log: list[list[tuple[TensorKey, str, float]]] = [[] for _ in roles]
+        self.peak_at = [0 for _ in roles]
+
+    def start(self, number: int, task: Task, time: float) -> None:
+        """A task starts: what it takes goes, what it makes comes."""
+        role = task.role
+        for key in task.takes:
+            self._read(role, key)
+        for key, holder, size in task.makes:
+            if size and key not in self.live[role]:
+                self.live[role][key] = (holder, size)
+                self.now[role][holder] += size
+                self.total[role] += size
+                self.log[role].append((key, holder, size))
+        if task.scratch or task.buffer:
+            self.running[role][number] = task
+        extra = sum(t.scratch + t.buffer for t in self.running[role].values())
+        if self.total[role] + extra > self.peak_total[role]:
+            self._note(role, task, time, extra)
+
+    def end(self, number: int, task: Task) -> None:
+        """A task has ended: what nobody is still to read goes."""
+        self.running[task.role].pop(number, None)
+        for key in task.uses:
+            self._read(task.role, key)
+
+    def _read(self, role: int, key: TensorKey) -> None:
+        left = self.readers[role]
+        left[key] -= 1
+        if left[key] <= 0 and key in self.live[role]:
+            holder, size = self.live[role].pop(key)
+            self.now[role][holder] -= size
+            self.total[role] -= size
+            self.log[role].append((key, holder, 0.0))
+
+    def _note(self, role: int, task: Task, time: float, extra: float) -> None:
+        self.peak_total[role] = self.total[role] + extra
+        self.peak[role] = dict(self.now[role])
+        for other in self.running[role].values():
+            self.peak[role]["workspace"] += other.scratch
+            self.peak[role]["communication buffers"] += other.buffer
+        where = f" of micro-batch {task.micro}" if task.micro > 0 else ""
+        self.moment[role] = f"{task.kind} of {task.name}{where}"
+        self.time[role] = time
+        self.peak_at[role] = len(self.log[role])
+
+    def peak_memory(self, role: int) -> PeakMemory:
+        """The most that a role held, what held it, and when."""
+        return PeakMemory(
+            total=self.peak_total[role], holders=self.peak[role], moment=self.moment[role]
+        )
+
+    def largest(self, role: int, count: int) -> tuple[HeldTensor, ...]:
+        """The largest tensors in memory at the peak of a role."""
+        live: dict[TensorKey, tuple[str, float]] = {}
+        for key, holder, size in self.log[role][: self.peak_at[role]]:
+            if size:
+                live[key] = (holder, size)
+            else:
+                del live[key]
+        ranked = sorted(live.items(), key=lambda item: (-item[1][1], item[0]))[:count]
+        return tuple(
+            HeldTensor(name=key[2], micro=key[0], holder=holder, size=size)
+            for key, (holder, size) in ranked
+        )

@@ -1,0 +1,172 @@
+"""What a communication takes, and how much of which links it fills while its bytes flow.
+
+Times are those of `costmodels.communication`, in which the groups of one kind share links already.
+What is added here is the part of every link that such a communication fills, so that those of
+different kinds, or of different stages, can share it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.cluster import Cluster
+from costmodels.communication.collectives import (
+    all_gather_time,
+    all_to_all_time,
+    reduce_scatter_time,
+    send_recv_time,
+)
+from costmodels.communication.network import Network
+from costmodels.simulation.execution import Link
+from costmodels.step import gradient_time
+from costmodels.strategy import Stage
+
+Floats = NDArray[np.float64]
+OUT, IN = 0, 1
+# Passes that the buffer makes over the links of its group.
+_PASSES = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
+# A message so small that only its fixed time counts. [B]
+_NO_BYTES = 1e-3
+
+
+class Message(NamedTuple):
+    """A communication: what it takes before and while its bytes flow, and what it fills. [s]"""
+
+    seconds: float
+    transfer: float
+    loads: tuple[tuple[Link, float], ...]
+
+    @property
+    def time(self) -> float:
+        """All of it, with the links for itself. [s]"""
+        return self.seconds + self.transfer
+
+
+NO_MESSAGE = Message(0.0, 0.0, ())
+
+
+class Wires:
+    """The links that the devices of one stage use.
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    shape
+        Devices of the whole job: members of each level, from the inside out. [items]
+    stage
+        The stage.
+    algorithm
+        All-reduce algorithm, as of `Training.all_reduce`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, shape: tuple[int, ...], stage: Stage, algorithm: str = "auto"
+    ) -> None:
+        self.job = Network.of(cluster, shape)
+        self.network = Network.of(cluster, stage.shape)
+        self.stage = stage
+        self.algorithm = algorithm
+
+    def child(self, level: int, device: int | None = None) -> int:
+        """Which child of a level a device is below; the first of the stage by default."""
+        first = self.stage.first_device if device is None else device
+        return first // int(self.job.devices_below[level])
+
+    def collective(self, kind: str, group: ArrayLike, num_bytes: float) -> Message:
+        """A collective of all groups of one kind in the stage.
+
+        Parameters
+        ----------
+        kind
+            "all_reduce", "reduce_scatter", "all_gather" or "all_to_all".
+        group
+            Members at each level. [items]
+        num_bytes
+            The whole buffer: what each member has before a reduction, or after a gathering. [B]
+        """
+        members = np.asarray(group, dtype=np.int64)
+        size = int(members.prod())
+        if size == 1 or num_bytes <= 0.0:
+            return NO_MESSAGE
+        times = self._times(kind, members)(np.array([num_bytes, _NO_BYTES]))
+        seconds = float(min(times))
+        transfer = float(times[0]) - seconds
+        loads = []
+        if transfer > 0.0:
+            below = members.cumprod() // members
+            groups = self.network.devices_below / below
+            traffic = _PASSES[kind] * num_bytes * (size - 1) / size * groups
+            busy = traffic / self.network.child_bandwidth / transfer
+            for level in np.flatnonzero(members > 1):
+                part = min(float(busy[level]), 1.0)
+                child = self.child(int(level))
+                loads += [((int(level), child, OUT), part), ((int(level), child, IN), part)]
+        return Message(seconds, transfer, tuple(loads))
+
+    def _times(self, kind: str, members: NDArray[np.int64]) -> Callable[[Floats], Floats]:
+        groups = np.stack([members, members])
+        network = self.network
+        if kind == "all_reduce":
+            return lambda sizes: gradient_time(network, groups, sizes, self.algorithm)
+        if kind == "reduce_scatter":
+            return lambda sizes: reduce_scatter_time(network, groups, sizes)
+        if kind == "all_gather":
+            return lambda sizes: all_gather_time(network, groups, sizes / members.prod())
+        return lambda sizes: all_to_all_time(network, groups, sizes)
+
+    def moved(self, seconds: float, latency: float) -> Message:
+        """Messages between neighbours of the stage, whose time is known. [s]"""
+        if seconds <= 0.0:
+            return NO_MESSAGE
+        fixed = min(latency, seconds)
+        spread = [level for level, n in enumerate(self.network.shape) if n > 1]
+        loads = [((n, self.child(n), way), 1.0) for n in spread[-1:] for way in (OUT, IN)]
+        return Message(fixed, seconds - fixed, tuple(loads))
+
+    def to_stage(self, target: Wires, num_bytes: float) -> Message:
+        """A message from every device of this stage to its like in another one.
+
+        Parameters
+        ----------
+        target
+            Links of the other stage.
+        num_bytes
+            What each device sends. [B]
+        """
+        if num_bytes <= 0.0:
+            return NO_MESSAGE
+        below, first, other = (
+            self.job.devices_below,
+            self.stage.first_device,
+            target.stage.first_device,
+        )
+        # the level at which the two are below one parent
+        level = next(
+            n
+            for n, size in enumerate(self.job.shape)
+            if first // (below[n] * size) == other // (below[n] * size)
+        )
+        senders = min(self.stage.num_devices, int(below[level]))
+        time = float(send_recv_time(self.job, level, num_bytes, senders))
+        seconds = float(send_recv_time(self.job, level, _NO_BYTES, senders))
+        transfer = time - seconds
+        if transfer <= 0.0:
+            return Message(time, 0.0, ())
+        filled = senders * num_bytes / float(self.job.child_bandwidth[level]) / transfer
+        part = min(filled, 1.0)
+        loads = (
+            ((level, self.child(level), OUT), part),
+            ((level, target.child(level), IN), part),
+        )
+        return Message(seconds, transfer, loads)
+
+    @property
+    def ranks(self) -> int:
+        """Devices of the stage. [items]"""
+        return math.prod(self.stage.shape)

@@ -1,0 +1,189 @@
+"""What each layer of a stage costs under its distribution, in the pieces that tasks are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.communication.layout import Layouts
+from costmodels.distribution import Candidates, Distribution
+from costmodels.graph import DIMS, Graph, Layer
+from costmodels.halo_work import HaloWork, halo_work
+from costmodels.layer_cost import SOURCES, LayerCosts, layer_costs
+from costmodels.machine import Machine
+from costmodels.work_of import local_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Piece:
+    """One layer under one distribution.
+
+    Parameters
+    ----------
+    forward, backward_data, backward_weight, update
+        Local computation. [s]
+    halo_forward, halo_backward
+        How the passes run with their halo exchange, None without one.
+    statistics_bytes, statistics_group
+        What is summed within the layer in each pass, and over which members. [B], [items]
+    gradient_bytes, gradient_group
+        Weight gradients, and the members of the groups that hold the same weight. [B], [items]
+    weights, gradients, state, output, saved, workspace, buffer
+        Memory. [B]
+    inputs
+        Each input in the layout that the layer reads. [B]
+    reads, writes
+        Layouts of the inputs, partial where their gradients are, and of the output.
+    codes_read, code_written
+        Numbers that are equal where layouts are, partial sums left out.
+    sources
+        Computation by where its estimate comes from. [s]
+    """
+
+    forward: float
+    backward_data: float
+    backward_weight: float
+    update: float
+    halo_forward: HaloWork | None
+    halo_backward: HaloWork | None
+    statistics_bytes: float
+    statistics_group: tuple[int, ...]
+    gradient_bytes: float
+    gradient_group: tuple[int, ...]
+    parameters: float
+    weights: float
+    gradients: float
+    state: float
+    output: float
+    saved: float
+    workspace: float
+    buffer: float
+    inputs: tuple[float, ...]
+    reads: tuple[Layouts, ...]
+    writes: Layouts
+    codes_read: tuple[bytes, ...]
+    code_written: bytes
+    sources: tuple[tuple[str, float], ...]
+
+    @property
+    def backward(self) -> float:
+        """Local computation of the whole backward pass. [s]"""
+        return self.backward_data + self.backward_weight
+
+
+def one_candidate(layer: Layer, distribution: Distribution) -> Candidates:
+    """A distribution as the only candidate of a layer."""
+    dims = tuple(d for d in DIMS if d in layer.splittable and layer.dims[d] > 1)
+    degrees = np.ones((1, len(distribution.shape), len(dims)), dtype=np.int64)
+    for dim, ways in distribution.degrees.items():
+        degrees[0, :, dims.index(dim)] = ways
+    return Candidates(dims=dims, degrees=degrees, shape=tuple(distribution.shape))
+
+
+class Pieces:
+    """Pieces of the layers of one machine; layers that are alike share them."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph = graph
+        self.machine = machine
+        self.known: dict[tuple[object, ...], Piece] = {}
+
+    def of(
+        self, name: str, distribution: Distribution, *, owns_weight: bool | None = None
+    ) -> Piece:
+        """The piece of a layer.
+
+        Parameters
+        ----------
+        name
+            The layer.
+        distribution
+            Its distribution.
+        owns_weight
+            Whether a layer that shares a weight has a copy of its own after all, since its owner
+            is elsewhere.
+        """
+        layer = self.graph.layers[name]
+        if owns_weight and layer.shares_weight_with is not None:
+            layer = replace(layer, shares_weight_with=None)
+        wants = tuple(self.graph.needs_input_gradient(e) for e in self.graph.producers[name])
+        split = tuple(sorted(distribution.degrees.items()))
+        key = (layer.signature, wants, split, distribution.shape)
+        if key not in self.known:
+            self.known[key] = _piece(layer, distribution, wants, self.machine)
+        return self.known[key]
+
+
+def _piece(
+    layer: Layer, distribution: Distribution, wants: tuple[bool, ...], machine: Machine
+) -> Piece:
+    one = one_candidate(layer, distribution)
+    # the rate of a full bucket is of no use here: any size will do
+    costs = layer_costs(layer, one, machine, input_gradients=wants, largest_bucket=1e6)
+    size = machine.training.activation_size
+    statistics_bytes, statistics_group = 0.0, (1,) * len(one.shape)
+    if layer.statistics is not None:
+        statistics_bytes = 4.0 * layer.statistics.count
+        for dim in layer.statistics.per:
+            statistics_bytes *= float(one.local(dim, layer.dims[dim])[0])
+        statistics_group = _members(one, layer.statistics.over)
+    reads = tuple(
+        Layouts.of(one, tensor, layer.absent_dims(slot)) for slot, tensor in enumerate(layer.inputs)
+    )
+    writes = Layouts.of(one, layer.output, layer.reduced_dims)
+    forward, backward = _halos(layer, one, costs, wants, machine)
+    return Piece(
+        forward=float(costs.forward[0]),
+        backward_data=float(costs.backward_data[0]),
+        backward_weight=float(costs.backward_weight[0]),
+        update=float(costs.update[0]),
+        halo_forward=forward,
+        halo_backward=backward,
+        statistics_bytes=statistics_bytes,
+        statistics_group=statistics_group,
+        gradient_bytes=float(costs.gradient_bytes[0]),
+        gradient_group=tuple(int(n) for n in costs.gradient_group[0]),
+        parameters=float(costs.gradients[0]) / machine.training.gradient_size,
+        weights=float(costs.weights[0]),
+        gradients=float(costs.gradients[0]),
+        state=float(costs.state[0]),
+        output=float(costs.output[0]),
+        saved=float(costs.saved[0]),
+        workspace=float(costs.workspace[0]),
+        buffer=float(costs.communication_bytes[0]),
+        inputs=tuple(float(local_size(tensor, one)[0]) * size for tensor in layer.inputs),
+        reads=reads,
+        writes=writes,
+        codes_read=tuple(_code(layouts) for layouts in reads),
+        code_written=_code(writes),
+        sources=tuple(
+            (source, float(seconds))
+            for source, seconds in zip(SOURCES, costs.sources[:, 0], strict=True)
+            if seconds > 0.0
+        ),
+    )
+
+
+def _members(one: Candidates, dims: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(int(n) for n in one.group(dims)[0])
+
+
+def _code(layouts: Layouts) -> bytes:
+    return layouts.degrees.tobytes() + layouts.strides.tobytes()
+
+
+def _halos(
+    layer: Layer, one: Candidates, costs: LayerCosts, wants: tuple[bool, ...], machine: Machine
+) -> tuple[HaloWork | None, HaloWork | None]:
+    if not layer.windows:
+        return None, None
+    forward: HaloWork | None = halo_work(layer, one, "forward", (costs.forward, 0.0), machine)
+    backward = None
+    if any(wants):
+        times = (costs.backward_data, costs.backward_weight)
+        backward = halo_work(layer, one, "backward_data", times, machine)
+    return (
+        forward if forward is not None and forward.exchange[0] > 0.0 else None,
+        backward if backward is not None and backward.exchange[0] > 0.0 else None,
+    )

@@ -1,0 +1,149 @@
+"""Framework runtimes as data: what is reduced, in which pieces, when, and what is cut.
+
+The compiler reads these fields; no runtime has code of its own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from costmodels.errors import InputError
+from costmodels.strategy import MemoryConfig
+from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
+
+GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """How a framework runs a step.
+
+    Parameters
+    ----------
+    name, title, source
+        Its names, and where the figures come from.
+    gradient
+        What happens to gradients of the same weight: "all_reduce", "reduce_scatter", or
+        "push_pull" to and from parameter servers.
+    bucket, first_bucket
+        Gradients travel together in buckets of about that size, the first one smaller; None for
+        one bucket a unit of layers. [B]
+    fusion, cycle
+        Buckets are formed while the step runs instead, of what is ready, once a cycle. [B], [s]
+    negotiation_base, negotiation_per_rank
+        Time to agree on what is ready, and what each rank adds to it. [s]
+    shard
+        What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
+    each_micro_batch
+        Whether gradients are reduced after every micro-batch, instead of after the last.
+    prefetch
+        Units of layers whose weights are gathered ahead of their computation. [items]
+    overlap
+        Whether gradients are reduced while the backward pass goes on.
+    synchronous
+        Whether all workers take a step together.
+    local_reduce
+        Whether the devices of a host add up their gradients before one of them pushes.
+    servers
+        Parameter servers on hosts of their own; 0 where the workers' hosts serve. [items]
+    server_rate
+        Gradients that a parameter server adds up in a second. [B/s]
+    cpu_bandwidth, devices_per_cpu_link
+        Bandwidth of a link between devices and their host's memory, and how many share it. [B/s]
+    low_precision_gradients
+        Whether gradients travel in the precision of activations, instead of that of weights.
+    """
+
+    name: str
+    title: str = ""
+    source: str = ""
+    gradient: str = "all_reduce"
+    bucket: float | None = None
+    first_bucket: float | None = None
+    fusion: float | None = None
+    cycle: float = 0.0
+    negotiation_base: float = 0.0
+    negotiation_per_rank: float = 0.0
+    shard: tuple[str, ...] = ()
+    each_micro_batch: bool = False
+    prefetch: int = 0
+    overlap: bool = True
+    synchronous: bool = True
+    local_reduce: bool = False
+    servers: int = 0
+    server_rate: float = float("inf")
+    cpu_bandwidth: float = 12e9
+    devices_per_cpu_link: int = 2
+    low_precision_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gradient not in GRADIENTS:
+            raise InputError(
+                f"runtime {self.name}: gradient must be one of {', '.join(GRADIENTS)} but is "
+                f"'{self.gradient}'; choose one"
+            )
+
+    @property
+    def memory(self) -> MemoryConfig:
+        """What it cuts of every layer."""
+        return MemoryConfig(
+            weights="weights" in self.shard,
+            gradients="gradients" in self.shard,
+            state="state" in self.shard,
+        )
+
+    def negotiation(self, ranks: int) -> float:
+        """Time to agree on what is ready. [s]"""
+        return self.negotiation_base + self.negotiation_per_rank * ranks
+
+
+_PARSE = {
+    "bucket": parse_bytes,
+    "first_bucket": parse_bytes,
+    "fusion": parse_bytes,
+    "cycle": parse_seconds,
+    "negotiation_base": parse_seconds,
+    "negotiation_per_rank": parse_seconds,
+    "server_rate": parse_bandwidth,
+    "cpu_bandwidth": parse_bandwidth,
+}
+
+
+@cache
+def runtimes() -> dict[str, Runtime]:
+    """All runtimes by name."""
+    text = resources.files("costmodels.simulation").joinpath("data/runtimes.toml").read_text()
+    result = {}
+    for name, row in tomllib.loads(text).items():
+        values: dict[str, Any] = {
+            key: _PARSE[key](value) if key in _PARSE else value for key, value in row.items()
+        }
+        values["shard"] = tuple(row.get("shard", ()))
+        result[name] = Runtime(name=name, **values)
+    return result
+
+
+def load_runtime(name: str, **changes: Any) -> Runtime:
+    """A runtime by name, with other figures where they are given.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name, or no such figure.
+    """
+    known = runtimes()
+    if name not in known:
+        raise InputError(
+            f"the runtime must be one of {', '.join(known)} but is '{name}'; choose one"
+        )
+    names = {item.name for item in fields(Runtime)}
+    for key in changes:
+        if key not in names:
+            raise InputError(
+                f"a runtime has the figures {', '.join(sorted(names))} but not '{key}'; correct it"
+            )
+    return replace(known[name], **changes)

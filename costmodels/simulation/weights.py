@@ -1,0 +1,332 @@
+"""What happens to the weights of a stage: gathered, their gradients reduced, updated.
+
+Gradients travel in buckets, in the order in which the backward pass makes them. What is cut over
+the ranks that hold the same weight (ZeRO) is reduced by reduce-scatter, gathered where it is used,
+and dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from costmodels.cluster import Cluster
+from costmodels.simulation.execution import Queue
+from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
+from costmodels.simulation.runtimes import Runtime
+from costmodels.simulation.schedules import BACKWARD, WEIGHT
+from costmodels.simulation.servers import push_pull
+from costmodels.simulation.stage_program import StageProgram
+from costmodels.strategy import MemoryConfig
+from costmodels.training import Training
+
+Group = tuple[int, ...]
+_COMPUTES = ("forward", "recompute", "backward", "backward of weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Gradients that travel together.
+
+    Parameters
+    ----------
+    layers
+        Whose they are.
+    group
+        Members that hold the same weights, at each level. [items]
+    cut
+        Whether each member keeps a part only.
+    num_bytes
+        Their size. [B]
+    """
+
+    layers: tuple[str, ...]
+    group: Group
+    cut: bool
+    num_bytes: float
+
+
+def unit_of(name: str) -> str:
+    """The unit of layers that a layer is wrapped in: its block, or itself."""
+    parts = name.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: place + 1])
+    return name
+
+
+class WeightWork:
+    """Operations on the weights of one stage."""
+
+    def __init__(
+        self,
+        program: StageProgram,
+        cluster: Cluster,
+        runtime: Runtime,
+        training: Training,
+        memory: Callable[[str], MemoryConfig],
+        first_group: int = 0,
+    ) -> None:
+        self.program, self.cluster = program, cluster
+        self.runtime, self.training, self.memory = runtime, training, memory
+        self.pieces = {layer.name: program.pieces[layer.name] for layer in program.layers}
+        self.first_group = first_group
+        self.fused_groups: list[Group] = []
+        self.pulled_with: dict[str, Key] = {}
+        self.update_waits: list[Ref] = []
+        self.buckets = list(self._buckets())
+        self._reductions = self._reduce()
+        self.tied_operations: list[Operation] = []
+        self._gathered: dict[str, list[Operation]] = {}
+        self._unit_weights: dict[tuple[str, str], Local] = {}
+        for phase in program.phases:
+            self._gathered[phase] = self._gathers(phase)
+
+    def cuts(self, name: str, what: str) -> int:
+        """Ranks that one of a layer's tensors is cut over. [items]"""
+        ranks = math.prod(self.pieces[name].gradient_group)
+        return ranks if getattr(self.memory(name), what) else 1
+
+    # memory
+
+    def fixed_memory(self) -> dict[str, float]:
+        """Weights, gradients, optimizer state and gradient buckets, by holder. [B]"""
+        rows = {"weights": 0.0, "weight gradients": 0.0, "optimizer state": 0.0}
+        whole = 0.0
+        for name, piece in self.pieces.items():
+            rows["weights"] += piece.weights / self.cuts(name, "weights")
+            rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
+            rows["optimizer state"] += piece.state / self.cuts(name, "state")
+            whole += piece.gradients
+        limit = self.runtime.fusion or self.runtime.bucket
+        largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
+        rows["communication buffers"] = min(2.0 * (limit or largest), whole)
+        return rows
+
+    # gathering of weights that are cut
+
+    def _gathers(self, phase: str) -> list[Operation]:
+        """All-gathers of a phase, a few units of layers ahead of their use."""
+        program, size = self.program, self.training.activation_size
+        units: dict[str, list[Operation]] = {}
+        for operation in program.phases[phase]:
+            if operation.kind in _COMPUTES:
+                units.setdefault(unit_of(operation.name), []).append(operation)
+        gathers: list[Operation] = []
+        names = list(units)
+        for place, unit in enumerate(names):
+            layers = {op.name for op in units[unit] if self.cuts(op.name, "weights") > 1}
+            if not layers:
+                continue
+            parameters = sum(self.pieces[name].parameters for name in layers)
+            largest = max(layers, key=lambda n: self.pieces[n].parameters)
+            after: tuple[Ref, ...] = ()
+            before = place - 1 - self.runtime.prefetch
+            if before >= 0:
+                after = ((program.number, phase, units[names[before]][-1].key),)
+            weights: Local = ("weights " + phase, unit, 0)
+            self._unit_weights[phase, unit] = weights
+            group = self.pieces[largest].gradient_group
+            received = parameters * size * (1.0 - 1.0 / math.prod(group))
+            gathers.append(
+                message_operation(
+                    ("gather", unit, 0),
+                    "all_gather",
+                    program.wires.collective("all_gather", group, parameters * size),
+                    after,
+                    num_bytes=received,
+                    queue=Queue.PARAMETER,
+                    makes=((weights, "weights", parameters * size),),
+                )
+            )
+        return gathers
+
+    def gathered(self, phase: str) -> list[Operation]:
+        """All-gathers of weights for one pass."""
+        return self._gathered[phase]
+
+    def reading(self, phase: str, operations: Sequence[Operation]) -> list[Operation]:
+        """The operations of a pass, waiting for the weights that they read."""
+        if not self._gathered[phase]:
+            return list(operations)
+        rows = []
+        for operation in operations:
+            weights = self._unit_weights.get((phase, unit_of(operation.name)))
+            if weights is not None and operation.kind in _COMPUTES:
+                wait: Ref = (self.program.number, phase, ("gather", weights[1], 0))
+                operation = operation._replace(
+                    after=(*operation.after, wait), uses=(*operation.uses, weights)
+                )
+            rows.append(operation)
+        return rows
+
+    # reductions of gradients
+
+    def _buckets(self) -> list[Bucket]:
+        """Gradients in the order in which the backward pass makes them, put together."""
+        runtime, training = self.runtime, self.training
+        shrink = 1.0
+        if runtime.low_precision_gradients:
+            shrink = training.activation_size / training.gradient_size
+        filling: dict[tuple[Group, bool], tuple[list[str], float]] = {}
+        done: list[Bucket] = []
+        last_unit = ""
+
+        def close(key: tuple[Group, bool]) -> None:
+            names, size = filling.pop(key)
+            done.append(Bucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
+
+        for layer in reversed(self.program.layers):
+            name, piece = layer.name, self.pieces[layer.name]
+            if piece.gradient_bytes <= 0.0:
+                continue
+            unit = unit_of(name)
+            if runtime.bucket is None and runtime.fusion is None and unit != last_unit:
+                for key in list(filling):
+                    close(key)
+            last_unit = unit
+            key = (piece.gradient_group, self.memory(name).gradients)
+            names, size = filling.get(key, ([], 0.0))
+            filling[key] = ([*names, name], size + piece.gradient_bytes * shrink)
+            limit = runtime.bucket
+            if runtime.first_bucket is not None and not done:
+                limit = runtime.first_bucket
+            if runtime.fusion is not None or (limit is not None and filling[key][1] >= limit):
+                close(key)
+        for key in list(filling):
+            close(key)
+        return done
+
+    def _reduce(self) -> list[Operation]:
+        program = self.program
+        phase = WEIGHT if program.plant.weight_apart else BACKWARD
+        end = [op.key for op in program.phases[BACKWARD] if op.queue == Queue.COMPUTE]
+        rows: list[Operation] = []
+        for number, bucket in enumerate(self.buckets):
+            after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
+            if not (self.runtime.overlap and self.training.gradient_overlap):
+                after.append((program.number, BACKWARD, end[-1]))
+                if program.phases[WEIGHT]:
+                    after.append((program.number, WEIGHT, program.phases[WEIGHT][-1].key))
+            assert phase in (WEIGHT, BACKWARD)
+            rows += self._bucket_operations(number, bucket, after)
+        self.update_waits += [(program.number, "reduce", op.key) for op in rows]
+        return rows
+
+    def _bucket_operations(self, number: int, bucket: Bucket, after: list[Ref]) -> list[Operation]:
+        wires, first = self.program.wires, bucket.layers[0]
+        label = first if len(bucket.layers) == 1 else f"{first} to {bucket.layers[-1]}"
+        received = bucket.num_bytes * (1.0 - 1.0 / math.prod(bucket.group))
+        if self.runtime.gradient == "push_pull":
+            return self._push_pull(number, bucket, after, label)
+        if self.runtime.fusion is not None and not bucket.cut:
+            if bucket.group not in self.fused_groups:
+                self.fused_groups.append(bucket.group)
+            place = self.first_group + self.fused_groups.index(bucket.group)
+            return [
+                Operation(
+                    key=("gradients of " + first, label, place),
+                    kind="fused",
+                    queue=Queue.GRADIENT,
+                    after=tuple(dict.fromkeys(after)),
+                    num_bytes=bucket.num_bytes,
+                )
+            ]
+        kind = "reduce_scatter" if bucket.cut else "all_reduce"
+        return [
+            message_operation(
+                ("gradients", label, number),
+                kind,
+                wires.collective(kind, bucket.group, bucket.num_bytes),
+                after,
+                num_bytes=received if bucket.cut else 2.0 * received,
+                queue=Queue.GRADIENT,
+            )
+        ]
+
+    def _push_pull(
+        self, number: int, bucket: Bucket, after: list[Ref], label: str
+    ) -> list[Operation]:
+        """A bucket in pieces, each pulled as soon as it has been pushed and added up."""
+        pieces = max(round(bucket.num_bytes / (self.runtime.bucket or bucket.num_bytes)), 1)
+        size = bucket.num_bytes / pieces
+        push, pull = push_pull(self.program.wires, self.cluster, self.runtime, bucket.group, size)
+        rows = []
+        for piece in range(pieces):
+            pushed: Key = ("push", label, number * 10_000 + piece)
+            pulled: Key = ("pull", label, number * 10_000 + piece)
+            rows.append(
+                message_operation(pushed, "push", push, after, num_bytes=0.0, queue=Queue.GRADIENT)
+            )
+            rows.append(
+                message_operation(
+                    pulled,
+                    "pull",
+                    pull,
+                    [(self.program.number, "reduce", pushed)],
+                    num_bytes=size,
+                    queue=Queue.PARAMETER,
+                )
+            )
+        self.pulled_with.update(dict.fromkeys(bucket.layers, rows[-1].key))
+        return rows
+
+    def reductions(self) -> list[Operation]:
+        """Reductions of all gradients."""
+        return self._reductions
+
+    # the update
+
+    @property
+    def update_seconds(self) -> float:
+        """Time of the optimizer's update; servers do it where there are any. [s]"""
+        if self.runtime.gradient == "push_pull":
+            return 0.0
+        return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
+
+    def gather_updated(self, after: Ref) -> Operation | None:
+        """All-gather of updated weights that are whole on every rank while their state is cut."""
+        cut = [
+            name
+            for name in self.pieces
+            if self.cuts(name, "state") > 1 and self.cuts(name, "weights") == 1
+        ]
+        num_bytes = sum(self.pieces[n].parameters for n in cut) * self.training.activation_size
+        if not cut or not num_bytes:
+            return None
+        largest = max(cut, key=lambda n: self.pieces[n].parameters)
+        group = self.pieces[largest].gradient_group
+        return message_operation(
+            ("gather updated", "weights", self.program.number),
+            "all_gather",
+            self.program.wires.collective("all_gather", group, num_bytes),
+            [after],
+            num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
+            queue=Queue.PARAMETER,
+        )
+
+    def tie(self, others: Sequence[WeightWork]) -> None:
+        """Exchange gradients of weights that this stage shares with another one."""
+        program, graph = self.program, self.program.graph
+        for layer in graph.compute_layers:
+            owner = layer.shares_weight_with
+            if owner is None:
+                continue
+            here, there = layer.name, owner
+            if there in self.pieces:
+                here, there = there, here
+            if here not in self.pieces or there in self.pieces:
+                continue
+            other = next(work for work in others if there in work.pieces)
+            size = self.pieces[here].gradients
+            operation = message_operation(
+                ("tied gradients", here, 0),
+                "send_recv",
+                program.wires.to_stage(other.program.wires, size),
+                [program.weight_ready[here], other.program.weight_ready[there]],
+                num_bytes=size,
+                queue=Queue.GRADIENT,
+            )
+            self.tied_operations.append(operation)
+            self.update_waits.append((program.number, "tied", operation.key))

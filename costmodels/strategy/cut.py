@@ -1,0 +1,153 @@
+"""Cutting a network into pipeline stages: contiguous in the order of the forward pass.
+
+The heaviest stage sets the pace of a pipeline, so its weight is minimised, exactly. Among the cuts
+that reach the minimum the most even is taken, and of those the one over which least data flows.
+Assumes that a weight is a fair stand-in for the time of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+
+# How much heavier the heaviest stage may get by cutting only where a single tensor crosses: a cut
+# through a residual block sends more, but a pipeline out of balance waits in every micro-batch.
+CLEAN_CUT_TOLERANCE = 1.5
+
+_NEVER = (math.inf, math.inf, 0)
+
+
+def cut_evenly(
+    weights: Sequence[float], parts: int, costs: Sequence[float | None]
+) -> tuple[int, ...] | None:
+    """Where to cut a list into contiguous parts so that the heaviest is as light as can be.
+
+    Parameters
+    ----------
+    weights
+        Of each item, not negative.
+    parts
+        How many parts, each with at least one item. [items]
+    costs
+        Of a cut before each item, None where none is allowed; that of the first is not read.
+        Cuts with equally heavy heaviest parts are told apart by the sum of squares of the parts,
+        then by the sum of these costs, then the later cut is taken.
+
+    Returns
+    -------
+        The first item of each part, or None where there are too few places to cut.
+    """
+    count = len(weights)
+    places = [i for i in range(1, count) if costs[i] is not None]
+    if len(places) < parts - 1:
+        return None
+    edges = np.array([0, *places, count])
+    total = np.concatenate([[0.0], np.cumsum(np.asarray(weights, dtype=float))])[edges]
+    size = len(edges)
+    # heaviest[k]: least heaviest part of the items before edge k, in as many parts as rounds
+    heaviest = total.copy()
+    heaviest[0] = np.inf
+    for _ in range(parts - 1):
+        rounds = np.full(size, np.inf)
+        for end in range(1, size):
+            rounds[end] = np.maximum(heaviest[:end], total[end] - total[:end]).min()
+        heaviest = rounds
+    # sums of floats differ in their last digits with where they start
+    limit = heaviest[-1] * (1 + 1e-12)
+    price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
+    # by squares, by price, and by the edge before, counted backwards so that later ones win
+    best: list[list[tuple[float, float, int]]] = [[(0.0, 0.0, 0)] + [_NEVER] * (size - 1)]
+    for _ in range(parts):
+        row = [_NEVER] * size
+        for end in range(1, size):
+            first = int(np.searchsorted(total, total[end] - limit, side="left"))
+            ways = (
+                (
+                    best[-1][start][0] + (total[end] - total[start]) ** 2,
+                    best[-1][start][1] + price[end],
+                    -start,
+                )
+                for start in range(first, end)
+                if best[-1][start] is not _NEVER
+            )
+            row[end] = min(ways, default=_NEVER)
+        best.append(row)
+    chosen = size - 1
+    starts = []
+    for part in range(parts, 0, -1):
+        chosen = -best[part][chosen][2]
+        starts.append(int(edges[chosen]))
+    return tuple(reversed(starts))
+
+
+def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:
+    """Activations that cross a cut before each layer: how many, and their elements. [items]"""
+    order = {layer.name: i for i, layer in enumerate(graph.compute_layers)}
+    count = np.zeros((len(order) + 1, 2), dtype=np.int64)
+    for name, i in order.items():
+        last = max((order[edge.target] for edge in graph.consumers[name]), default=i)
+        steps = np.array([1, graph.layers[name].output.size])
+        count[i + 1] += steps
+        count[last + 1] -= steps
+    return [(int(n), int(size)) for n, size in count.cumsum(axis=0)[: len(order)]]
+
+
+def cut_graph(
+    graph: Graph, parts: int, weights: Mapping[str, float] | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """Contiguous parts of a network's layers, the heaviest of which is as light as can be.
+
+    Cuts are made where one tensor crosses, unless there are too few such places or they make the
+    heaviest part more than `CLEAN_CUT_TOLERANCE` times as heavy as cuts anywhere.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    parts
+        How many. [items]
+    weights
+        Of each layer, such as its seconds; multiply-adds by default.
+
+    Raises
+    ------
+    InputError
+        When there are fewer layers than parts.
+    """
+    layers = graph.compute_layers
+    if not 1 <= parts <= len(layers):
+        raise InputError(
+            f"{graph.name} has {len(layers)} layers and can be cut into 1 to {len(layers)} stages "
+            f"but {parts} are asked for; choose fewer"
+        )
+    if weights is not None and any(not w >= 0 or math.isinf(w) for w in weights.values()):
+        raise InputError(
+            f"the weights that {graph.name} is cut by must be finite and not negative but are "
+            f"{min(weights.values()):g} to {max(weights.values()):g}; correct them"
+        )
+    row = [float(layer.macs if weights is None else weights.get(layer.name, 0)) for layer in layers]
+    if not any(row):
+        row = [1.0] * len(layers)
+    crossing = crossing_tensors(graph)
+    anywhere = cut_evenly(row, parts, [float(size) for _, size in crossing])
+    assert anywhere is not None
+    clean = cut_evenly(row, parts, [float(size) if n == 1 else None for n, size in crossing])
+    starts = anywhere
+    if clean is not None:
+        tolerated = CLEAN_CUT_TOLERANCE * _heaviest(row, anywhere)
+        starts = clean if _heaviest(row, clean) <= tolerated else anywhere
+    ends = [*starts[1:], len(layers)]
+    return tuple(
+        tuple(layer.name for layer in layers[start:end])
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _heaviest(weights: Sequence[float], starts: Sequence[int]) -> float:
+    ends = [*starts[1:], len(weights)]
+    return max(math.fsum(weights[s:e]) for s, e in zip(starts, ends, strict=True))

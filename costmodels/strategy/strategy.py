@@ -1,0 +1,202 @@
+"""A complete strategy: splits and placement of layers, schedules of subgraphs (Proteus, IV).
+
+A *stage* is a subgraph on one group of devices; micro-batches flow through the stages in order.
+Stages that share a group are the chunks of an interleaved schedule. Within a stage every layer has
+a distribution over the devices of the stage, and a memory config says which of its weight's
+tensors are cut over the ranks that hold the same weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from costmodels.distribution import Distribution, limit_reason
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """In which order a stage works on its micro-batches.
+
+    Parameters
+    ----------
+    kind
+        "gpipe": all forward passes, then all backward passes; "1f1b": a backward pass as soon as
+        there is one (PipeDream's order, flushed each step); "interleaved": the same with several
+        stages a device group (Narayanan et al. 2021, section 2.2); "zero-bubble": backward passes
+        of weights wait, to fill bubbles (ZB-H1 of Qi et al. 2023).
+    micro_batches
+        Parts that the batch is cut into. [items]
+    max_in_flight
+        Forward passes of a stage whose backward pass is still to come; None for as many as the
+        kind needs. [items]
+    """
+
+    kind: str = "1f1b"
+    micro_batches: int = 1
+    max_in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in SCHEDULES:
+            raise InputError(
+                f"the schedule must be one of {', '.join(SCHEDULES)} but is '{self.kind}'; "
+                "choose one"
+            )
+        if self.micro_batches < 1:
+            raise InputError(
+                f"a batch must be cut into at least 1 micro-batch but micro_batches is "
+                f"{self.micro_batches}; raise it"
+            )
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise InputError(
+                f"at least 1 micro-batch must be in flight but max_in_flight is "
+                f"{self.max_in_flight}; raise it or leave it out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """Which tensors of a layer's weight are cut over the ranks that hold the same weight (ZeRO).
+
+    Parameters
+    ----------
+    weights, gradients, state
+        Whether the weight, its gradient and the optimizer's state are cut.
+    """
+
+    weights: bool = False
+    gradients: bool = False
+    state: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Layers that one group of devices runs.
+
+    Parameters
+    ----------
+    layers
+        Names, in the order of the forward pass.
+    first_device
+        The first device; a stage takes as many from there on as its shape has.
+    shape
+        Devices of the stage: members of each level of the cluster, from the inside out. [items]
+    recompute
+        Segments of layers, in forward order, whose activations are not kept but computed again
+        right before their backward pass.
+    """
+
+    layers: tuple[str, ...]
+    first_device: int
+    shape: tuple[int, ...]
+    recompute: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the stage. [items]"""
+        return math.prod(self.shape)
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """Its devices: the first, and the one after the last."""
+        return self.first_device, self.first_device + self.num_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How a network is trained on some devices.
+
+    Parameters
+    ----------
+    stages
+        In the order of the forward pass.
+    distributions
+        The split of every layer over the devices of its stage, at one micro-batch.
+    schedule
+        Of the micro-batches.
+    memory
+        Memory config of layers whose weight's tensors are cut; others keep them whole.
+    """
+
+    stages: tuple[Stage, ...]
+    distributions: Mapping[str, Distribution]
+    schedule: Schedule = field(default_factory=Schedule)
+    memory: Mapping[str, MemoryConfig] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """The distinct groups of devices, in the order of their first stage."""
+        return tuple(dict.fromkeys(stage.group for stage in self.stages))
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all groups. [items]"""
+        return sum(end - start for start, end in self.groups)
+
+    def check(self, graph: Graph) -> None:
+        """Refuse a strategy that cannot run.
+
+        Parameters
+        ----------
+        graph
+            The network at the batch of one micro-batch.
+
+        Raises
+        ------
+        InputError
+            When stages do not cover the layers once each and in order, overlap in devices, or a
+            layer cannot be split as asked.
+        """
+        stage_of: dict[str, int] = {}
+        for number, stage in enumerate(self.stages):
+            for name in stage.layers:
+                if name not in graph.layers:
+                    raise InputError(
+                        f"stage {number} has the layer '{name}', which {graph.name} lacks; "
+                        "correct the name"
+                    )
+                if name in stage_of:
+                    raise InputError(
+                        f"layer '{name}' must be in one stage but is in stages "
+                        f"{stage_of[name]} and {number}; take it out of one"
+                    )
+                stage_of[name] = number
+        for layer in graph.compute_layers:
+            if layer.name not in stage_of:
+                raise InputError(f"layer '{layer.name}' is in no stage; add it to one")
+            for edge in graph.producers[layer.name]:
+                before = stage_of.get(edge.source, 0)
+                if before > stage_of[layer.name]:
+                    raise InputError(
+                        f"layer '{layer.name}' of stage {stage_of[layer.name]} must not read "
+                        f"'{edge.source}' of the later stage {before}; order the stages along the "
+                        "forward pass"
+                    )
+            distribution = self.distributions[layer.name]
+            stage = self.stages[stage_of[layer.name]]
+            if tuple(distribution.shape) != tuple(stage.shape):
+                raise InputError(
+                    f"layer '{layer.name}' is split over {distribution.shape} devices but its "
+                    f"stage has {stage.shape}; give it the devices of its stage"
+                )
+            reason = limit_reason(layer, distribution)
+            if reason is not None:
+                raise InputError(f"the strategy does not fit the network: {reason}; split it less")
+        groups = sorted(self.groups)
+        for (_, end), (start, _) in itertools.pairwise(groups):
+            if start < end:
+                raise InputError(
+                    f"stages must share all devices or none but one ends at device {end - 1} and "
+                    f"another starts at {start}; separate them"
+                )
+        if len(groups) < len(self.stages) and self.schedule.kind != "interleaved":
+            raise InputError(
+                f"{len(self.stages)} stages on {len(groups)} groups of devices must be scheduled "
+                f"as 'interleaved' but the schedule is '{self.schedule.kind}'; change it"
+            )
