@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planner.api import evaluate, optimize, scale
+    from planner.distributed_sgd.predict import throughput
     from planner.plan import Plan
+    from planner.simulation import simulate
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "evaluate", "optimize", "scale"]
+__all__ = ["Plan", "evaluate", "optimize", "scale", "simulate", "throughput"]
 
 
 def _require_own(name: str) -> None:
@@ -44,6 +46,14 @@ def __getattr__(name: str) -> Any:
         from planner import api
 
         return getattr(api, name)
+    if name == "simulate":
+        from planner.simulation import simulate
+
+        return simulate
+    if name == "throughput":
+        from planner.distributed_sgd.predict import throughput
+
+        return throughput
     if name == "Plan":
         from planner.plan import Plan
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from costmodels.distribution import Distribution, limit_reason
+from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Network as Model
 from costmodels.training import Training
@@ -18,6 +18,7 @@ from planner.costing import cost
 from planner.errors import InfeasibleError
 from planner.find import Found, find
 from planner.formulate import Formulation, formulate
+from planner.given import options_of, plan_distributions
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary
 from planner.problem_files import write_problem
@@ -226,11 +227,11 @@ def evaluate(
     ):
         strategy = Plan.load(strategy)
     if isinstance(strategy, Plan):
-        options = {**_options_of(strategy), **{k: v for k, v in options.items() if v is not None}}
+        options = {**options_of(strategy), **{k: v for k, v in options.items() if v is not None}}
     setting = resolve(model, gpus=gpus, **options)
     shape, host = setting.machine.network.shape, setting.cluster.host_index
     if isinstance(strategy, Plan):
-        given: Mapping[str, Distribution] = _from_plan(strategy, setting)
+        given: Mapping[str, Distribution] = plan_distributions(strategy, setting)
         name = "plan file"
     else:
         rows = strategy_distributions(setting.graph, strategy, shape, host, degree)
@@ -263,39 +264,6 @@ def evaluate(
         num_costed=1,
     )
     return assemble_plan(setting, formulation, costed, summary, usual, [])
-
-
-def _options_of(plan: Plan) -> dict[str, Any]:
-    """What the plan was made with, so that costing it again gives the same."""
-    return {
-        "global_batch_size": plan.global_batch_size,
-        "cluster": plan.cluster,
-        **asdict(plan.training),
-    }
-
-
-def _from_plan(plan: Plan, setting: Setting) -> dict[str, Distribution]:
-    names = [layer.name for layer in setting.graph.compute_layers]
-    if set(names) != set(plan.layers):
-        strange = sorted(set(names) ^ set(plan.layers))
-        raise InputError(
-            f"the plan is for {plan.model}, whose layers are not those of {setting.model.name} "
-            f"('{strange[0]}' is in one only); give the network that it was made for"
-        )
-    shape = setting.machine.network.shape
-    result = {}
-    for layer in setting.graph.compute_layers:
-        distribution = plan.layers[layer.name].distribution
-        if tuple(distribution.shape) != tuple(shape):
-            raise InputError(
-                f"the plan is for {plan.gpus} GPUs as {'x'.join(map(str, plan.shape))}, but this "
-                f"machine has {'x'.join(map(str, shape))}; give the same GPUs and cluster"
-            )
-        reason = limit_reason(layer, distribution)
-        if reason is not None:
-            raise InputError(f"the plan does not fit the network: {reason}; make it again")
-        result[layer.name] = distribution
-    return result
 
 
 def scale(

@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
+from costmodels.training import Training
 from costmodels.units import format_bytes, format_seconds
 from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
@@ -68,23 +69,7 @@ def assemble_plan(
     step = costed.step
     compute = costed.total("forward") + costed.total("backward")
     sources = dict(costed.sources)
-    total = sum(sources.values())
-    fallbacks = []
-    for name, text in (
-        ("derived_surface", "surfaces transferred from akin measurements"),
-        ("roofline", "the roofline, for want of measurements"),
-        ("interpolated", "interpolation in the table"),
-    ):
-        share = sources.get(name, 0.0) / total
-        if share > 0.0005:
-            fallbacks.append(f"{share:.1%} of the computation is estimated by {text}")
-    waiting = sources.get("launch", 0.0) / total
-    if waiting > 0.0005:
-        fallbacks.append(
-            f"{waiting:.1%} of the computation waits for the launch of operations "
-            f"({format_seconds(training.launch_time)} each, --launch-time), which captured graphs "
-            "would save"
-        )
+    fallbacks = estimate_notes(sources, training)
     if 0.9 * cluster.device.memory < costed.memory.total <= cluster.device.memory:
         fallbacks.append(
             f"the peak is {costed.memory.total / cluster.device.memory:.0%} of the memory, and the "
@@ -129,6 +114,36 @@ def assemble_plan(
         fallbacks=(*fallbacks, *notes),
         defaults=setting.defaults,
     )
+
+
+def estimate_notes(sources: Mapping[str, float], training: Training) -> list[str]:
+    """How much of the computation is no measurement, a sentence each.
+
+    Parameters
+    ----------
+    sources
+        Time of computation by where its estimate comes from. [s]
+    training
+        Options of the step.
+    """
+    notes = []
+    total = sum(sources.values())
+    for name, text in (
+        ("derived_surface", "surfaces transferred from akin measurements"),
+        ("roofline", "the roofline, for want of measurements"),
+        ("interpolated", "interpolation in the table"),
+    ):
+        share = sources.get(name, 0.0) / total
+        if share > 0.0005:
+            notes.append(f"{share:.1%} of the computation is estimated by {text}")
+    waiting = sources.get("launch", 0.0) / total
+    if waiting > 0.0005:
+        notes.append(
+            f"{waiting:.1%} of the computation waits for the launch of operations "
+            f"({format_seconds(training.launch_time)} each, --launch-time), which captured graphs "
+            "would save"
+        )
+    return notes
 
 
 def _plain(cluster: Cluster) -> dict[str, Any]:

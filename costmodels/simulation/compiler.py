@@ -50,6 +50,8 @@ class Job:
         How the framework runs it.
     decoding
         Time that a device decodes input before it computes. [s]
+    links
+        How links are taken, one of `LINK_MODELS`.
     """
 
     graph: Graph
@@ -60,6 +62,7 @@ class Job:
     training: Training
     runtime: Runtime
     decoding: float = 0.0
+    links: str = "shared"
 
 
 class Compiler:
@@ -71,7 +74,7 @@ class Compiler:
         strategy.check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         wires = tuple(
-            Wires(job.cluster, job.shape, stage, job.training.all_reduce)
+            Wires(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
             for stage in strategy.stages
         )
         self.plant = Plant(
@@ -117,6 +120,15 @@ class Compiler:
                     name, job.strategy.distributions[name], owns_weight=apart
                 )
         return known
+
+    @property
+    def sources(self) -> Mapping[str, float]:
+        """Computation of one micro-batch by where its estimate comes from. [s]"""
+        total: dict[str, float] = {}
+        for piece in self.plant.pieces.values():
+            for source, seconds in piece.sources:
+                total[source] = total.get(source, 0.0) + seconds
+        return total
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""

@@ -28,6 +28,10 @@ from costmodels.strategy import Stage
 
 Floats = NDArray[np.float64]
 OUT, IN = 0, 1
+# How links are taken: with what they achieve, shared by the groups that use them at once; the
+# same, but each group alone (Proteus without its detector of runtime behaviour); or by their
+# nominal bandwidth only, as FlexFlow's simulator takes them.
+LINK_MODELS = ("shared", "alone", "nominal")
 # Passes that the buffer makes over the links of its group.
 _PASSES = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
 # A message so small that only its fixed time counts. [B]
@@ -63,11 +67,20 @@ class Wires:
         The stage.
     algorithm
         All-reduce algorithm, as of `Training.all_reduce`.
+    links
+        How links are taken, one of `LINK_MODELS`.
     """
 
     def __init__(
-        self, cluster: Cluster, shape: tuple[int, ...], stage: Stage, algorithm: str = "auto"
+        self,
+        cluster: Cluster,
+        shape: tuple[int, ...],
+        stage: Stage,
+        algorithm: str = "auto",
+        links: str = "shared",
     ) -> None:
+        self.cluster = cluster
+        self.links = links
         self.job = Network.of(cluster, shape)
         self.network = Network.of(cluster, stage.shape)
         self.stage = stage
@@ -94,6 +107,10 @@ class Wires:
         size = int(members.prod())
         if size == 1 or num_bytes <= 0.0:
             return NO_MESSAGE
+        if self.links == "nominal":
+            slowest = float(self.network.link_bandwidth[np.flatnonzero(members > 1)].min())
+            part = _PASSES[kind] * (size - 1) / size
+            return Message(0.0, part * num_bytes / slowest, ())
         times = self._times(kind, members)(np.array([num_bytes, _NO_BYTES]))
         seconds = float(min(times))
         transfer = float(times[0]) - seconds
@@ -112,6 +129,8 @@ class Wires:
     def _times(self, kind: str, members: NDArray[np.int64]) -> Callable[[Floats], Floats]:
         groups = np.stack([members, members])
         network = self.network
+        if self.links == "alone":
+            network = Network.of(self.cluster, tuple(int(n) for n in members))
         if kind == "all_reduce":
             return lambda sizes: gradient_time(network, groups, sizes, self.algorithm)
         if kind == "reduce_scatter":
@@ -153,6 +172,10 @@ class Wires:
             if first // (below[n] * size) == other // (below[n] * size)
         )
         senders = min(self.stage.num_devices, int(below[level]))
+        if self.links == "nominal":
+            return Message(0.0, num_bytes / float(self.job.link_bandwidth[level]), ())
+        if self.links == "alone":
+            senders = 1
         time = float(send_recv_time(self.job, level, num_bytes, senders))
         seconds = float(send_recv_time(self.job, level, _NO_BYTES, senders))
         transfer = time - seconds

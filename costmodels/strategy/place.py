@@ -48,7 +48,8 @@ def block_shape(
     fits = True
     for size in shape:
         part = size if left % size == 0 else left
-        fits &= first % below == 0 and first // below % size + part <= size
+        # what is less than a child of a level lies inside one, wherever that is
+        fits &= part == 1 or (first % below == 0 and first // below % size + part <= size)
         result.append(part)
         left //= part
         below *= size

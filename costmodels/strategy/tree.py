@@ -140,9 +140,14 @@ def strongest(sayings: Sequence[Saying[Value]], layer: str, what: str) -> Saying
         if other.value != best[0].value:
             raise InputError(
                 f"{best[0].label} and {other.label} are equally specific and must agree on the "
-                f"{what} of layer '{layer}' but do not; remove one, or name the layer more closely"
+                f"{what} of layer '{layer}' but say {_shown(best[0].value)} and "
+                f"{_shown(other.value)}; remove one, or name the layer more closely"
             )
     return best[0]
+
+
+def _shown(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def unknown_pattern(tree: Node, pattern: str) -> str:

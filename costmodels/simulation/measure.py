@@ -1,0 +1,171 @@
+"""What a simulated step says: its time, what every queue was busy with, memory and its holders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodels.memory import PeakMemory
+from costmodels.simulation.execution import ExecutionGraph, Queue
+from costmodels.simulation.executor import Behaviour, Timeline, execute
+from costmodels.simulation.ledger import HeldTensor
+
+Interval = tuple[float, float]
+# Tensors named at the peak of a role.
+NUM_HELD = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleUse:
+    """One role in a step.
+
+    Parameters
+    ----------
+    name, first_device, num_devices
+        The role. [items]
+    busy
+        Time that each queue works, by its name. [s]
+    exposed
+        Time in which communication is under way and nothing is computed. [s]
+    idle
+        Time in which neither is: bubbles, and what other roles or background threads take. [s]
+    memory, memory_time
+        The most it holds, and when. [B], [s]
+    held
+        The largest tensors in memory then.
+    received
+        Bytes that each of its devices receives. [B]
+    """
+
+    name: str
+    first_device: int
+    num_devices: int
+    busy: Mapping[str, float]
+    exposed: float
+    idle: float
+    memory: PeakMemory
+    memory_time: float
+    held: tuple[HeldTensor, ...]
+    received: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated:
+    """A simulated step.
+
+    Parameters
+    ----------
+    step_time
+        The step; where steps reach into each other, the time from one to the next. [s]
+    start, end
+        The step that was measured, on the timeline. [s]
+    timeline
+        When every task ran.
+    roles
+        Each role during the step.
+    critical_path
+        The longest chain of dependencies at full speed, which no step is faster than. [s]
+    """
+
+    step_time: float
+    start: float
+    end: float
+    timeline: Timeline
+    roles: tuple[RoleUse, ...]
+    critical_path: float
+
+    @property
+    def peak(self) -> RoleUse:
+        """The role that holds the most."""
+        return max(self.roles, key=lambda role: role.memory.total)
+
+    @property
+    def slowest(self) -> RoleUse:
+        """The role that computes the longest."""
+        return max(self.roles, key=lambda role: role.busy[Queue.COMPUTE.name.lower()])
+
+
+def merged(intervals: Sequence[Interval]) -> list[Interval]:
+    """Intervals in order, those that touch joined."""
+    result: list[Interval] = []
+    for start, end in sorted(intervals):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
+        elif end > start:
+            result.append((start, end))
+    return result
+
+
+def outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> float:
+    """Length of merged intervals that other merged intervals do not cover."""
+    length, place = 0.0, 0
+    for start, end in intervals:
+        at = start
+        while place < len(covers) and covers[place][1] <= at:
+            place += 1
+        scan = place
+        while scan < len(covers) and covers[scan][0] < end:
+            length += max(covers[scan][0] - at, 0.0)
+            at = max(at, covers[scan][1])
+            scan += 1
+        length += max(end - at, 0.0)
+    return length
+
+
+def _clipped(timeline: Timeline, role: int, queue: int, start: float, end: float) -> list[Interval]:
+    rows = []
+    for number, task in enumerate(timeline.graph.tasks):
+        if task.role == role and task.queue == queue and number not in timeline.fused:
+            first, last = max(timeline.starts[number], start), min(timeline.ends[number], end)
+            if last > first:
+                rows.append((first, last))
+    return rows
+
+
+def measure(timeline: Timeline) -> Simulated:
+    """Measure the last step of a timeline, or the whole of a single one."""
+    graph = timeline.graph
+    start, end = 0.0, timeline.end
+    if graph.steps > 1:
+        ends = [0.0] * graph.steps
+        for task, time in zip(graph.tasks, timeline.ends, strict=True):
+            ends[task.step] = max(ends[task.step], time)
+        start = ends[-2]
+    roles = []
+    for number, role in enumerate(graph.roles):
+        rows = {q: _clipped(timeline, number, int(q), start, end) for q in Queue}
+        computing = merged(rows[Queue.COMPUTE])
+        talking = merged([row for q in Queue if q != Queue.COMPUTE for row in rows[q]])
+        exposed = outside(talking, computing)
+        working = sum(last - first for first, last in computing)
+        roles.append(
+            RoleUse(
+                name=role.name,
+                first_device=role.first_device,
+                num_devices=role.num_devices,
+                busy={q.name.lower(): sum(b - a for a, b in rows[q]) for q in Queue},
+                exposed=exposed,
+                idle=max(end - start - working - exposed, 0.0),
+                memory=timeline.ledger.peak_memory(number),
+                memory_time=timeline.ledger.time[number],
+                held=timeline.ledger.largest(number, NUM_HELD),
+                received=sum(
+                    task.num_bytes
+                    for task in graph.tasks
+                    if task.role == number and task.step == graph.steps - 1
+                ),
+            )
+        )
+    return Simulated(
+        step_time=end - start,
+        start=start,
+        end=end,
+        timeline=timeline,
+        roles=tuple(roles),
+        critical_path=graph.critical_path(),
+    )
+
+
+def simulate(graph: ExecutionGraph, behaviour: Behaviour) -> Simulated:
+    """Run an execution graph and measure it."""
+    return measure(execute(graph, behaviour))

@@ -1,0 +1,330 @@
+"""Simulate a step: `planner.simulate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.closed_form import CLOSED_FORMS, ClosedForm
+from costmodels.closed_form import step_time as closed_form_time
+from costmodels.errors import InputError
+from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
+from costmodels.simulation import (
+    Behaviour,
+    Compiler,
+    Job,
+    Runtime,
+    Simulated,
+    load_runtime,
+)
+from costmodels.simulation import simulate as run
+from planner.assemble import estimate_notes
+from planner.plan import Plan
+from planner.subjects import Degrees, Source, Subject, find_subject
+
+# Gamma of Proteus: how much longer computation and gradient communication take while both run.
+OVERLAP_FACTOR = 0.1
+# Simulations by name: overlap factor counted, links shared, and how links are taken.
+_SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
+    "simulate": (True, True, "shared"),
+    "plain": (False, False, "alone"),
+    "flexflow-sim": (False, False, "nominal"),
+}
+MODELS = (*_SIMULATIONS, *CLOSED_FORMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """How the samples of a step are loaded.
+
+    Parameters
+    ----------
+    loader
+        A name as of `costmodels.input_pipeline.list_loaders`.
+    rate
+        Samples that a host loads in a second, where measured; None for the loader's model.
+    cores
+        Cores of a host, None for the default. [items]
+    storage
+        A name as of `costmodels.input_pipeline.list_storages`, None for the loader's.
+    """
+
+    loader: str = "synthetic"
+    rate: float | None = None
+    cores: int | None = None
+    storage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """A simulated step of a network.
+
+    Parameters
+    ----------
+    subject
+        What was simulated.
+    model
+        How: one of `MODELS`.
+    runtime
+        The framework's runtime.
+    step_time
+        The step, its input included. [s]
+    computed
+        The step without its input. [s]
+    simulated
+        The simulation, None with a closed form.
+    closed_form
+        The closed form, None with a simulation.
+    input
+        Loading of samples, None where it costs nothing.
+    notes
+        On approximations and what was filled in, a sentence each.
+    """
+
+    subject: Subject
+    model: str
+    runtime: Runtime
+    step_time: float
+    computed: float
+    simulated: Simulated | None
+    closed_form: ClosedForm | None
+    input: InputTime | None
+    notes: tuple[str, ...]
+
+    @property
+    def throughput(self) -> float:
+        """Samples in a second. [samples/s]"""
+        return self.subject.setting.batch / self.step_time
+
+    @property
+    def peak_memory(self) -> float | None:
+        """The most that any device holds, None with a closed form. [B]"""
+        return None if self.simulated is None else self.simulated.peak.memory.total
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether that is within the memory of a device, None with a closed form."""
+        peak = self.peak_memory
+        return None if peak is None else peak <= self.subject.setting.cluster.device.memory
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that a script reads, under stable keys with their units."""
+        setting, strategy = self.subject.setting, self.subject.strategy
+        result: dict[str, Any] = {
+            "model": setting.model.name,
+            "cluster": setting.cluster.name,
+            "gpus": setting.gpus,
+            "global_batch_size": setting.batch,
+            "precision": setting.machine.training.precision,
+            "strategy": self.subject.name,
+            "stages": len(strategy.stages),
+            "schedule": strategy.schedule.kind,
+            "micro_batches": strategy.schedule.micro_batches,
+            "runtime": self.runtime.name,
+            "step_model": self.model,
+            "step_time_s": self.step_time,
+            "step_time_without_input_s": self.computed,
+            "throughput_samples_per_s": self.throughput,
+            "peak_memory_bytes": self.peak_memory,
+            "memory_capacity_bytes": setting.cluster.device.memory,
+            "fits": self.fits,
+            "notes": list(self.notes),
+        }
+        if self.input is not None:
+            result["input_s"] = self.input.seconds
+            result["input_bottleneck"] = self.input.bottleneck
+        if self.closed_form is not None:
+            form = self.closed_form
+            result["breakdown_s"] = {
+                "forward": form.forward,
+                "backward": form.backward,
+                "update": form.update,
+                **form.communication,
+            }
+        if self.simulated is not None:
+            result["critical_path_s"] = self.simulated.critical_path
+            result["roles"] = [
+                {
+                    "name": role.name,
+                    "first_device": role.first_device,
+                    "devices": role.num_devices,
+                    "busy_s": dict(role.busy),
+                    "exposed_communication_s": role.exposed,
+                    "idle_s": role.idle,
+                    "received_bytes": role.received,
+                    "peak_memory_bytes": role.memory.total,
+                    "memory_bytes": dict(role.memory.holders),
+                    "peak_moment": role.memory.moment,
+                    "peak_time_s": role.memory_time,
+                    "largest_tensors": [
+                        {
+                            "name": tensor.name,
+                            "micro_batch": tensor.micro,
+                            "holder": tensor.holder,
+                            "bytes": tensor.size,
+                        }
+                        for tensor in role.held
+                    ],
+                }
+                for role in self.simulated.roles
+            ]
+        return result
+
+
+def simulate(
+    source: Source,
+    *,
+    gpus: int | None = None,
+    strategy: Any = None,
+    degree: int | None = None,
+    degrees: Degrees | None = None,
+    runtime: str | Runtime = "ddp",
+    model: str = "simulate",
+    overlap_factor: float | None = None,
+    input: Input | None = None,
+    **options: Any,
+) -> Simulation:
+    """Simulate a training step.
+
+    Parameters
+    ----------
+    source, gpus, strategy, degree, degrees
+        What to simulate, as of `planner.subjects.find_subject`.
+    runtime
+        A name as of `costmodels.simulation.runtimes`, or a runtime.
+    model
+        How: "simulate"; "plain" (no overlap factor, links not shared); "flexflow-sim" (fixed costs
+        by nominal bandwidth); or a closed form, "paradl" or "paleo".
+    overlap_factor
+        How much longer computation and gradient communication take while both run.
+    input
+        How samples are loaded; by default they cost nothing.
+    options
+        As of `planner.optimize`: cluster, global_batch_size, precision, memory, ...
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    if model not in MODELS:
+        raise InputError(
+            f"the step model must be one of {', '.join(MODELS)} but is '{model}'; choose one"
+        )
+    if overlap_factor is not None and not 0.0 <= overlap_factor <= 10.0:
+        raise InputError(
+            f"the overlap factor must be from 0 to 10 but is {overlap_factor:g}; 0.1 means that "
+            "computation takes 10 % longer while gradients travel"
+        )
+    subject = find_subject(
+        source, gpus=gpus, strategy=strategy, degree=degree, degrees=degrees, **options
+    )
+    chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    if subject.plan is not None and chosen.bucket is not None and chosen.name == "ddp":
+        # a plan tunes its buckets
+        chosen = replace(chosen, bucket=subject.plan.training.bucket_bytes)
+    return simulate_subject(
+        subject, chosen, model, OVERLAP_FACTOR if overlap_factor is None else overlap_factor, input
+    )
+
+
+def simulate_subject(
+    subject: Subject, runtime: Runtime, model: str, overlap_factor: float, input: Input | None
+) -> Simulation:
+    """Simulate what is known already; parameters as of `simulate`."""
+    setting = subject.setting
+    loading = None if input is None or input.loader == "synthetic" else _loading(subject, input)
+    notes = list(setting.defaults) + list(subject.notes)
+    simulated: Simulated | None = None
+    form: ClosedForm | None = None
+    if model in CLOSED_FORMS:
+        if len(subject.strategy.stages) > 1 or subject.strategy.schedule.micro_batches > 1:
+            raise InputError(
+                f"the step model {model} has no form for {len(subject.strategy.stages)} pipeline "
+                f"stages and {subject.strategy.schedule.micro_batches} micro-batches; use simulate"
+            )
+        form = closed_form_time(model, subject.graph, subject.distributions, setting.machine)
+        computed = form.total
+    else:
+        counted, sharing, links = _SIMULATIONS[model]
+        job = Job(
+            graph=subject.graph,
+            strategy=subject.strategy,
+            cluster=setting.cluster,
+            shape=setting.machine.network.shape,
+            compute=setting.machine.compute,
+            training=setting.machine.training,
+            runtime=runtime,
+            decoding=loading.device_seconds if loading else 0.0,
+            links=links,
+        )
+        compiler = Compiler(job)
+        # weights pulled while the next step begins make steps reach into each other
+        graph = compiler.compile(3 if runtime.gradient == "push_pull" else 1)
+        behaviour = Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing)
+        simulated = run(graph, behaviour)
+        computed = simulated.step_time
+        notes += estimate_notes(compiler.sources, setting.machine.training)
+    step = max(computed, loading.seconds) if loading else computed
+    if loading is not None:
+        notes.append(loading.advice(computed))
+    return Simulation(
+        subject=subject,
+        model=model,
+        runtime=runtime,
+        step_time=step,
+        computed=computed,
+        simulated=simulated,
+        closed_form=form,
+        input=loading,
+        notes=tuple(notes),
+    )
+
+
+def _loading(subject: Subject, given: Input) -> InputTime:
+    """What loading the samples of a step takes."""
+    setting, strategy = subject.setting, subject.strategy
+    loader = load_loader(given.loader)
+    if given.storage is not None:
+        loader = loader.with_storage(load_storage(given.storage))
+    if given.rate is not None:
+        loader = loader.with_rate(given.rate)
+    # the first stage reads the samples
+    first = strategy.stages[0]
+    layer = first.layers[0]
+    ways = strategy.distributions[layer].degree("sample")
+    host = setting.cluster.devices_per_host
+    devices = min(first.num_devices, host)
+    hosts = max(first.num_devices // host, 1)
+    return input_time(
+        loader,
+        samples_per_host=setting.batch / hosts,
+        samples_per_device=setting.batch / ways,
+        hosts=hosts,
+        devices_per_host=devices,
+        host=None if given.cores is None else Host(cores=given.cores),
+    )
+
+
+def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
+    """Write a simulated step as a trace that Perfetto and Chrome open.
+
+    Raises
+    ------
+    InputError
+        When a closed form was evaluated, which has no timeline.
+    """
+    from planner.report.trace import trace_text
+
+    if simulation.simulated is None:
+        raise InputError(
+            f"the step model {simulation.model} has no timeline to trace; use --model simulate"
+        )
+    from planner.output import write_text
+
+    write_text(path, trace_text(simulation))
+
+
+__all__ = ["MODELS", "Degrees", "Input", "Plan", "Simulation", "save_trace", "simulate"]

@@ -1,0 +1,266 @@
+"""The tables of a strategy file, and the text of one, as `docs/strategy-files.md` describes them.
+
+The parser of TOML tells no lines, so headers of tables are looked for in the text: error messages
+can then point at the two places that contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from costmodels.errors import InputError
+from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
+from costmodels.strategy.place import device_text
+from planner.models.files import _reason
+
+FORMAT = "planner-strategy"
+
+Part = Literal["sharded", "whole"]
+
+
+class _Schedule(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str = ""
+    micro_batches: int = 1
+    max_in_flight: int | None = None
+    stages: int = 1
+    chunks: int = 1
+
+
+class _Stage(msgspec.Struct, forbid_unknown_fields=True):
+    layers: list[str] = []
+    devices: str | None = None
+    recompute: list[list[str]] = []
+
+
+class _Layer(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    partition: dict[str, int | list[int]]
+    devices: str | None = None
+
+
+class _Subgraph(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = ""
+    recompute: bool | None = None
+    zero: int | None = None
+    weights: Part | None = None
+    gradients: Part | None = None
+    state: Part | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    model: str | None = None
+    gpus: int | None = None
+    cluster: str | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    default: str = "data"
+    schedule: dict[str, Any] = {}
+    stage: list[dict[str, Any]] = []
+    layer: list[dict[str, Any]] = []
+    subgraph: list[dict[str, Any]] = []
+
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyFile:
+    """What a strategy file says.
+
+    Parameters
+    ----------
+    description
+        The strategy, for any network that has the layers it names.
+    model, cluster, gpus, global_batch_size, precision
+        What the file is for, None where it does not say. [items]
+    """
+
+    description: Description = field(default_factory=Description)
+    model: str | None = None
+    cluster: str | None = None
+    gpus: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+
+
+def _lines(text: str, table: str) -> list[int]:
+    """Lines of the headers of an array of tables, which the parser does not tell."""
+    header = re.compile(rf"\s*\[\[\s*\"?{table}\"?\s*\]\]")
+    return [n for n, line in enumerate(text.splitlines(), start=1) if header.match(line)]
+
+
+def _labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What error messages call the tables, such as `[[layer]] 2 ("h.*.attn", line 14)`."""
+    lines = _lines(text, table)
+    labels = []
+    for number, row in enumerate(rows):
+        name = row.get("name")
+        facts = [f'"{name}"'] if isinstance(name, str) else []
+        # tables that are written inline have no header to point at
+        facts += [f"line {lines[number]}"] if len(lines) == len(rows) else []
+        labels.append(f"[[{table}]] {number + 1}" + (f" ({', '.join(facts)})" if facts else ""))
+    return labels
+
+
+def _read(row: object, expected: type[Table], label: str) -> Table:
+    try:
+        return msgspec.convert(row, expected)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{label} {_reason(error, expected)}") from None
+
+
+def _devices(text: str | None, label: str) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", text, re.ASCII)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise InputError(
+            f'{label} must have neighbouring devices as "0-7", or one as "3", but has "{text}"; '
+            "correct it"
+        )
+    return first, last + 1
+
+
+def _stage(row: Mapping[str, Any], label: str) -> StageEntry:
+    table = _read(row, _Stage, label)
+    return StageEntry(
+        layers=tuple(table.layers),
+        devices=_devices(table.devices, label),
+        recompute=tuple(tuple(segment) for segment in table.recompute),
+        label=label,
+    )
+
+
+def _layer(row: Mapping[str, Any], label: str) -> LayerEntry:
+    table = _read(row, _Layer, label)
+    partition = {d: w if isinstance(w, int) else tuple(w) for d, w in table.partition.items()}
+    return LayerEntry(
+        name=table.name,
+        partition=partition,
+        devices=_devices(table.devices, label),
+        label=label,
+    )
+
+
+def _subgraph(row: Mapping[str, Any], label: str) -> SubgraphEntry:
+    table = _read(row, _Subgraph, label)
+    parts = {what: getattr(table, what) for what in ("weights", "gradients", "state")}
+    cut = {what: None if part is None else part == "sharded" for what, part in parts.items()}
+    if table.zero is not None:
+        given = next((what for what, part in parts.items() if part is not None), None)
+        if given is not None:
+            raise InputError(
+                f"{label} must say what is cut once but gives 'zero' and '{given}'; remove one"
+            )
+        if not 0 <= table.zero <= 3:
+            raise InputError(
+                f"{label} must have a ZeRO stage from 0 to 3 but has {table.zero}; correct 'zero'"
+            )
+        cut = {"weights": table.zero > 2, "gradients": table.zero > 1, "state": table.zero > 0}
+    return SubgraphEntry(name=table.name, recompute=table.recompute, label=label, **cut)
+
+
+def parse_strategy(text: str) -> StrategyFile:
+    """What the text of a strategy file says.
+
+    Raises
+    ------
+    InputError
+        When the text is malformed or a field is unknown or wrong.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"it must be valid TOML but is not: {error}; correct it there") from None
+    file = _read(raw, _File, "the file")
+    if file.format != FORMAT:
+        raise InputError(
+            f"its 'format' must be '{FORMAT}' but is '{file.format}'; change it, or give the path "
+            "of a strategy file"
+        )
+    for what in ("gpus", "global_batch_size"):
+        value = getattr(file, what)
+        if value is not None and value < 1:
+            raise InputError(f"'{what}' must be at least 1 but is {value}; correct it")
+    schedule = _read(file.schedule, _Schedule, "[schedule]")
+    description = Description(
+        stages=tuple(map(_stage, file.stage, _labels(text, "stage", file.stage))),
+        layers=tuple(map(_layer, file.layer, _labels(text, "layer", file.layer))),
+        subgraphs=tuple(map(_subgraph, file.subgraph, _labels(text, "subgraph", file.subgraph))),
+        kind=schedule.kind,
+        micro_batches=schedule.micro_batches,
+        max_in_flight=schedule.max_in_flight,
+        groups=schedule.stages,
+        chunks=schedule.chunks,
+        default=file.default,
+    )
+    return StrategyFile(
+        description=description,
+        model=file.model,
+        cluster=file.cluster,
+        gpus=file.gpus,
+        global_batch_size=file.global_batch_size,
+        precision=file.precision,
+    )
+
+
+def _toml(value: object) -> str:
+    """Strings, numbers, booleans and arrays are written alike in TOML and JSON."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _rows(fields: Mapping[str, object]) -> str:
+    return "".join(f"{k} = {_toml(v)}\n" for k, v in fields.items() if v is not None and v != ())
+
+
+def _subgraph_fields(entry: SubgraphEntry) -> dict[str, object]:
+    cut = (entry.state, entry.gradients, entry.weights)
+    fields: dict[str, object] = {"name": entry.name or None, "recompute": entry.recompute}
+    # what is cut from the state on has a number
+    if None not in cut and list(cut) == sorted(cut, reverse=True, key=bool):
+        return {**fields, "zero": sum(map(bool, cut))}
+    names = {True: "sharded", False: "whole", None: None}
+    return {**fields, **{w: names[getattr(entry, w)] for w in ("weights", "gradients", "state")}}
+
+
+def format_strategy(file: StrategyFile) -> str:
+    """The text of a strategy file, which `parse_strategy` turns into an equal description."""
+    what = file.description
+    head = {
+        "format": FORMAT,
+        "model": file.model,
+        "gpus": file.gpus,
+        "cluster": file.cluster,
+        "global_batch_size": file.global_batch_size,
+        "precision": file.precision,
+        "default": None if what.default == "data" else what.default,
+    }
+    schedule = {
+        "kind": what.kind or None,
+        "micro_batches": what.micro_batches,
+        "max_in_flight": what.max_in_flight,
+        "stages": what.groups if what.groups > 1 else None,
+        "chunks": what.chunks if what.chunks > 1 else None,
+    }
+    tables = [_rows(head), "[schedule]\n" + _rows(schedule)]
+    for stage in what.stages:
+        devices = None if stage.devices is None else device_text(stage.devices)
+        row = {"layers": stage.layers, "devices": devices, "recompute": stage.recompute}
+        tables.append("[[stage]]\n" + _rows(row))
+    for layer in what.layers:
+        devices = None if layer.devices is None else device_text(layer.devices)
+        split = {"name": layer.name, "partition": layer.partition, "devices": devices}
+        tables.append("[[layer]]\n" + _rows(split))
+    tables += ["[[subgraph]]\n" + _rows(_subgraph_fields(entry)) for entry in what.subgraphs]
+    return "\n".join(tables)
