@@ -22,6 +22,7 @@ from planner.given import options_of, plan_distributions
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary
 from planner.problem_files import write_problem
+from planner.recost import recost
 from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
@@ -166,6 +167,11 @@ def optimize(
     if not tune_trials and options.get("bucket_bytes") is None:
         training, best = tune_buckets(formulation, best)
     formulation = replace(formulation, machine=replace(formulation.machine, training=training))
+    # the first of the ranking is the best, with the buckets that were tuned for it
+    ranked = [best, *(costed for costed in found.ranked if costed.choices != best.choices)]
+    recosted = recost(formulation, ranked[:num_best], training)
+    if recosted.best.choices != best.choices:
+        best = cost(formulation, recosted.best.choices)
     bound = min(found.lower_bound, best.step.total)
     gap = (best.step.total - bound) / best.step.total
     summary = SearchSummary(
@@ -180,7 +186,7 @@ def optimize(
         num_costed=found.num_costed,
         stopped_by=found.stopped_by,
     )
-    notes = list(found.notes)
+    notes = [*recosted.notes, *found.notes]
     if formulation.num_candidates < formulation.num_sensible:
         notes.append(
             f"search space clipped: {formulation.num_candidates} of "
@@ -193,7 +199,8 @@ def optimize(
         # none was kept where the first was interrupted
         problem = found.problem or formulation.problem()
         write_problem(dump_problem, problem, f"{setting.model.name} on {gpus} GPUs")
-    return assemble_plan(setting, formulation, best, summary, usual, notes)
+    plan = assemble_plan(setting, formulation, best, summary, usual, notes)
+    return replace(plan, simulated=recosted.rows)
 
 
 def evaluate(

@@ -58,6 +58,8 @@ class Found:
         The assignment of least peak memory that was seen.
     problem
         The additive problem with the best bound, among those under the memory limit if any.
+    ranked
+        The assignments that fit, the fastest first.
     """
 
     best: Costed | None = None
@@ -68,6 +70,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     tightest: Costed | None = None
     problem: Problem | None = None
+    ranked: list[Costed] = field(default_factory=list)
 
 
 class _Search:
@@ -246,6 +249,8 @@ def find(
     except KeyboardInterrupt:
         search.found.stopped_by = "interrupt"
     search.found.num_costed = len(search.seen)
+    fitting = [c for c in search.seen.values() if c.memory.total <= search.capacity]
+    search.found.ranked = sorted(fitting, key=lambda costed: costed.step.total)
     return search.found
 
 

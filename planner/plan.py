@@ -105,6 +105,26 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recost:
+    """One of the best assignments of a search, simulated.
+
+    Parameters
+    ----------
+    timeline_s, simulated_s
+        Its step on the timeline of the search, and simulated. [s]
+    peak_memory_bytes
+        Its peak memory when simulated. [B]
+    chosen
+        Whether it is the plan.
+    """
+
+    timeline_s: float
+    simulated_s: float
+    peak_memory_bytes: float
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
     """How the plan was found and how good it is.
 
@@ -181,6 +201,8 @@ class Plan:
         Every approximation and every fallback that was used, a sentence each.
     defaults
         Inputs that were not given, a sentence each.
+    simulated
+        The best assignments of the search, simulated, the fastest on the timeline first.
     command
         Command line that makes the plan, empty when it was made from Python.
     """
@@ -209,6 +231,7 @@ class Plan:
     provenance: Mapping[str, str]
     fallbacks: tuple[str, ...]
     defaults: tuple[str, ...] = ()
+    simulated: tuple[Recost, ...] = ()
     command: str = ""
     format: str = FORMAT
     version: int = VERSION
@@ -217,6 +240,11 @@ class Plan:
     def step_time(self) -> float:
         """Time of a step. [s]"""
         return self.step_time_s
+
+    @property
+    def simulated_step_time(self) -> float | None:
+        """Time of a step when it is simulated, None where it was not. [s]"""
+        return next((row.simulated_s for row in self.simulated if row.chosen), None)
 
     @property
     def throughput(self) -> float:
@@ -256,6 +284,8 @@ class Plan:
             "lower_bound_s": self.search.lower_bound_s,
             "proven_optimal": self.search.proven_optimal,
             "gap": self.search.gap,
+            "simulated_step_time_s": self.simulated_step_time,
+            "simulated": [msgspec.to_builtins(row) for row in self.simulated],
             "solver": self.search.solver,
             "stopped_by": self.search.stopped_by,
             "fallbacks": list(self.fallbacks),

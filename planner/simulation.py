@@ -222,12 +222,16 @@ def simulate(
         source, gpus=gpus, strategy=strategy, degree=degree, degrees=degrees, **options
     )
     chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    if subject.plan is not None and chosen.bucket is not None and chosen.name == "ddp":
-        # a plan tunes its buckets
-        chosen = replace(chosen, bucket=subject.plan.training.bucket_bytes)
+    if subject.plan is not None:
+        chosen = plan_runtime(chosen, subject.plan.training.bucket_bytes)
     return simulate_subject(
         subject, chosen, model, OVERLAP_FACTOR if overlap_factor is None else overlap_factor, input
     )
+
+
+def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
+    """A runtime with the buckets that a plan was tuned to, if it has such buckets."""
+    return replace(runtime, bucket=bucket_bytes) if runtime.name == "ddp" else runtime
 
 
 def simulate_subject(

@@ -66,9 +66,19 @@ class Job:
 
 
 class Compiler:
-    """Lays out the tasks of a job."""
+    """Lays out the tasks of a job.
 
-    def __init__(self, job: Job) -> None:
+    Parameters
+    ----------
+    job
+        The job.
+    known
+        Costs of layers by the shape of their stage, which jobs that differ in their strategy only
+        may share.
+    """
+
+    def __init__(self, job: Job, known: dict[tuple[int, ...], Pieces] | None = None) -> None:
+        self.known = {} if known is None else known
         self.job = job
         strategy = job.strategy
         strategy.check(job.graph)
@@ -106,8 +116,7 @@ class Compiler:
         return self.job.strategy.memory.get(name, self.job.runtime.memory)
 
     def _pieces(self) -> Mapping[str, Piece]:
-        job, known = self.job, {}
-        machines: dict[tuple[int, ...], Pieces] = {}
+        job, found, machines = self.job, {}, self.known
         for stage in job.strategy.stages:
             if stage.shape not in machines:
                 network = Network.of(job.cluster, stage.shape)
@@ -116,10 +125,10 @@ class Compiler:
             for name in stage.layers:
                 owner = job.graph.layers[name].shares_weight_with
                 apart = owner is not None and self.stage_of[owner] != self.stage_of[name]
-                known[name] = machines[stage.shape].of(
+                found[name] = machines[stage.shape].of(
                     name, job.strategy.distributions[name], owns_weight=apart
                 )
-        return known
+        return found
 
     @property
     def sources(self) -> Mapping[str, float]:

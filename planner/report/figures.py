@@ -221,47 +221,6 @@ def rivals(plan: Plan) -> list[Rival]:
     ]
 
 
-def memory_sentence(plan: Plan) -> str:
-    """Peak against capacity."""
-    peak, capacity = plan.peak_memory, plan.memory_capacity_bytes
-    text = f"{format_bytes(peak)} of {format_bytes(capacity)} a GPU ({percent(peak / capacity)})"
-    if not plan.fits:
-        text += f", DOES NOT FIT: {format_bytes(peak - capacity)} too much"
-    return f"{text}, at {plan.memory_moment}"
-
-
-def quality_sentence(plan: Plan) -> str:
-    """How good the plan is known to be."""
-    found = plan.search
-    if found.status == "given":
-        return "a given strategy was costed; nothing was searched"
-    if found.proven_optimal:
-        text = "proven optimal under the cost model, within the searched space"
-    elif found.lower_bound_s > 0.0:
-        text = (
-            f"gap {percent(found.gap)}: under the cost model, no plan of the searched space is "
-            f"faster than {format_seconds(found.lower_bound_s)}"
-        )
-    else:
-        text = "no bound was proven"
-    return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
-
-
-def space_sentence(plan: Plan) -> str:
-    """How much was searched."""
-    found = plan.search
-    if found.status == "given":
-        return f"{found.solver}"
-    left_out = found.num_sensible - found.num_candidates
-    text = f"{found.num_candidates:,} candidates of {len(plan.layers)} layers"
-    if left_out > 0:
-        text += f", out of {found.num_sensible:,} sensible ones (at most about {found.cap} a layer)"
-    else:
-        text += ", all sensible ones"
-    assignments = "assignment" if found.num_costed == 1 else "assignments"
-    return f"{text}; {found.num_costed:,} {assignments} costed on the timeline; by {found.solver}"
-
-
 def best_rival(plan: Plan) -> Rival | None:
     """The fastest usual strategy that fits."""
     usable = [r for r in rivals(plan) if r.fits and r.time is not None]

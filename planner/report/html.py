@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import planner
 from planner.plan import Plan
-from planner.report import charts, figures, svg
+from planner.report import charts, figures, sentences, svg
 from planner.report.runs import runs_of_plan, shares
 
 
@@ -58,9 +58,10 @@ def html_report(plan: Plan) -> str:
         "shape": figures.shape(plan),
         "word": figures.sample_word(plan),
         "options": figures.options(plan),
-        "memory_sentence": figures.memory_sentence(plan),
-        "quality_sentence": figures.quality_sentence(plan),
-        "space_sentence": figures.space_sentence(plan),
+        "memory_sentence": sentences.memory_sentence(plan),
+        "quality_sentence": sentences.quality_sentence(plan),
+        "space_sentence": sentences.space_sentence(plan),
+        "simulation_sentence": sentences.simulation_sentence(plan),
         "rival_sentence": figures.rival_sentence(plan),
         "best_rival": figures.best_rival(plan),
         "layer_causes": figures.LAYER_CAUSES,

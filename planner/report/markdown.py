@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import planner
 from planner.plan import Plan
-from planner.report import figures
+from planner.report import figures, sentences
 from planner.report.runs import Run, runs_of_plan, shares
 
 
@@ -64,8 +64,8 @@ def _head(plan: Plan) -> str:
     lines += [
         f"- Step time: **{figures.seconds(plan.step_time_s)}**",
         f"- Throughput: **{rate} {word}/s** ({each} a GPU)",
-        f"- Peak memory: {figures.memory_sentence(plan)}",
-        f"- Quality: {figures.quality_sentence(plan)}",
+        f"- Peak memory: {sentences.memory_sentence(plan)}",
+        f"- Quality: {sentences.quality_sentence(plan)}",
         f"- Compared: {figures.rival_sentence(plan)}",
     ]
     return "\n".join(lines)
@@ -142,9 +142,10 @@ def _quality(plan: Plan) -> str:
     lines = [
         "## How good the plan is known to be",
         "",
-        f"- Result: {figures.quality_sentence(plan)}",
+        f"- Result: {sentences.quality_sentence(plan)}",
         f"- Proven lower bound: {figures.seconds(bound) if bound > 0.0 else 'none'}",
-        f"- Searched: {figures.space_sentence(plan)}",
+        f"- Searched: {sentences.space_sentence(plan)}",
+        f"- Simulated: {sentences.simulation_sentence(plan)}",
     ]
     return "\n".join(lines)
 

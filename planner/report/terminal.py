@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.plan import Plan
-from planner.report import figures
+from planner.report import figures, sentences
 from planner.report.runs import Run, runs_of_plan, shares
 
 # More runs than this are listed as their main ones only: the reports hold all of them.
@@ -25,7 +25,9 @@ def show_plan(plan: Plan, console: Console) -> None:
     _runs(plan, console)
     _rivals(plan, console)
     _section(console, "Search")
-    _sentence(console, figures.space_sentence(plan))
+    _sentence(console, sentences.space_sentence(plan))
+    _section(console, "Simulated")
+    _sentence(console, sentences.simulation_sentence(plan))
     if plan.fallbacks:
         _section(console, "Approximations and fallbacks")
         _sentences(console, plan.fallbacks)
@@ -124,8 +126,8 @@ def _head(plan: Plan, console: Console) -> None:
     rate = f"{figures.count(plan.throughput)} {word}/s"
     grid.add_row("  Throughput", f"{rate} ({figures.count(plan.throughput / plan.gpus)} a GPU)")
     style = "" if plan.fits else "bold red"
-    grid.add_row("  Peak memory", Text(figures.memory_sentence(plan), style=style))
-    grid.add_row("  Quality", Text(figures.quality_sentence(plan)))
+    grid.add_row("  Peak memory", Text(sentences.memory_sentence(plan), style=style))
+    grid.add_row("  Quality", Text(sentences.quality_sentence(plan)))
     grid.add_row("  Compared", Text(figures.rival_sentence(plan)))
     console.print(grid)
 

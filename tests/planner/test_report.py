@@ -14,7 +14,7 @@ from rich.console import Console
 from costmodels.errors import InputError
 from costmodels.training import Training
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
-from planner.report import check_report_path, figures, svg, write_report
+from planner.report import check_report_path, figures, sentences, svg, write_report
 from planner.report.charts import split_index
 from planner.report.html import html_report
 from planner.report.markdown import markdown_report
@@ -226,11 +226,11 @@ def test_quality_says_what_is_proven() -> None:
     optimal = replace(plan.search, proven_optimal=True, gap=0.0, status="optimal")
     given = replace(plan.search, status="given", lower_bound_s=0.0)
     stopped = replace(plan.search, stopped_by="time limit")
-    assert "gap 3.2 %" in figures.quality_sentence(plan)
-    assert "15 ms" in figures.quality_sentence(plan)
-    assert "proven optimal" in figures.quality_sentence(replace(plan, search=optimal))
-    assert "nothing was searched" in figures.quality_sentence(replace(plan, search=given))
-    assert "time limit" in figures.quality_sentence(replace(plan, search=stopped))
+    assert "gap 3.2 %" in sentences.quality_sentence(plan)
+    assert "15 ms" in sentences.quality_sentence(plan)
+    assert "proven optimal" in sentences.quality_sentence(replace(plan, search=optimal))
+    assert "nothing was searched" in sentences.quality_sentence(replace(plan, search=given))
+    assert "time limit" in sentences.quality_sentence(replace(plan, search=stopped))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""The best assignments of a search are simulated, and the fastest of them is the plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import planner
+from planner.plan import Plan
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    # a plan whose two best assignments change places when they are simulated
+    return planner.optimize("vgg16", gpus=64, cluster="abci", global_batch_size=2048)
+
+
+def test_the_plan_is_the_fastest_when_simulated(plan: Plan) -> None:
+    rows = plan.simulated
+    assert [row.timeline_s for row in rows] == sorted(row.timeline_s for row in rows)
+    chosen = [row for row in rows if row.chosen]
+    assert len(chosen) == 1
+    assert chosen[0].simulated_s == min(row.simulated_s for row in rows)
+    assert chosen[0].timeline_s == pytest.approx(plan.step_time_s)
+
+
+def test_a_changed_order_is_said(plan: Plan) -> None:
+    assert not plan.simulated[0].chosen
+    assert any("simulation changed the order" in text for text in plan.fallbacks)
+    # the bound is still one of the timeline
+    assert plan.search.lower_bound_s <= plan.simulated[0].timeline_s
+
+
+def test_a_kept_order_is_no_fallback() -> None:
+    kept = planner.optimize("alexnet", gpus=4, cluster="abci", global_batch_size=128)
+    assert kept.simulated[0].chosen
+    assert not any("simulation" in text for text in kept.fallbacks)
+
+
+def test_simulating_the_plan_again_gives_the_same_time(plan: Plan) -> None:
+    again = planner.simulate(plan)
+    assert again.step_time == pytest.approx(plan.simulated_step_time, rel=1e-12)
+    assert again.fits
+
+
+def test_plans_keep_their_simulations(plan: Plan) -> None:
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_plans_without_simulations_can_be_read(plan: Plan) -> None:
+    document = json.loads(plan.to_json())
+    del document["simulated"]
+    assert Plan.from_json(json.dumps(document)).simulated_step_time is None
