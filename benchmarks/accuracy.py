@@ -5,9 +5,10 @@
 
 The first compares with the tables of Dryden et al. 2019 and Kahira et al. 2021, whose figures lie
 in `benchmarks/published` with their sources, and with the raw runs of the latter where a file of
-them is given or found. The second predicts every row of a collection of training throughputs whose
-configuration is complete. Computation is multiplied by one factor for each model and machine, taken
-from runs on single devices; all else is prediction.
+them is given or found; and simulations with what Duan et al. 2023 (Proteus) and Aach et al. 2023
+(JUWELS Booster) state of orders and limits. The second predicts every row of a collection of
+training throughputs whose configuration is complete. Computation is multiplied by one factor for
+each model and machine, taken from runs on single devices; all else is prediction.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import accuracy_dryden, accuracy_kahira, accuracy_raw
+from benchmarks import (
+    accuracy_dryden,
+    accuracy_juwels,
+    accuracy_kahira,
+    accuracy_proteus,
+    accuracy_raw,
+)
 from benchmarks.accuracy_cells import Comparison
+from benchmarks.accuracy_claims import Findings, show_findings
 from benchmarks.accuracy_report import show
 
 DEFAULT_DATA = Path("../shared/data")
@@ -35,6 +43,11 @@ def published(data: Path | None) -> list[Comparison]:
     if runs is not None:
         tables.append(accuracy_raw.compare_raw_runs(runs))
     return tables
+
+
+def stated() -> list[Findings]:
+    """What papers state without printing times, and what is simulated."""
+    return accuracy_proteus.findings() + accuracy_juwels.findings()
 
 
 def main() -> None:
@@ -57,11 +70,14 @@ def main() -> None:
     console = Console(width=None if Console().is_terminal else 150)
     result: dict[str, object] = {}
     if arguments.published:
-        tables = published(data)
+        tables, findings = published(data), stated()
         result["published"] = [table.as_dict() for table in tables]
+        result["stated"] = [found.as_dict() for found in findings]
         if not arguments.json:
             for table in tables:
                 show(table, console)
+            for found in findings:
+                show_findings(found, console)
     if arguments.measured is not None:
         from benchmarks import accuracy_measured
 

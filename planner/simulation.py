@@ -10,22 +10,35 @@ from typing import Any
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
 from costmodels.closed_form import step_time as closed_form_time
 from costmodels.errors import InputError
-from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
+from costmodels.input_pipeline import (
+    Host,
+    InputTime,
+    expected_slowest,
+    input_time,
+    load_loader,
+    load_storage,
+)
 from costmodels.simulation import (
     Behaviour,
     Compiler,
     Job,
+    Queue,
     Runtime,
     Simulated,
     load_runtime,
 )
 from costmodels.simulation import simulate as run
 from planner.assemble import estimate_notes
+from planner.asynchronous import asynchronous_step
 from planner.plan import Plan
 from planner.subjects import Degrees, Source, Subject, find_subject
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
 OVERLAP_FACTOR = 0.1
+# Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
+# GPUs Are Created Equal", SC22) find 8 % between the whiskers of box plots on average, which span
+# 5.4 standard deviations of a normal distribution. Counted where asked for.
+DEVICE_VARIATION = 0.015
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "simulate": (True, True, "shared"),
@@ -73,6 +86,8 @@ class Simulation:
         The step, its input included. [s]
     computed
         The step without its input. [s]
+    waiting
+        What of it all others wait for the slowest device. [s]
     simulated
         The simulation, None with a closed form.
     closed_form
@@ -88,6 +103,7 @@ class Simulation:
     runtime: Runtime
     step_time: float
     computed: float
+    waiting: float
     simulated: Simulated | None
     closed_form: ClosedForm | None
     input: InputTime | None
@@ -126,6 +142,7 @@ class Simulation:
             "step_model": self.model,
             "step_time_s": self.step_time,
             "step_time_without_input_s": self.computed,
+            "waiting_for_slowest_s": self.waiting,
             "throughput_samples_per_s": self.throughput,
             "peak_memory_bytes": self.peak_memory,
             "memory_capacity_bytes": setting.cluster.device.memory,
@@ -184,6 +201,7 @@ def simulate(
     model: str = "simulate",
     overlap_factor: float | None = None,
     input: Input | None = None,
+    variation: float = 0.0,
     **options: Any,
 ) -> Simulation:
     """Simulate a training step.
@@ -201,6 +219,9 @@ def simulate(
         How much longer computation and gradient communication take while both run.
     input
         How samples are loaded; by default they cost nothing.
+    variation
+        Standard deviation of the time that devices compute in a step, as part of its mean: where
+        they take steps together, all wait for the slowest. `DEVICE_VARIATION` is a published one.
     options
         As of `planner.optimize`: cluster, global_batch_size, precision, memory, ...
 
@@ -218,15 +239,19 @@ def simulate(
             f"the overlap factor must be from 0 to 10 but is {overlap_factor:g}; 0.1 means that "
             "computation takes 10 % longer while gradients travel"
         )
+    if not 0.0 <= variation <= 1.0:
+        raise InputError(
+            f"the variation between devices must be from 0 to 1 but is {variation:g}; 0.015 means "
+            "a standard deviation of 1.5 % of the time that they compute"
+        )
     subject = find_subject(
         source, gpus=gpus, strategy=strategy, degree=degree, degrees=degrees, **options
     )
     chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if subject.plan is not None:
         chosen = plan_runtime(chosen, subject.plan.training.bucket_bytes)
-    return simulate_subject(
-        subject, chosen, model, OVERLAP_FACTOR if overlap_factor is None else overlap_factor, input
-    )
+    gamma = OVERLAP_FACTOR if overlap_factor is None else overlap_factor
+    return simulate_subject(subject, chosen, model, gamma, input, variation)
 
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
@@ -235,7 +260,12 @@ def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
 
 
 def simulate_subject(
-    subject: Subject, runtime: Runtime, model: str, overlap_factor: float, input: Input | None
+    subject: Subject,
+    runtime: Runtime,
+    model: str,
+    overlap_factor: float,
+    input: Input | None,
+    variation: float = 0.0,
 ) -> Simulation:
     """Simulate what is known already; parameters as of `simulate`."""
     setting = subject.setting
@@ -250,7 +280,7 @@ def simulate_subject(
                 f"stages and {subject.strategy.schedule.micro_batches} micro-batches; use simulate"
             )
         form = closed_form_time(model, subject.graph, subject.distributions, setting.machine)
-        computed = form.total
+        computed, busy = form.total, form.forward + form.backward + form.update
     else:
         counted, sharing, links = _SIMULATIONS[model]
         job = Job(
@@ -270,7 +300,15 @@ def simulate_subject(
         behaviour = Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing)
         simulated = run(graph, behaviour)
         computed = simulated.step_time
+        busy = simulated.slowest.busy[Queue.COMPUTE.name.lower()]
         notes += estimate_notes(compiler.sources, setting.machine.training)
+        if not runtime.synchronous:
+            computed, note = asynchronous_step(compiler, runtime, setting.batch)
+            notes.append(note)
+    waiting = 0.0
+    if runtime.synchronous:
+        waiting = expected_slowest(busy, variation, subject.strategy.num_devices) - busy
+    computed += waiting
     step = max(computed, loading.seconds) if loading else computed
     if loading is not None:
         notes.append(loading.advice(computed))
@@ -280,6 +318,7 @@ def simulate_subject(
         runtime=runtime,
         step_time=step,
         computed=computed,
+        waiting=waiting,
         simulated=simulated,
         closed_form=form,
         input=loading,

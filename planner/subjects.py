@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from costmodels.communication.network import Network
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
 from costmodels.graph import Network as Model
+from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.weights import unit_of
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid, single_stage
@@ -154,7 +156,7 @@ def find_subject(
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:
     """The network at the batch of one micro-batch."""
-    if setting.batch % micro_batches:
+    if micro_batches < 1 or setting.batch % micro_batches:
         raise InputError(
             f"the global batch must be a multiple of the micro-batches but {setting.batch} is none "
             f"of {micro_batches}; change one of them"
@@ -248,17 +250,25 @@ def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
     rest = max(degrees.tp * degrees.pp, 1)
     dp = degrees.dp if degrees.dp is not None else max(setting.gpus // rest, 1)
     graph = micro_graph(setting, degrees.micro_batches)
-    strategy = hybrid(
-        graph,
-        setting.machine.network.shape,
-        dp=dp,
-        tp=degrees.tp,
-        pp=degrees.pp,
-        micro_batches=degrees.micro_batches,
-        schedule_kind=degrees.schedule,
-        chunks=degrees.chunks,
-        max_in_flight=degrees.max_in_flight,
-    )
+
+    def cut(weights: Mapping[str, float] | None) -> Strategy:
+        return hybrid(
+            graph,
+            setting.machine.network.shape,
+            dp=dp,
+            tp=degrees.tp,
+            pp=degrees.pp,
+            micro_batches=degrees.micro_batches,
+            schedule_kind=degrees.schedule,
+            chunks=degrees.chunks,
+            max_in_flight=degrees.max_in_flight,
+            weights=weights,
+        )
+
+    strategy = cut(None)
+    if degrees.pp * degrees.chunks > 1:
+        # all stages are alike, so that what a layer takes does not depend on where it lies
+        strategy = cut(_seconds(setting, graph, strategy))
     if degrees.recompute:
         strategy = with_recomputation(strategy, graph)
     return Subject(
@@ -267,6 +277,18 @@ def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
         strategy=strategy,
         name=f"dp {dp} x tp {degrees.tp} x pp {degrees.pp}",
     )
+
+
+def _seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
+    """Computation of every layer on one micro-batch, by which stages are balanced. [s]"""
+    machine = setting.machine
+    network = Network.of(setting.cluster, strategy.stages[0].shape)
+    pieces = Pieces(graph, replace(machine, network=network))
+    result = {}
+    for name, distribution in strategy.distributions.items():
+        piece = pieces.of(name, distribution)
+        result[name] = piece.forward + piece.backward
+    return result
 
 
 def _from_name(setting: Setting, name: str, degree: int | None) -> Subject:

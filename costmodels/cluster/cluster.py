@@ -112,6 +112,9 @@ class Level:
         Links that lead directly to one other child, where children are wired to each other
         without a switch: a group of g children then uses at most `peer_links * (g - 1)` links.
         May be a fraction where some pairs have more links than others. None behind a switch.
+    group_links
+        Links of a child that one group of a collective can use, where a ring passes from child to
+        child in one place while several groups side by side use more of them. None for all.
     start_latency
         Paid once by a collective that uses this level, however many take part. [s]
     ramp
@@ -136,6 +139,7 @@ class Level:
     bandwidth: float
     links: int = 1
     peer_links: float | None = None
+    group_links: float | None = None
     start_latency: float = 0.0
     ramp: float = 0.0
     in_network_latency: float | None = None
@@ -157,8 +161,9 @@ class Level:
             if getattr(self, field) is not None:
                 _require_positive(where, field, getattr(self, field), "B/s")
         _require_not_negative(where, "ramp", self.ramp, "")
-        if self.peer_links is not None:
-            _require_positive(where, "peer_links", self.peer_links, "")
+        for field in ("peer_links", "group_links"):
+            if getattr(self, field) is not None:
+                _require_positive(where, field, getattr(self, field), "")
         if (self.in_network_latency is None) != (self.in_network_bandwidth is None):
             raise InputError(
                 f"{where}: in_network_latency and in_network_bandwidth must be given together, "

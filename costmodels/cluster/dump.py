@@ -53,6 +53,7 @@ def _level_lines(level: Level) -> list[str]:
         "bandwidth": _bandwidth,
         "links": repr,
         "peer_links": repr,
+        "group_links": repr,
         "start_latency": _seconds,
         "ramp": repr,
         "in_network_latency": _seconds,

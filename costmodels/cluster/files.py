@@ -45,6 +45,7 @@ class LevelFile(LinkFile, forbid_unknown_fields=True, kw_only=True):
     link: str | None = None
     links: int = 1
     peer_links: float | None = None
+    group_links: float | None = None
     oversubscription: float = 1.0
 
 

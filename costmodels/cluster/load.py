@@ -184,6 +184,7 @@ def _level(data: LevelFile, place: _Place) -> Level:
             bandwidth=_achievable(data, link, place),
             links=data.links,
             peer_links=data.peer_links,
+            group_links=data.group_links,
             start_latency=seconds("start_latency") or 0.0,
             ramp=given("ramp") or 0.0,
             in_network_latency=seconds("in_network_latency"),

@@ -45,8 +45,12 @@ class Spread:
             members=members,
             below=below,
             size=upto[..., -1],
-            bandwidth=np.minimum(network.child_bandwidth, wired) / share,
-            core_bandwidth=np.minimum(network.core_bandwidth, wired) / share,
+            bandwidth=np.minimum(
+                np.minimum(network.child_bandwidth, wired) / share, network.group_bandwidth
+            ),
+            core_bandwidth=np.minimum(
+                np.minimum(network.core_bandwidth, wired) / share, network.group_bandwidth
+            ),
             share=share,
         )
 

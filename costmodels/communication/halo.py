@@ -108,7 +108,7 @@ def halo_exchange(
     network: Network,
     *,
     backward: bool,
-    element_size: int,
+    element_size: float,
 ) -> Halo:
     """Time and size of the halo exchange of a layer.
 

@@ -39,6 +39,9 @@ class Network:
         What one child can send to its neighbours over all its links. [B/s]
     peer_bandwidth
         What one child can send to *one* other child; infinite behind a switch. [B/s]
+    group_bandwidth
+        What one child can send for one group of a collective; infinite where it can use all links.
+        [B/s]
     core_bandwidth
         What one child can send when all send to all: child_bandwidth over oversubscription. [B/s]
     devices_below
@@ -63,6 +66,7 @@ class Network:
     link_bandwidth: Floats
     child_bandwidth: Floats
     peer_bandwidth: Floats
+    group_bandwidth: Floats
     core_bandwidth: Floats
     devices_below: NDArray[np.int64]
     in_network_latency: Floats
@@ -92,6 +96,7 @@ class Network:
             link_bandwidth=link_bandwidth,
             child_bandwidth=link_bandwidth * links,
             peer_bandwidth=link_bandwidth * peer_links,
+            group_bandwidth=link_bandwidth * [_first(x.group_links, math.inf) for x in levels],
             core_bandwidth=link_bandwidth * links / [level.oversubscription for level in levels],
             devices_below=below,
             in_network_latency=np.array([_first(x.in_network_latency, math.inf) for x in levels]),

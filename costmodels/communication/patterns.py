@@ -27,7 +27,8 @@ class Pattern:
     kind
         One of `COLLECTIVES`, `SEND_RECV`, or `NOTHING`; `SLICE` where all that is needed is there.
     group
-        Members of a collective at each level. [items]
+        Members of a collective at each level; with `SEND_RECV` those that hold partial sums.
+        [items]
     """
 
     kind: str
@@ -74,7 +75,9 @@ def match(source: Layouts, target: Layouts) -> Pattern:
         axes = int((coarser > 1).any(axis=0).sum())
         if (scattered > 1).any():
             alike = (scattered == gathered).all() and axes == 1
-            return Pattern(kind="all_to_all" if alike else SEND_RECV, group=group)
+            if not alike:
+                return Pattern(kind=SEND_RECV, group=ones)
+            return Pattern(kind="all_to_all", group=group)
         return Pattern(kind="all_gather", group=group)
     return Pattern(kind=SLICE if (scattered > 1).any() else NOTHING, group=ones)
 

@@ -7,6 +7,7 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from costmodels.compute import ComputeModel
 from costmodels.graph import Graph
 from costmodels.machine import Machine
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import Wires
 from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
@@ -110,6 +112,7 @@ class Compiler:
         self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}
+        self.units: dict[int, list[Mark]] = {}  # ends of units whose weights a role has gathered
 
     def _memory(self, name: str) -> MemoryConfig:
         """What is cut of a layer: as the strategy says, else as the runtime does."""
@@ -178,8 +181,15 @@ class Compiler:
 
     def _run(self, role: int, step: int, run: Run, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
+        units = self.units.setdefault(role, [])
         for operation in weights.gathered(run.phase):
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
+            # weights come a few units of layers ahead of their use, in whichever pass that is
+            before = len(units) - 1 - self.job.runtime.prefetch
+            if before >= 0:
+                self.extra_after.setdefault(number, []).append(units[before])
+            last = weights.unit_ends[run.phase, operation.key]
+            units.append((step, run.stage, run.micro, run.phase, last))
             if run.phase == FORWARD and step:
                 self._after_pulls(number, step, run.stage, operation.name)
         for operation in weights.reading(run.phase, program.phases[run.phase]):
@@ -232,7 +242,7 @@ class Compiler:
         after = tuple(self.ids[step, other, micro, phase, key] for other, phase, key in op.after)
         for mark in self.extra_after.get(number, ()):
             after = (*after, self.ids[mark])
-        tag = step * 1_000_000 + max(micro, 0)
+        tag = step * STEP_TAG + max(micro, 0)
         return Task(
             name=op.name,
             kind=op.kind,
@@ -275,9 +285,13 @@ class Compiler:
             message = work.program.wires.collective("all_reduce", members, num_bytes)
             return message.seconds, message.transfer
 
+        def received(group: int) -> float:
+            return 2.0 * (1.0 - 1.0 / math.prod(groups[group][1]))
+
         return Fusion(
             cycle=runtime.cycle,
             negotiation=runtime.negotiation(self.job.strategy.num_devices),
             limit=runtime.fusion,
             cost=cost,
+            received=received,
         )

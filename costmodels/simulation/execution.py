@@ -122,12 +122,15 @@ class Fusion:
         Size of the fusion buffer. [B]
     cost
         Of a group and its bytes: what a reduction takes before and while its bytes flow. [s]
+    received
+        Of a group: what a device receives for each byte of its buffer. [B]
     """
 
     cycle: float
     negotiation: float
     limit: float
     cost: Callable[[int, float], tuple[float, float]]
+    received: Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,7 @@ class _Run:
         self.active[task.role][task.queue] = -1
         if self.sharing is not None and self.flowing[number]:
             self._shares(self.sharing.remove(number))
-        self.ledger.end(number, task)
+        self.ledger.end(number, task, self.now)
         self._repace(task.role, task.queue)
         self._release(number)
 

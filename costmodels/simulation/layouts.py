@@ -90,7 +90,9 @@ class Changes:
         moves = movement(source, target, self.wires.network)
         first = np.zeros(1, dtype=np.int64)
         seconds = float(moves.time(first, first, whole)[0, 0])
-        received = float(moves.volume[0, 0, 0]) * whole
+        # what enters a host or more comes over the links of all its devices alike
+        parts = moves.volume[0, 0] / self.wires.network.devices_below
+        received = float(parts.sum()) * whole
         message = self.wires.moved(seconds, float(moves.latency[0, 0]))
         if any(n > 1 for n in pattern.group):
             reduction = self.wires.collective("reduce_scatter", pattern.group, held)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from costmodels.memory import HOLDERS, PeakMemory
 from costmodels.simulation.execution import Role, Task, TensorKey
 
+# Keys of tensors count micro-batches on from that number in each further step.
+STEP_TAG = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTensor:
@@ -28,6 +31,14 @@ class HeldTensor:
     micro: int
     holder: str
     size: float
+
+
+def _own(number: int, task: Task) -> list[tuple[TensorKey, str, float]]:
+    """Memory that only one task has, while it runs: key, holder, size. [B]"""
+    rows = (("workspace", task.scratch), ("communication buffers", task.buffer))
+    return [
+        ((task.micro, holder, task.name, number), holder, size) for holder, size in rows if size
+    ]
 
 
 class Ledger:
@@ -50,41 +61,43 @@ class Ledger:
         self.moment = ["start" for _ in roles]
         self.time = [0.0 for _ in roles]
         self.held: list[tuple[HeldTensor, ...]] = [() for _ in roles]
-        # what was made and freed, to tell afterwards what the peak was made of
-        self.log: list[list[tuple[TensorKey, str, float]]] = [[] for _ in roles]
+        # what was made and freed (size 0), when: tells afterwards what the peak was made of
+        self.log: list[list[tuple[float, TensorKey, str, float]]] = [[] for _ in roles]
         self.peak_at = [0 for _ in roles]
 
     def start(self, number: int, task: Task, time: float) -> None:
         """A task starts: what it takes goes, what it makes comes."""
         role = task.role
         for key in task.takes:
-            self._read(role, key)
+            self._read(role, key, time)
         for key, holder, size in task.makes:
             if size and key not in self.live[role]:
                 self.live[role][key] = (holder, size)
                 self.now[role][holder] += size
                 self.total[role] += size
-                self.log[role].append((key, holder, size))
+                self.log[role].append((time, key, holder, size))
         if task.scratch or task.buffer:
             self.running[role][number] = task
+            self.log[role] += [(time, key, h, size) for key, h, size in _own(number, task)]
         extra = sum(t.scratch + t.buffer for t in self.running[role].values())
         if self.total[role] + extra > self.peak_total[role]:
             self._note(role, task, time, extra)
 
-    def end(self, number: int, task: Task) -> None:
+    def end(self, number: int, task: Task, time: float) -> None:
         """A task has ended: what nobody is still to read goes."""
-        self.running[task.role].pop(number, None)
+        if self.running[task.role].pop(number, None) is not None:
+            self.log[task.role] += [(time, key, h, 0.0) for key, h, _ in _own(number, task)]
         for key in task.uses:
-            self._read(task.role, key)
+            self._read(task.role, key, time)
 
-    def _read(self, role: int, key: TensorKey) -> None:
+    def _read(self, role: int, key: TensorKey, time: float) -> None:
         left = self.readers[role]
         left[key] -= 1
         if left[key] <= 0 and key in self.live[role]:
             holder, size = self.live[role].pop(key)
             self.now[role][holder] -= size
             self.total[role] -= size
-            self.log[role].append((key, holder, 0.0))
+            self.log[role].append((time, key, holder, 0.0))
 
     def _note(self, role: int, task: Task, time: float, extra: float) -> None:
         self.peak_total[role] = self.total[role] + extra
@@ -106,13 +119,13 @@ class Ledger:
     def largest(self, role: int, count: int) -> tuple[HeldTensor, ...]:
         """The largest tensors in memory at the peak of a role."""
         live: dict[TensorKey, tuple[str, float]] = {}
-        for key, holder, size in self.log[role][: self.peak_at[role]]:
+        for _, key, holder, size in self.log[role][: self.peak_at[role]]:
             if size:
                 live[key] = (holder, size)
             else:
                 del live[key]
         ranked = sorted(live.items(), key=lambda item: (-item[1][1], item[0]))[:count]
         return tuple(
-            HeldTensor(name=key[2], micro=key[0], holder=holder, size=size)
+            HeldTensor(name=key[2], micro=key[0] % STEP_TAG, holder=holder, size=size)
             for key, (holder, size) in ranked
         )

@@ -112,14 +112,26 @@ def outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> float:
     return length
 
 
-def _clipped(timeline: Timeline, role: int, queue: int, start: float, end: float) -> list[Interval]:
-    rows = []
+def _clipped(timeline: Timeline, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
+    """When the queues of every role are busy between two times."""
+    rows: list[dict[Queue, list[Interval]]] = [{q: [] for q in Queue} for _ in timeline.graph.roles]
     for number, task in enumerate(timeline.graph.tasks):
-        if task.role == role and task.queue == queue and number not in timeline.fused:
-            first, last = max(timeline.starts[number], start), min(timeline.ends[number], end)
-            if last > first:
-                rows.append((first, last))
+        first, last = max(timeline.starts[number], start), min(timeline.ends[number], end)
+        if last > first and number not in timeline.fused:
+            rows[task.role][Queue(task.queue)].append((first, last))
     return rows
+
+
+def _received(graph: ExecutionGraph) -> list[float]:
+    """Bytes that each device of every role receives in the last step. [B]"""
+    total = [0.0] * len(graph.roles)
+    for task in graph.tasks:
+        if task.step == graph.steps - 1:
+            passes = 1.0
+            if graph.fusion is not None and task.group >= 0:
+                passes = graph.fusion.received(task.group)
+            total[task.role] += task.num_bytes * passes
+    return total
 
 
 def measure(timeline: Timeline) -> Simulated:
@@ -132,8 +144,9 @@ def measure(timeline: Timeline) -> Simulated:
             ends[task.step] = max(ends[task.step], time)
         start = ends[-2]
     roles = []
+    busy, received = _clipped(timeline, start, end), _received(graph)
     for number, role in enumerate(graph.roles):
-        rows = {q: _clipped(timeline, number, int(q), start, end) for q in Queue}
+        rows = busy[number]
         computing = merged(rows[Queue.COMPUTE])
         talking = merged([row for q in Queue if q != Queue.COMPUTE for row in rows[q]])
         exposed = outside(talking, computing)
@@ -149,11 +162,7 @@ def measure(timeline: Timeline) -> Simulated:
                 memory=timeline.ledger.peak_memory(number),
                 memory_time=timeline.ledger.time[number],
                 held=timeline.ledger.largest(number, NUM_HELD),
-                received=sum(
-                    task.num_bytes
-                    for task in graph.tasks
-                    if task.role == number and task.step == graph.steps - 1
-                ),
+                received=received[number],
             )
         )
     return Simulated(

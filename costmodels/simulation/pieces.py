@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
 from costmodels.distribution import Candidates, Distribution
 from costmodels.graph import DIMS, Graph, Layer
@@ -13,6 +14,9 @@ from costmodels.halo_work import HaloWork, halo_work
 from costmodels.layer_cost import SOURCES, LayerCosts, layer_costs
 from costmodels.machine import Machine
 from costmodels.work_of import local_size
+
+# Elements so small that only what messages take before their bytes flow is left. [B]
+_NO_BYTES = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,7 +28,8 @@ class Piece:
     forward, backward_data, backward_weight, update
         Local computation. [s]
     halo_forward, halo_backward
-        How the passes run with their halo exchange, None without one.
+        How the passes run with their halo exchange, and what its messages take before their bytes
+        flow; None without one. [s]
     statistics_bytes, statistics_group
         What is summed within the layer in each pass, and over which members. [B], [items]
     gradient_bytes, gradient_group
@@ -45,8 +50,8 @@ class Piece:
     backward_data: float
     backward_weight: float
     update: float
-    halo_forward: HaloWork | None
-    halo_backward: HaloWork | None
+    halo_forward: tuple[HaloWork, float] | None
+    halo_backward: tuple[HaloWork, float] | None
     statistics_bytes: float
     statistics_group: tuple[int, ...]
     gradient_bytes: float
@@ -175,15 +180,21 @@ def _code(layouts: Layouts) -> bytes:
 
 def _halos(
     layer: Layer, one: Candidates, costs: LayerCosts, wants: tuple[bool, ...], machine: Machine
-) -> tuple[HaloWork | None, HaloWork | None]:
+) -> tuple[tuple[HaloWork, float] | None, tuple[HaloWork, float] | None]:
     if not layer.windows:
         return None, None
-    forward: HaloWork | None = halo_work(layer, one, "forward", (costs.forward, 0.0), machine)
+    forward = halo_work(layer, one, "forward", (costs.forward, 0.0), machine)
+    fixed = [
+        float(
+            halo_exchange(layer, one, machine.network, backward=b, element_size=_NO_BYTES).time[0]
+        )
+        for b in (False, True)
+    ]
     backward = None
     if any(wants):
         times = (costs.backward_data, costs.backward_weight)
         backward = halo_work(layer, one, "backward_data", times, machine)
     return (
-        forward if forward is not None and forward.exchange[0] > 0.0 else None,
-        backward if backward is not None and backward.exchange[0] > 0.0 else None,
+        (forward, fixed[0]) if forward.exchange[0] > 0.0 else None,
+        (backward, fixed[1]) if backward is not None and backward.exchange[0] > 0.0 else None,
     )

@@ -52,6 +52,8 @@ class Runtime:
         Parameter servers on hosts of their own; 0 where the workers' hosts serve. [items]
     server_rate
         Gradients that a parameter server adds up in a second. [B/s]
+    stack_bandwidth
+        What the process that talks to parameter servers sends and receives together. [B/s]
     cpu_bandwidth, devices_per_cpu_link
         Bandwidth of a link between devices and their host's memory, and how many share it. [B/s]
     low_precision_gradients
@@ -76,6 +78,7 @@ class Runtime:
     local_reduce: bool = False
     servers: int = 0
     server_rate: float = float("inf")
+    stack_bandwidth: float = float("inf")
     cpu_bandwidth: float = 12e9
     devices_per_cpu_link: int = 2
     low_precision_gradients: bool = False
@@ -109,6 +112,7 @@ _PARSE = {
     "negotiation_base": parse_seconds,
     "negotiation_per_rank": parse_seconds,
     "server_rate": parse_bandwidth,
+    "stack_bandwidth": parse_bandwidth,
     "cpu_bandwidth": parse_bandwidth,
 }
 

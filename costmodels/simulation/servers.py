@@ -12,8 +12,12 @@ import math
 import numpy as np
 
 from costmodels.cluster import Cluster
+from costmodels.simulation.execution import Link
 from costmodels.simulation.messages import IN, OUT, Message, Wires
 from costmodels.simulation.runtimes import Runtime
+
+# The process of a host that sends and receives for all its devices, as a link of its own.
+_STACK = 2
 
 
 def push_pull(
@@ -46,13 +50,19 @@ def push_pull(
     sent = senders * num_bytes * (1.0 - own)
     received = hosts * sent / servers
     adding = hosts * senders * num_bytes / servers / runtime.server_rate
-    loads: tuple[tuple[tuple[int, int, int], float], ...] = ()
+    push_loads: tuple[tuple[Link, float], ...] = ()
+    pull_loads: tuple[tuple[Link, float], ...] = ()
     if hosts > 1 or runtime.servers:
         level = min(inner, wires.job.num_levels - 1)
         bandwidth = float(wires.job.child_bandwidth[level])
         latency = float(wires.job.send_recv_latency[level])
         child = wires.child(level)
-        loads = (((level, child, OUT), 1.0), ((level, child, IN), 1.0))
+        push_loads = (((level, child, OUT), 1.0),)
+        pull_loads = (((level, child, IN), 1.0),)
+        if math.isfinite(runtime.stack_bandwidth):
+            bandwidth = min(bandwidth, runtime.stack_bandwidth)
+            part = ((level, child, _STACK), bandwidth / runtime.stack_bandwidth)
+            push_loads, pull_loads = (*push_loads, part), (*pull_loads, part)
     else:
         # the one host's own memory: devices share their ways to it
         bandwidth = runtime.cpu_bandwidth
@@ -60,6 +70,6 @@ def push_pull(
         sent = num_bytes * (1 if runtime.local_reduce else min(local, runtime.devices_per_cpu_link))
         received = 0.0
     transfer = max(sent, received) / bandwidth
-    push = Message(latency + reduction.seconds + adding, transfer + reduction.transfer, loads[:1])
-    pull = Message(latency + reduction.seconds, transfer + reduction.transfer, loads[1:])
+    push = Message(latency + reduction.seconds + adding, transfer + reduction.transfer, push_loads)
+    pull = Message(latency + reduction.seconds, transfer + reduction.transfer, pull_loads)
     return push, pull

@@ -7,6 +7,7 @@ the backward pass of its segment, for the backward passes of that segment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -113,9 +114,10 @@ class StageProgram:
         )
 
     def _shape_of(self, edge: Edge) -> bool:
-        """Whether the maker's stage has other numbers of devices than this one."""
-        other = self.plant.strategy.stages[self.plant.stage_of[edge.source]]
-        return tuple(other.shape) != tuple(self.stage.shape)
+        """Whether the maker's stage has other numbers of devices than the reader's."""
+        stages, stage_of = self.plant.strategy.stages, self.plant.stage_of
+        source, target = stages[stage_of[edge.source]], stages[stage_of[edge.target]]
+        return tuple(source.shape) != tuple(target.shape)
 
     def _forward(self, layer: Layer, phase: str) -> None:
         """Forward pass of a layer, in its phase or, computed again, in the backward phase."""
@@ -157,10 +159,11 @@ class StageProgram:
     def _with_halo(self, base: Operation, piece: Piece, phase: str) -> None:
         """A pass, cut into interior and boundary where it waits for a halo."""
         operations = self.phases[phase]
-        halo = piece.halo_backward if base.kind == "backward" else piece.halo_forward
-        if halo is None:
+        exchanged = piece.halo_backward if base.kind == "backward" else piece.halo_forward
+        if exchanged is None:
             operations.append(base)
             return
+        halo, fixed = exchanged
         name, kind = base.name, base.kind
         exchange: Key = (f"{kind} halo", name, 0)
         wait: Ref = (self.number, phase, exchange)
@@ -168,7 +171,7 @@ class StageProgram:
             message_operation(
                 exchange,
                 "halo exchange",
-                self.wires.moved(float(halo.exchange[0]), float(halo.exchange[0]) / 2),
+                self.wires.moved(float(halo.exchange[0]), fixed),
                 base.after,
                 num_bytes=piece.buffer / 2,
             )
@@ -191,6 +194,7 @@ class StageProgram:
         message = self.wires.collective(
             "all_reduce", piece.statistics_group, piece.statistics_bytes
         )
+        size = math.prod(piece.statistics_group)
         if message.time > 0.0:
             self.phases[phase].append(
                 message_operation(
@@ -198,7 +202,7 @@ class StageProgram:
                     "all_reduce",
                     message,
                     [(self.number, phase, base.key)],
-                    num_bytes=piece.statistics_bytes,
+                    num_bytes=2.0 * piece.statistics_bytes * (1.0 - 1.0 / size),
                 )
             )
 
@@ -314,15 +318,7 @@ class StageProgram:
                 )
             if reduced.message.time > 0.0:
                 after = [(self.number, FORWARD, self.moved[mark][0])]
-            size = max(
-                [piece.output]
-                + [
-                    self.pieces[e.target].inputs[e.slot]
-                    for e in self.graph.consumers[name]
-                    if self.plant.stage_of[e.target] == other
-                    and self.plant.strategy.stages[other].shape != self.stage.shape
-                ]
-            )
+            size = self._crossing(name, other)
             self.phases[FORWARD].append(
                 message_operation(
                     ("send", name, other),
@@ -333,6 +329,15 @@ class StageProgram:
                     uses=uses,
                 )
             )
+
+    def _crossing(self, name: str, reader: int) -> float:
+        """What a device sends of an output to another stage, or gets back as its gradient. [B]"""
+        readers = [e for e in self.graph.consumers[name] if self.plant.stage_of[e.target] == reader]
+        return max(
+            self.pieces[name].output,
+            *(self.pieces[e.target].inputs[e.slot] for e in readers if self._shape_of(e)),
+            0.0,
+        )
 
     # backward
 
@@ -483,7 +488,7 @@ class StageProgram:
         inside = {layer.name for layer in self.layers}
         for name in [n for n in self.gradient_from if n not in inside]:
             other = self.plant.stage_of[name]
-            size = self.pieces[name].output
+            size = self._crossing(name, self.number)
             self.phases[BACKWARD].append(
                 message_operation(
                     ("send gradient", name, other),

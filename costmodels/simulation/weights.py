@@ -36,7 +36,7 @@ class Bucket:
     group
         Members that hold the same weights, at each level. [items]
     cut
-        Whether each member keeps a part only.
+        Whether each member gets the sum of a part only.
     num_bytes
         Their size. [B]
     """
@@ -79,7 +79,9 @@ class WeightWork:
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
         self._gathered: dict[str, list[Operation]] = {}
-        self._unit_weights: dict[tuple[str, str], Local] = {}
+        self._read_weights: dict[tuple[str, Key], Local] = {}
+        # the last operation that reads what was gathered, by phase and gathering
+        self.unit_ends: dict[tuple[str, Key], Key] = {}
         for phase in program.phases:
             self._gathered[phase] = self._gathers(phase)
 
@@ -107,40 +109,43 @@ class WeightWork:
     # gathering of weights that are cut
 
     def _gathers(self, phase: str) -> list[Operation]:
-        """All-gathers of a phase, a few units of layers ahead of their use."""
+        """All-gathers of a phase, one wherever the computation comes to another unit of layers."""
         program, size = self.program, self.training.activation_size
-        units: dict[str, list[Operation]] = {}
-        for operation in program.phases[phase]:
-            if operation.kind in _COMPUTES:
-                units.setdefault(unit_of(operation.name), []).append(operation)
+        computes = [op for op in program.phases[phase] if op.kind in _COMPUTES]
+        units: dict[str, set[str]] = {}
+        for operation in computes:
+            if self._is_gathered(operation.name):
+                units.setdefault(unit_of(operation.name), set()).add(operation.name)
         gathers: list[Operation] = []
-        names = list(units)
-        for place, unit in enumerate(names):
-            layers = {op.name for op in units[unit] if self.cuts(op.name, "weights") > 1}
-            if not layers:
+        last = ""
+        for operation in computes:
+            unit = unit_of(operation.name)
+            if unit not in units:
                 continue
-            parameters = sum(self.pieces[name].parameters for name in layers)
-            largest = max(layers, key=lambda n: self.pieces[n].parameters)
-            after: tuple[Ref, ...] = ()
-            before = place - 1 - self.runtime.prefetch
-            if before >= 0:
-                after = ((program.number, phase, units[names[before]][-1].key),)
-            weights: Local = ("weights " + phase, unit, 0)
-            self._unit_weights[phase, unit] = weights
-            group = self.pieces[largest].gradient_group
-            received = parameters * size * (1.0 - 1.0 / math.prod(group))
-            gathers.append(
-                message_operation(
-                    ("gather", unit, 0),
-                    "all_gather",
-                    program.wires.collective("all_gather", group, parameters * size),
-                    after,
-                    num_bytes=received,
-                    queue=Queue.PARAMETER,
-                    makes=((weights, "weights", parameters * size),),
+            if unit != last:
+                last = unit
+                parameters = sum(self.pieces[name].parameters for name in units[unit])
+                largest = max(units[unit], key=lambda n: self.pieces[n].parameters)
+                group = self.pieces[largest].gradient_group
+                weights: Local = ("weights " + phase, unit, len(gathers))
+                gathers.append(
+                    message_operation(
+                        ("gather", unit, len(gathers)),
+                        "all_gather",
+                        program.wires.collective("all_gather", group, parameters * size),
+                        (),
+                        num_bytes=parameters * size * (1.0 - 1.0 / math.prod(group)),
+                        queue=Queue.PARAMETER,
+                        makes=((weights, "weights", parameters * size),),
+                    )
                 )
-            )
+            self._read_weights[phase, operation.key] = weights
+            self.unit_ends[phase, gathers[-1].key] = operation.key
         return gathers
+
+    def _is_gathered(self, name: str) -> bool:
+        """Whether a layer has a weight of which each rank keeps a part only."""
+        return self.pieces[name].parameters > 0.0 and self.cuts(name, "weights") > 1
 
     def gathered(self, phase: str) -> list[Operation]:
         """All-gathers of weights for one pass."""
@@ -152,9 +157,9 @@ class WeightWork:
             return list(operations)
         rows = []
         for operation in operations:
-            weights = self._unit_weights.get((phase, unit_of(operation.name)))
-            if weights is not None and operation.kind in _COMPUTES:
-                wait: Ref = (self.program.number, phase, ("gather", weights[1], 0))
+            weights = self._read_weights.get((phase, operation.key))
+            if weights is not None:
+                wait: Ref = (self.program.number, phase, ("gather", weights[1], weights[2]))
                 operation = operation._replace(
                     after=(*operation.after, wait), uses=(*operation.uses, weights)
                 )
@@ -179,16 +184,19 @@ class WeightWork:
 
         for layer in reversed(self.program.layers):
             name, piece = layer.name, self.pieces[layer.name]
-            if piece.gradient_bytes <= 0.0:
+            # servers of their own have the weights even of a lone worker
+            served = self.runtime.gradient == "push_pull" and self.runtime.servers > 0
+            num_bytes = piece.gradients if served else piece.gradient_bytes
+            if num_bytes <= 0.0:
                 continue
             unit = unit_of(name)
             if runtime.bucket is None and runtime.fusion is None and unit != last_unit:
                 for key in list(filling):
                     close(key)
             last_unit = unit
-            key = (piece.gradient_group, self.memory(name).gradients)
+            key = (piece.gradient_group, self._scatters(name))
             names, size = filling.get(key, ([], 0.0))
-            filling[key] = ([*names, name], size + piece.gradient_bytes * shrink)
+            filling[key] = ([*names, name], size + num_bytes * shrink)
             limit = runtime.bucket
             if runtime.first_bucket is not None and not done:
                 limit = runtime.first_bucket
@@ -197,6 +205,11 @@ class WeightWork:
         for key in list(filling):
             close(key)
         return done
+
+    def _scatters(self, name: str) -> bool:
+        """Whether a rank gets the sum of its own part of a gradient only."""
+        memory = self.memory(name)
+        return memory.gradients or (memory.state and self.runtime.gradient == "reduce_scatter")
 
     def _reduce(self) -> list[Operation]:
         program = self.program

@@ -102,8 +102,9 @@ def cut_graph(
 ) -> tuple[tuple[str, ...], ...]:
     """Contiguous parts of a network's layers, the heaviest of which is as light as can be.
 
-    Cuts are made where one tensor crosses, unless there are too few such places or they make the
-    heaviest part more than `CLEAN_CUT_TOLERANCE` times as heavy as cuts anywhere.
+    Cuts are made where one tensor crosses and not before a loss, unless there are too few such
+    places or they make the heaviest part more than `CLEAN_CUT_TOLERANCE` times as heavy as cuts
+    anywhere.
 
     Parameters
     ----------
@@ -136,7 +137,15 @@ def cut_graph(
     crossing = crossing_tensors(graph)
     anywhere = cut_evenly(row, parts, [float(size) for _, size in crossing])
     assert anywhere is not None
-    clean = cut_evenly(row, parts, [float(size) if n == 1 else None for n, size in crossing])
+    # a loss stays with the layer it reads, whose output is often the largest of all
+    clean = cut_evenly(
+        row,
+        parts,
+        [
+            float(size) if n == 1 and layer.kind != "loss" else None
+            for layer, (n, size) in zip(layers, crossing, strict=True)
+        ],
+    )
     starts = anywhere
     if clean is not None:
         tolerated = CLEAN_CUT_TOLERANCE * _heaviest(row, anywhere)

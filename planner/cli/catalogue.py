@@ -1,7 +1,8 @@
-"""`planner models` and `planner clusters`: what is built in, to look at and to start files from."""
+"""What is built in, to look at and to start files from: models, clusters, runtimes, loaders."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,13 @@ from planner.cli.screen import show, write
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from costmodels.simulation import Runtime
+
 
 # From here on descriptions stand beside what they describe. [characters]
 WIDE = 120
+# Buckets below that are closed by every gradient. [B]
+SMALLEST_PIECE = 1024.0
 
 
 @click.command()
@@ -56,6 +61,20 @@ def clusters(name: str | None, output: str | None) -> None:
     from costmodels.cluster import dump_cluster, load_cluster
 
     _write_or_show(dump_cluster(load_cluster(name)), output)
+
+
+@click.command()
+def runtimes() -> None:
+    """List the runtimes of frameworks, for 'planner simulate --runtime'."""
+    show(_list_runtimes)
+
+
+@click.command()
+def loaders() -> None:
+    """List the data loaders, and the storages that they read from, for 'planner simulate'."""
+    show(_list_loaders)
+    write("")
+    show(_list_storages)
 
 
 def _write_or_show(text: str, output: str | None) -> None:
@@ -136,4 +155,80 @@ def _list_clusters(console: Console) -> None:
         ]
         rows.append((cells, cluster.description))
     headings = ["name", "GPU", ">memory", ">GPUs", ">a host", "precision"]
+    _print_table(console, headings, rows)
+
+
+def _list_runtimes(console: Console) -> None:
+    from costmodels.simulation.runtimes import runtimes as known
+
+    rows = [
+        ([name, runtime.title], f"{_what_it_does(runtime)}. {runtime.source}")
+        for name, runtime in known().items()
+    ]
+    _print_table(console, ["name", "framework"], rows)
+
+
+def _what_it_does(runtime: Runtime) -> str:
+    """How a runtime reduces gradients, in which pieces, and what it cuts."""
+    from costmodels.units import format_bytes, format_seconds
+
+    how = {
+        "all_reduce": "All-reduces gradients",
+        "reduce_scatter": "Reduce-scatters gradients",
+        "push_pull": "Pushes gradients to parameter servers and pulls weights",
+    }[runtime.gradient]
+    if runtime.fusion is not None:
+        cycle = format_seconds(runtime.cycle)
+        pieces = f"of what is ready each {cycle}, up to {format_bytes(runtime.fusion)}"
+    elif runtime.bucket is not None and runtime.bucket < SMALLEST_PIECE:
+        pieces = "weight by weight"
+    elif runtime.bucket is not None:
+        pieces = f"in pieces of {format_bytes(runtime.bucket)}"
+    else:
+        pieces = "block by block"
+    when = " after every micro-batch" if runtime.each_micro_batch else ""
+    parts = [f"{how} {pieces}{when}"]
+    if not runtime.overlap:
+        parts.append("after the backward pass")
+    if runtime.shard:
+        named = {"state": "optimizer state", "gradients": "gradients", "weights": "weights"}
+        parts.append(f"cuts {' and '.join(named[part] for part in runtime.shard)} over ranks")
+    if not runtime.synchronous:
+        parts.append("workers do not wait for each other")
+    return "; ".join(parts)
+
+
+def _list_loaders(console: Console) -> None:
+    from costmodels.input_pipeline import list_loaders, load_loader
+
+    rows = []
+    for name in list_loaders():
+        loader = load_loader(name)
+        rate = loader.rate_per_core
+        cells = [
+            name,
+            loader.decodes_on,
+            f"{rate:,.0f}/s" if math.isfinite(rate) else "-",
+            str(loader.workers),
+            loader.storage.name,
+        ]
+        rows.append((cells, f"{loader.description}. {loader.source}"))
+    headings = ["loader", "decodes on", ">rate of a core", ">workers", "storage"]
+    _print_table(console, headings, rows)
+
+
+def _list_storages(console: Console) -> None:
+    from costmodels.input_pipeline import list_storages, load_storage
+    from costmodels.units import format_bandwidth
+
+    rows = []
+    for name in list_storages():
+        storage = load_storage(name)
+        limits = [
+            *(format_bandwidth(b) for b in (storage.host_bandwidth, storage.total_bandwidth)),
+            *(f"{files:,.0f}/s" for files in (storage.host_files, storage.total_files)),
+        ]
+        cells = [name, *("-" if text.startswith("inf") else text for text in limits)]
+        rows.append((cells, storage.source))
+    headings = ["storage", ">a host", ">all hosts", ">files a host", ">files of all"]
     _print_table(console, headings, rows)

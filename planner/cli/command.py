@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 import planner
-from planner.cli.catalogue import clusters, models
+from planner.cli.catalogue import clusters, loaders, models, runtimes
 from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.plans import evaluate, optimize, report
 from planner.cli.scaling import scale
+from planner.cli.simulating import simulate
 from planner.cli.solving import solve
+from planner.cli.throughput import throughput
 
 
 class Planner(click.Group):
@@ -57,5 +59,17 @@ def planner_command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (optimize, evaluate, scale, report, models, clusters, solve):
+for _command in (
+    optimize,
+    evaluate,
+    simulate,
+    scale,
+    report,
+    models,
+    clusters,
+    runtimes,
+    loaders,
+    solve,
+    throughput,
+):
     planner_command.add_command(_command)

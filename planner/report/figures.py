@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.units import format_bytes, format_seconds
@@ -98,7 +99,12 @@ class Rival:
 
 def sample_word(plan: Plan) -> str:
     """What a sample is, in the plural."""
-    axes = set(plan.input_shape)
+    return word_of_samples(plan.input_shape)
+
+
+def word_of_samples(shape: Mapping[str, int]) -> str:
+    """What samples with these axes are called."""
+    axes = set(shape)
     if "depth" in axes:
         return "volumes"
     if "height" in axes:

@@ -1,0 +1,47 @@
+"""Throughput of distributed SGD over a slow network: Li et al. 2022, coarse and fine grained."""
+
+from __future__ import annotations
+
+from costmodels.throughput.coarse import (
+    HYBRID,
+    UTILISATION_THRESHOLD,
+    Predicted,
+    predict_all_reduce,
+    predict_async,
+    predict_sync,
+    ring_time,
+)
+from costmodels.throughput.fine import (
+    VARIATION,
+    Simulated,
+    check_effort,
+    default_steps,
+    simulate,
+    simulate_all_reduce,
+)
+from costmodels.throughput.mva import FCFS, MAX_POPULATIONS, PS, Solution, solve
+from costmodels.throughput.profile import Links, WorkerClass, WorkerProfile
+
+__all__ = [
+    "FCFS",
+    "HYBRID",
+    "MAX_POPULATIONS",
+    "PS",
+    "UTILISATION_THRESHOLD",
+    "VARIATION",
+    "Links",
+    "Predicted",
+    "Simulated",
+    "Solution",
+    "WorkerClass",
+    "WorkerProfile",
+    "check_effort",
+    "default_steps",
+    "predict_all_reduce",
+    "predict_async",
+    "predict_sync",
+    "ring_time",
+    "simulate",
+    "simulate_all_reduce",
+    "solve",
+]

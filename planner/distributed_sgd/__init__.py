@@ -1,0 +1,1 @@
+"""Throughput of distributed SGD: a network, kinds of workers and links in, predictions out."""

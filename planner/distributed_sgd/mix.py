@@ -1,0 +1,200 @@
+"""Which workers there are: kinds of GPUs with their proportion, and numbers of workers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.cluster import Device, list_devices, load_device
+from costmodels.errors import InputError
+from costmodels.units import parse_bandwidth
+
+MAX_WORKERS = 10_000
+_NUMBERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Kinds of workers.
+
+    Parameters
+    ----------
+    devices
+        Names of their built-in devices.
+    parts
+        Workers of each kind in the smallest group that keeps the proportion. [items]
+    total
+        Workers that were asked for with the kinds; None if only kinds were. [items]
+    notes
+        What was chosen, in sentences.
+    """
+
+    devices: tuple[str, ...]
+    parts: tuple[int, ...]
+    total: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def unit(self) -> int:
+        """Workers of the smallest group. [items]"""
+        return sum(self.parts)
+
+    def counts(self, workers: int) -> tuple[int, ...]:
+        """Workers of each kind. [items]"""
+        return tuple(part * (workers // self.unit) for part in self.parts)
+
+
+def find_device(name: str) -> tuple[str, str]:
+    """The built-in device that a name means, and what to say about it.
+
+    A name that begins the names of several devices means the one with least memory if memory is
+    all they differ in, since throughput does not depend on it.
+
+    Raises
+    ------
+    InputError
+        When there is no such device, or several that differ.
+    """
+    known = list_devices()
+    if name in known:
+        return name, ""
+    found = [load_device(one) for one in known if name and one.startswith(name.lower())]
+    if not found:
+        load_device(name)  # raises, and names what comes close
+    if len({_speed(one) for one in found}) > 1:
+        raise InputError(
+            f"the device '{name}' must name one device but begins the names of several that differ "
+            f"in speed; use one of {', '.join(one.name for one in found)}"
+        )
+    chosen = min(found, key=lambda one: one.memory).name
+    if len(found) == 1:
+        return chosen, ""
+    others = ", ".join(one.name for one in found if one.name != chosen)
+    return chosen, f"device {chosen} for '{name}'; {others} differs in memory only"
+
+
+def _speed(device: Device) -> tuple[object, ...]:
+    rates = tuple(sorted(device.peak_flops.items()))
+    return rates, device.memory_bandwidth, device.num_sms, device.kernel_latency
+
+
+def parse_mix(text: str) -> Mix:
+    """Kinds of workers from "v100" or "v100:4,t4:2".
+
+    Raises
+    ------
+    InputError
+        When a device is unknown or comes twice, or a number is none.
+    """
+    names, numbers, notes = [], [], []
+    pieces = [piece.strip() for piece in text.split(",")]
+    for piece in pieces:
+        name, colon, number = (part.strip() for part in piece.partition(":"))
+        if colon and not (number.isdecimal() and int(number) >= 1):
+            raise InputError(
+                f"the number of workers with a {name} must be a whole number of at least 1 but is "
+                f"'{number}'; write it like v100:4,t4:2"
+            )
+        if not colon and len(pieces) > 1:
+            raise InputError(
+                f"each of several kinds of workers must come with its number but {name} has none; "
+                "write it like v100:4,t4:2"
+            )
+        device, note = find_device(name)
+        if device in names:
+            raise InputError(
+                f"each kind of workers must be named once but {device} is named twice; add its "
+                "numbers"
+            )
+        names.append(device)
+        numbers.append(int(number) if colon else 1)
+        notes += [note] if note else []
+    total = sum(numbers) if ":" in text else None
+    if total is not None and total > MAX_WORKERS:
+        raise InputError(
+            f"there must be at most {MAX_WORKERS:,} workers but there are {total:,}; lower the "
+            "numbers"
+        )
+    divisor = math.gcd(*numbers)
+    return Mix(
+        devices=tuple(names),
+        parts=tuple(n // divisor for n in numbers),
+        total=total,
+        notes=tuple(notes),
+    )
+
+
+def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, ...]:
+    """Numbers of workers, increasing, each once.
+
+    Of a range like "1-16" only the numbers that keep the proportion of several kinds are taken;
+    numbers on their own must keep it. By default 1 to 16, or the numbers given with the kinds.
+
+    Raises
+    ------
+    InputError
+        When they are no such numbers.
+    """
+    if workers is None:
+        workers = [mix.total] if mix.total is not None else "1-16"
+    numbers = _numbers(workers, mix.unit) if isinstance(workers, str) else list(workers)
+    for number in numbers:
+        if not 1 <= number <= MAX_WORKERS:
+            raise InputError(
+                f"the number of workers must be from 1 to {MAX_WORKERS:,} but is {number:,}; "
+                "correct it"
+            )
+        if number % mix.unit:
+            kinds = " to ".join(map(str, mix.parts))
+            raise InputError(
+                f"the number of workers must keep the proportion {kinds} of "
+                f"{', '.join(mix.devices)} but is {number}; use a multiple of {mix.unit}"
+            )
+    if not numbers:
+        raise InputError(
+            f"the numbers of workers must include a multiple of {mix.unit}, which keeps the "
+            f"proportion of {', '.join(mix.devices)}, but are '{workers}'; widen the range"
+        )
+    return tuple(sorted(set(numbers)))
+
+
+def _numbers(text: str, unit: int) -> list[int]:
+    numbers: list[int] = []
+    for piece in text.split(","):
+        match = _NUMBERS.fullmatch(piece.strip())
+        if match is None:
+            raise InputError(
+                f"the numbers of workers must be whole numbers or ranges between commas but are "
+                f"'{text}'; write them like 1-16 or 1,2,4,8"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last > MAX_WORKERS:
+            rule = "rise" if last < first else f"end at {MAX_WORKERS:,} or before"
+            raise InputError(
+                f"a range of numbers of workers must {rule} but is '{piece.strip()}'; write it "
+                "like 1-16"
+            )
+        if match[2] is None:
+            numbers.append(first)
+        else:
+            numbers += [n for n in range(first, last + 1) if n % unit == 0 or n == 0]
+    return numbers
+
+
+def parse_bandwidth_of(value: str | float, what: str) -> float:
+    """A bandwidth as a number or as text like "10 Gbps". [B/s]
+
+    Raises
+    ------
+    InputError
+        When it is none, or not positive.
+    """
+    if isinstance(value, str):
+        return parse_bandwidth(value, what=what)
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(
+            f'{what} must be greater than zero, got {value:g} B/s: write it like "10 Gbps".'
+        )
+    return float(value)

@@ -1,0 +1,101 @@
+"""The figures of a simulated step in words: its summary, what is short, what its input needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from costmodels.units import format_seconds
+from planner.report import figures
+
+if TYPE_CHECKING:
+    from costmodels.simulation.measure import RoleUse, Simulated
+    from planner.simulation import Simulation
+
+
+def summary_line(simulation: Simulation) -> str:
+    """The simulated step in one line."""
+    setting = simulation.subject.setting
+    parts = [
+        f"{setting.model.name} on {setting.gpus} x {setting.cluster.device.name} of "
+        f"{setting.cluster.name}",
+        f"{format_seconds(simulation.step_time)} a step",
+        f"{figures.count(simulation.throughput)} {sample_word(simulation)}/s",
+    ]
+    if simulation.peak_memory is not None:
+        capacity = figures.size(setting.cluster.device.memory)
+        parts.append(f"{figures.size(simulation.peak_memory)} of {capacity} a GPU")
+    runtime = f", {simulation.runtime.name}" if simulation.simulated is not None else ""
+    parts.append(f"{simulation.subject.name}{runtime}, {simulation.model}")
+    if input_bound(simulation):
+        parts.append("held up by its input")
+    if simulation.fits is False:
+        parts.append("OUT OF MEMORY")
+    return ", ".join(parts)
+
+
+def main_roles(simulated: Simulated, most: int) -> list[RoleUse]:
+    """All roles or, of many: the first, the last, and those that compute and hold the most."""
+    roles = simulated.roles
+    if len(roles) <= most:
+        return list(roles)
+    chosen = (roles[0], roles[-1], simulated.slowest, simulated.peak)
+    return [role for role in roles if any(role is one for one in chosen)]
+
+
+def out_of_memory(simulation: Simulation) -> str | None:
+    """What is short, when, and what holds most then; None where all fits or nothing is known."""
+    simulated = simulation.simulated
+    if simulated is None or simulation.fits:
+        return None
+    capacity = float(simulation.subject.setting.cluster.device.memory)
+    role, short = simulated.peak, [r for r in simulated.roles if r.memory.total > capacity]
+    ranked = sorted(role.memory.holders.items(), key=lambda item: (-item[1], item[0]))
+    holders = ", ".join(f"{figures.size(size)} {name}" for name, size in ranked[:3] if size)
+    of_all = "" if len(simulated.roles) == 1 else f" ({len(short)} of {len(simulated.roles)} roles)"
+    return (
+        f"OUT OF MEMORY: {role.name} needs {figures.size(role.memory.total)} of "
+        f"{figures.size(capacity)} a GPU, {figures.size(role.memory.total - capacity)} short"
+        f"{of_all}, {moment(role)}; most is {holders}"
+    )
+
+
+def input_sentence(simulation: Simulation) -> str:
+    """Whether the input holds the step up and what would help; empty where it costs nothing."""
+    return simulation.input.advice(simulation.computed) if simulation.input is not None else ""
+
+
+def plan_sentence(simulation: Simulation) -> str | None:
+    """The step time that the plan states beside the simulated one."""
+    plan = simulation.subject.plan
+    if plan is None:
+        return None
+    part = simulation.computed / plan.step_time_s - 1.0
+    stated = f"{format_seconds(plan.step_time_s)} by the additive model of the plan"
+    if abs(part) < 5e-4:
+        return f"{stated}, as simulated"
+    text = f"{stated}; simulated {figures.percent(abs(part))} {'longer' if part > 0 else 'shorter'}"
+    setting = simulation.subject.setting
+    changed = (
+        plan.global_batch_size != setting.batch
+        or plan.training != setting.machine.training
+        or plan.cluster != setting.cluster.name
+    )
+    return f"{text} (but with other options than the plan's)" if changed else text
+
+
+def sample_word(simulation: Simulation) -> str:
+    """What a sample is, in the plural."""
+    return figures.word_of_samples(simulation.subject.setting.model.input_shape)
+
+
+def input_bound(simulation: Simulation) -> bool:
+    """Whether the step waits for its input."""
+    loading = simulation.input
+    return loading is not None and loading.is_bottleneck(simulation.computed)
+
+
+def moment(role: RoleUse) -> str:
+    """When a role holds the most."""
+    if role.memory.moment == "start":
+        return "from the start of the step on"
+    return f"at {role.memory.moment} ({figures.seconds(role.memory_time)} in)"

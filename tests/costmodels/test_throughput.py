@@ -1,0 +1,591 @@
+"""Distributed SGD: queueing against textbooks and Markov chains, simulation against Algorithm 1."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.errors import InputError
+from costmodels.throughput import (
+    FCFS,
+    PS,
+    Links,
+    WorkerClass,
+    WorkerProfile,
+    predict_all_reduce,
+    predict_async,
+    predict_sync,
+    ring_time,
+    simulate,
+    simulate_all_reduce,
+    solve,
+)
+from costmodels.throughput.events import Run
+from costmodels.throughput.shares import FirstCome, ProcessorSharing
+
+
+def profile(name="w", layers=4, seed=0, samples=32.0, scale=1.0, **given) -> WorkerProfile:
+    """Layers of about 10 ms and 10 MB; every third has no parameters."""
+    rng = np.random.default_rng(seed)
+    usual = {
+        "forward": scale * rng.uniform(0.005, 0.01, layers),
+        "backward": scale * rng.uniform(0.01, 0.02, layers),
+        "num_bytes": np.where(np.arange(layers) % 3 == 2, 0.0, rng.uniform(5e6, 2e7, layers)),
+    }
+    return WorkerProfile(name=name, samples=samples, **{**usual, **given})
+
+
+def workers(count: int, **given) -> tuple[WorkerClass, ...]:
+    return (WorkerClass(profile=profile(**given), count=count),)
+
+
+# ---------------------------------------------------------------- mean value analysis
+
+
+def test_machine_repairman_is_the_textbook_recursion() -> None:
+    think, service, queue = 5.0, 1.0, 0.0
+    for customers in range(1, 30):
+        response = service * (1.0 + queue)
+        rate = customers / (think + response)
+        queue = rate * response
+        found = solve([customers], think, [[service]], [PS])
+        assert found.exact
+        assert found.cycle_rate[0] == pytest.approx(rate, rel=1e-12)
+        assert found.queue[0, 0] == pytest.approx(queue, rel=1e-12)
+    # and the closed form by the Erlang loss formula: utilisation is 1 - p(nobody)
+    weights = [1.0]
+    for n in range(1, 30):
+        weights.append(weights[-1] * (29 - n + 1) * service / think)
+    assert found.busy[0] == pytest.approx(1.0 - 1.0 / sum(weights), rel=1e-9)
+
+
+def per_worker(think: list[float], service: list[list[float]], disciplines: list[str]) -> list:
+    """Equations 1 and 2 as printed: over all subsets of workers, one task each."""
+    num, stations = len(think), range(len(disciplines))
+    queue: dict[tuple[int, ...], list[list[float]]] = {}
+    busy: dict[tuple[int, ...], list[list[float]]] = {}
+    rates: dict[tuple[int, ...], list[float]] = {}
+    for state in sorted(itertools.product((0, 1), repeat=num), key=sum):
+        queue[state] = [[0.0] * len(disciplines) for _ in range(num)]
+        busy[state] = [[0.0] * len(disciplines) for _ in range(num)]
+        rates[state] = [0.0] * num
+        for k in range(num):
+            if not state[k]:
+                continue
+            less = tuple(n - (j == k) for j, n in enumerate(state))
+            response = []
+            for s in stations:
+                if disciplines[s] == PS:
+                    seen = sum(queue[less][j][s] for j in range(num))
+                    response.append(service[k][s] * (1.0 + seen))
+                else:
+                    rest = sum(
+                        service[j][s] * (queue[less][j][s] - 0.5 * busy[less][j][s])
+                        for j in range(num)
+                    )
+                    response.append(service[k][s] + rest)
+            rates[state][k] = 1.0 / (think[k] + sum(response))
+            queue[state][k] = [rates[state][k] * t for t in response]
+            busy[state][k] = [rates[state][k] * t for t in service[k]]
+    return rates[(1,) * num]
+
+
+@pytest.mark.parametrize("network", [PS, FCFS])
+@pytest.mark.parametrize("counts", [(5,), (3, 2), (2, 1, 3)])
+def test_classes_are_the_recursion_over_subsets_of_workers(network, counts) -> None:
+    rng = np.random.default_rng(sum(counts))
+    think, service = rng.uniform(1, 9, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
+    disciplines = [network, PS, network]
+    found = solve(counts, think, service, disciplines)
+    of = [c for c, n in enumerate(counts) for _ in range(n)]
+    single = per_worker([think[c] for c in of], [list(service[c]) for c in of], disciplines)
+    for c, n in enumerate(counts):
+        assert found.cycle_rate[c] == pytest.approx(n * single[of.index(c)], rel=1e-12)
+
+
+def markov_rates(think: list[float], service: list[list[float]]) -> np.ndarray:
+    """Rounds a second of each of some workers: the balance equations of all their states."""
+    stages = 1 + len(service[0])
+    states = list(itertools.product(range(stages), repeat=len(think)))
+    index = {state: i for i, state in enumerate(states)}
+    generator = np.zeros((len(states), len(states)))
+    finishes = np.zeros((len(states), len(think)))
+    for state, i in index.items():
+        for k, stage in enumerate(state):
+            if stage == 0:
+                rate = 1.0 / think[k]
+                finishes[i, k] = rate
+            else:
+                rate = 1.0 / (service[k][stage - 1] * state.count(stage))
+            after = (*state[:k], (stage + 1) % stages, *state[k + 1 :])
+            generator[i, index[after]] += rate
+            generator[i, i] -= rate
+    equations = np.vstack([generator.T, np.ones(len(states))])
+    steady = np.linalg.lstsq(equations, np.append(np.zeros(len(states)), 1.0), rcond=None)[0]
+    return steady @ finishes
+
+
+@pytest.mark.parametrize(
+    ("counts", "seed"), [((3,), 0), ((1, 1), 1), ((2, 1), 2), ((1, 1, 1), 3), ((4,), 4)]
+)
+def test_processor_sharing_is_the_exact_markov_chain(counts, seed) -> None:
+    rng = np.random.default_rng(seed)
+    think, service = rng.uniform(0.5, 5, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
+    of = [c for c, n in enumerate(counts) for _ in range(n)]
+    chain = markov_rates([think[c] for c in of], [list(service[c]) for c in of])
+    found = solve(counts, think, service, [PS] * 3)
+    for c in range(len(counts)):
+        total = sum(rate for rate, kind in zip(chain, of, strict=True) if kind == c)
+        assert found.cycle_rate[c] == pytest.approx(total, rel=1e-9)
+
+
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    network=st.sampled_from([PS, FCFS]),
+    seed=st.integers(0, 1000),
+    limit=st.sampled_from([1, 10**6]),
+)
+@settings(max_examples=60)
+def test_littles_law_and_no_station_is_more_than_busy(counts, network, seed, limit) -> None:
+    rng = np.random.default_rng(seed)
+    think, service = rng.uniform(0.1, 9, len(counts)), rng.uniform(0.01, 3, (1, 3))
+    # equal service times, as in the models: then first come, first served has bounded load too
+    service = np.repeat(service, len(counts), axis=0)
+    found = solve(counts, think, service, [network, PS, network], max_populations=limit)
+    assert found.exact == (limit > 1)
+    thinking = found.cycle_rate * think
+    assert thinking + found.queue.sum(axis=1) == pytest.approx(np.array(counts, dtype=float))
+    # equation 2 overshoots, see the module; the models bound it
+    assert found.busy.max() <= (1.0 + 1e-9 if network == PS else 4 / 3)
+
+
+def test_the_approximation_is_close_and_says_what_it_is() -> None:
+    service = np.array([[0.2, 0.01, 0.2], [0.2, 0.01, 0.2]])
+    exact = solve([12, 8], [0.3, 0.8], service, [PS] * 3)
+    near = solve([12, 8], [0.3, 0.8], service, [PS] * 3, max_populations=10)
+    assert exact.exact
+    assert not near.exact
+    assert near.cycle_rate == pytest.approx(exact.cycle_rate, rel=0.03)
+
+
+# ---------------------------------------------------------------- coarse-grained models
+
+
+def test_equations_7_to_11() -> None:
+    one = profile(update=np.full(4, 0.001))
+    links, num = Links(bandwidth=1.25e9), 5
+    transfer = one.model_bytes / 1.25e9
+    classes = (WorkerClass(profile=one, count=num),)
+    times = {
+        rule: predict_sync(classes, links, overlap=False, rule=rule).step_time
+        for rule in (PS, FCFS, "hybrid")
+    }
+    rest = one.compute_time + one.update_time
+    assert times[PS] == pytest.approx(2 * num * transfer + rest)
+    assert times[FCFS] == pytest.approx((num + 1) * transfer + rest)
+    assert times["hybrid"] == pytest.approx(num * transfer + rest + (num + 1) * transfer / 2)
+    overlapped = max(num * transfer, one.forward_time) + max(
+        (num + 1) * transfer / 2, one.backward_time
+    )
+    found = predict_sync(classes, links)
+    assert found.step_time == pytest.approx(overlapped + one.update_time)
+    assert found.throughput == pytest.approx(num * 32 / found.step_time)
+    ring = predict_all_reduce(classes, links, overlap=False).step_time
+    assert ring == pytest.approx(rest + 2 * (num - 1) / num * transfer)
+
+
+def test_async_follows_equation_5_and_6() -> None:
+    links = Links(bandwidth=1.25e9)
+    one = profile()
+    transfer = one.model_bytes / links.bandwidth
+    service = [[transfer, 0.0, transfer]]
+    for count in range(1, 9):
+        classes = (WorkerClass(profile=one, count=count),)
+        first = solve([count], one.compute_time, service, [FCFS, PS, FCFS])
+        used = FCFS if first.busy.max() <= 0.6 else PS
+        plain = solve([count], one.compute_time, service, [used, PS, used])
+        found = predict_async(classes, links, overlap=False)
+        assert found.rule == used
+        assert found.throughput == pytest.approx(32 * plain.cycle_rate[0])
+        uplink, _, downlink = plain.response[0]
+        left = max(0, one.forward_time - downlink) + max(0, one.backward_time - uplink)
+        first = solve([count], left, service, [FCFS, PS, FCFS])
+        used = FCFS if first.busy.max() <= 0.6 else PS
+        again = solve([count], left, service, [used, PS, used])
+        corrected = predict_async(classes, links)
+        assert corrected.throughput == pytest.approx(32 * again.cycle_rate[0])
+        assert corrected.rule == used
+    assert found.rule == PS
+    assert predict_async(workers(1), links, overlap=False).rule == FCFS
+
+
+def test_first_come_first_served_fills_a_link_and_no_more() -> None:
+    links = Links(bandwidth=1e9)
+    for count in (2, 5, 50):
+        one = workers(count)
+        found = predict_async(one, links, rule=FCFS)
+        assert found.utilisation <= 1.0 + 1e-12
+        assert found.throughput <= 32 * 1e9 / one[0].profile.model_bytes * (1.0 + 1e-9)
+    assert found.utilisation == pytest.approx(1.0)
+
+
+def test_a_ring_tends_to_two_transfers() -> None:
+    times = [ring_time(k, 3.0) for k in (1, 2, 4, 16, 10**6)]
+    assert times[:2] == [0.0, 3.0]
+    assert all(a < b < 6.0 for a, b in itertools.pairwise(times))
+    assert times[-1] == pytest.approx(6.0, rel=1e-5)
+
+
+def test_servers_and_caps_change_how_many_pass_side_by_side() -> None:
+    one = workers(1)
+    model = one[0].profile.model_bytes
+    plain = Links(bandwidth=1.25e9)
+    # four servers: the worker's own link is the limit, so one worker gains nothing
+    four = Links(bandwidth=1.25e9, servers=4)
+    assert predict_async(one, four).throughput == pytest.approx(
+        predict_async(one, plain).throughput
+    )
+    assert predict_sync(workers(8), four).throughput > predict_sync(workers(8), plain).throughput
+    # a cap of what one link carries anyway changes nothing
+    same = Links(bandwidth=1.25e9, flow_cap=1.25e9)
+    assert predict_async(workers(5), same) == predict_async(workers(5), plain)
+    capped = Links(bandwidth=3.125e9, flow_cap=1.25e9)
+    alone = predict_sync(one, capped, overlap=False).step_time
+    assert alone == pytest.approx(one[0].profile.compute_time + 2 * model / 1.25e9)
+
+
+# ---------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize("kind", [ProcessorSharing, FirstCome])
+def test_a_link_serves_flows_up_to_their_limit(kind) -> None:
+    link = kind(25.0, 10.0)
+    for worker in range(3):
+        link.start(0.0, worker, 100.0)
+    ends = []
+    while link.next_time() < 1e9:
+        now = link.next_time()
+        ends.append((now, link.finish(now)))
+        link.leave(ends[-1][1])
+    if kind is ProcessorSharing:
+        assert ends == [(pytest.approx(12.0), w) for w in range(3)]
+    else:
+        # two at 10, the third at 5 for 10 s, then at 10
+        assert ends == [(10.0, 0), (10.0, 1), (pytest.approx(15.0), 2)]
+    assert link.served == pytest.approx(300.0)
+
+
+# ---------------------------------------------------------------- Algorithm 1
+
+
+def shares(active: list[int], links: Links, discipline: str) -> dict[int, float]:
+    """Procedure SHARE with limits: progressive filling, or in the order of arrival. [B/s]"""
+    left, result = links.capacity, {}
+    for place, worker in enumerate(active):
+        fair = links.capacity if discipline == FCFS else left / (len(active) - place)
+        result[worker] = min(links.worker_rate, fair, left)
+        left -= result[worker]
+    return result
+
+
+def algorithm_1(profiles, links, discipline, synchronous, overlap, steps) -> list[list[float]]:
+    """Operation by operation, as printed: when each worker has completed each step."""
+    num = len(profiles)
+    done: list[list[float]] = [[] for _ in profiles]
+    queues: list[dict[str, deque]] = [{r: deque() for r in "dwup"} for _ in profiles]
+    running: dict[tuple[int, str], list] = {}
+    active: dict[str, list[int]] = {"d": [], "u": []}
+    waits: list[dict] = [{} for _ in profiles]
+    after: list[dict] = [{} for _ in profiles]
+    pending = [0] * num
+    now = 0.0
+
+    def begin(w: int) -> None:
+        one, n = profiles[w], len(profiles[w].forward)
+        size, need = {}, {}
+        for i in range(n):
+            if one.num_bytes[i] > 0:
+                size["d", i] = one.num_bytes[i]
+                size["u", i] = one.num_bytes[i]
+                size["p", i] = one.update[i]
+                last = [("b", 0)] if not overlap else []
+                need["u", i] = {("b", i), *last}
+                sends = [("u", j) for j in range(n) if one.num_bytes[j] > 0]
+                need["p", i] = {("u", i), *(sends if not overlap else [])}
+                need["d", i] = set()
+            size["f", i], size["b", i] = one.forward[i], one.backward[i]
+            need["f", i] = {("f", i - 1)} if i else set()
+            downs = range(n) if not overlap else [i]
+            need["f", i] |= {("d", j) for j in downs if one.num_bytes[j] > 0}
+            need["b", i] = {("b", i + 1)} if i + 1 < n else {("f", i)}
+        waits[w], after[w], pending[w] = need, size, len(size)
+        for op in sorted(need):
+            if not need[op]:
+                queues[w][resource(op)].append(op)
+
+    def resource(op) -> str:
+        return {"d": "d", "f": "w", "b": "w", "u": "u", "p": "p"}[op[0]]
+
+    def fill() -> None:
+        for w in range(num):
+            for r in "dwup":
+                if (w, r) not in running and queues[w][r]:
+                    op = queues[w][r].popleft()
+                    running[w, r] = [op, after[w][op]]
+                    if r in active and w not in active[r]:
+                        active[r].append(w)
+
+    for w in range(num):
+        begin(w)
+    while any(len(d) < steps for d in done):
+        fill()
+        rates = {r: shares(active[r], links, discipline) for r in "du"}
+        speed = {key: rates[key[1]][key[0]] if key[1] in rates else 1.0 for key in running}
+        eta, key = min(
+            (left[1] / speed[k] if speed[k] > 0 else np.inf, k) for k, left in running.items()
+        )
+        now += eta
+        for k, left in running.items():
+            left[1] = max(left[1] - eta * speed[k], 0.0)
+        op = running.pop(key)[0]
+        w, r = key
+        pending[w] -= 1
+        for other, need in waits[w].items():
+            if op in need:
+                need.remove(op)
+                if not need:
+                    queues[w][resource(other)].append(other)
+        if r in active and not queues[w][r]:
+            active[r].remove(w)
+        if pending[w] == 0:
+            done[w].append(now)
+            if not synchronous:
+                begin(w)
+            elif not any(pending):
+                for other in range(num):
+                    begin(other)
+    return [d[:steps] for d in done]
+
+
+@pytest.mark.parametrize("discipline", [PS, FCFS])
+@pytest.mark.parametrize("synchronous", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("cap", [None, 0.8e9])
+def test_the_simulation_is_algorithm_1(discipline, synchronous, overlap, cap) -> None:
+    links = Links(bandwidth=1.25e9, flow_cap=cap)
+    update = np.array([0.001, 0.004, 0.0, 0.002, 0.003])
+    kinds = [
+        profile(seed=seed, layers=5, scale=scale, update=update, num_bytes=sizes)
+        for seed, scale in ((1, 1.0), (2, 1.7), (3, 0.6))
+        for sizes in [np.array([0.0, 1.1e7, 0.0, 2.3e7, 5e6])]
+    ]
+    expected = algorithm_1(kinds, links, discipline, synchronous, overlap, steps=4)
+    run = Run(
+        [WorkerClass(profile=kind, count=1) for kind in kinds],
+        links,
+        discipline=discipline,
+        synchronous=synchronous,
+        overlap=overlap,
+        variation=0.0,
+        phases=None,
+        rng=np.random.default_rng(0),
+    )
+    run.until(4)
+    for worker, ends in enumerate(expected):
+        found = run.begins[worker][1:5]
+        if synchronous:
+            ends = [max(e[i] for e in expected) for i in range(4)]
+        assert found == pytest.approx(ends, rel=1e-9)
+
+
+def test_one_worker_by_hand() -> None:
+    # downlink 1 s + 2 s; forward [1, 2], [3, 4]; backward of the second [4, 7], of the first
+    # [7, 9]; uplink of the second [7, 9], of the first [9, 10]; updates [9, 9.5], [10, 10.25]
+    one = WorkerProfile(
+        name="hand",
+        samples=10.0,
+        forward=np.array([1.0, 1.0]),
+        backward=np.array([2.0, 3.0]),
+        num_bytes=np.array([1e9, 2e9]),
+        update=np.array([0.25, 0.5]),
+    )
+    classes, links = (WorkerClass(profile=one, count=1),), Links(bandwidth=1e9)
+    for discipline in (PS, FCFS):
+        found = simulate(classes, links, synchronous=True, discipline=discipline, variation=0.0)
+        assert found.step_time == pytest.approx(10.25)
+        assert found.throughput == pytest.approx(10.0 / 10.25)
+    # phase after phase: 3 + 2 + 5 + 3 + 0.75
+    plain = simulate(classes, links, synchronous=True, overlap=False, variation=0.0)
+    assert plain.step_time == pytest.approx(13.75)
+    asynchronous = simulate(classes, links, synchronous=False, variation=0.0)
+    assert asynchronous.step_time == pytest.approx(10.25)
+
+
+def test_two_workers_by_hand() -> None:
+    one = WorkerProfile(
+        name="hand",
+        samples=1.0,
+        forward=np.array([1.0]),
+        backward=np.array([2.0]),
+        num_bytes=np.array([2e9]),
+    )
+    classes, links = (WorkerClass(profile=one, count=2),), Links(bandwidth=1e9)
+
+    def step(discipline: str, where: Links = links) -> float:
+        found = simulate(
+            classes, where, synchronous=True, discipline=discipline, variation=0.0, overlap=False
+        )
+        return found.step_time
+
+    # both: 4 s down, 3 s of computation, 4 s up
+    assert step(PS) == pytest.approx(11.0)
+    # down until 2 and 4, computed at 5 and 7, sent [5, 7] and [7, 9]
+    assert step(FCFS) == pytest.approx(9.0)
+    # a cap of half leaves both side by side however they are served
+    capped = Links(bandwidth=1e9, flow_cap=0.5e9)
+    assert step(PS, capped) == step(FCFS, capped) == pytest.approx(11.0)
+    # twice the link with a cap of the old one: nobody waits
+    wide = Links(bandwidth=2e9, flow_cap=1e9)
+    assert step(PS, wide) == step(FCFS, wide) == pytest.approx(7.0)
+    ring = simulate_all_reduce(classes, links, variation=0.0)
+    assert ring.step_time == pytest.approx(1.0 + 2.0 + 2.0)
+
+
+@given(
+    num=st.integers(1, 6),
+    layers=st.integers(1, 6),
+    seed=st.integers(0, 100),
+    rate=st.floats(1e8, 1e10),
+    discipline=st.sampled_from([PS, FCFS]),
+    overlap=st.booleans(),
+    cap=st.sampled_from([None, 0.3, 0.5]),
+    servers=st.integers(1, 3),
+)
+@settings(max_examples=60)
+def test_bounds_bytes_and_bandwidth(
+    num, layers, seed, rate, discipline, overlap, cap, servers
+) -> None:
+    one = profile(layers=layers, seed=seed)
+    classes = (WorkerClass(profile=one, count=num),)
+    links = Links(bandwidth=rate, flow_cap=cap and cap * rate, servers=servers)
+
+    def run(where: Links, **more):
+        usual = {"discipline": discipline, "overlap": overlap, "variation": 0.0}
+        return simulate(classes, where, **{**usual, **more})
+
+    found = run(links, synchronous=True)
+    faster = run(
+        replace(links, bandwidth=1.3 * rate, flow_cap=cap and 1.3 * cap * rate), synchronous=True
+    )
+    assert faster.throughput >= found.throughput * (1.0 - 1e-9)
+    random = run(links, synchronous=False, steps=6, runs=2)
+    for result in (found, faster):
+        assert result.throughput <= num * 32 / one.compute_time * (1.0 + 1e-9)
+        assert result.utilisation <= 1.0 + 1e-9
+    assert random.throughput <= num * 32 / one.compute_time * (1.0 + 1e-9)
+    assert random.utilisation <= 1.0 + 1e-9
+    assert random.throughput <= 32 * links.capacity / one.model_bytes * (1.0 + 1e-9)
+    assert found.downlink_bytes == pytest.approx(found.num_steps * one.model_bytes)
+    assert found.uplink_bytes == pytest.approx(found.num_steps * one.model_bytes)
+    assert random.uplink_bytes >= random.num_steps * one.model_bytes * (1.0 - 1e-9)
+
+
+def test_processor_sharing_does_not_care_how_times_are_spread() -> None:
+    """Without overlap the queueing network is exact whatever the distributions (insensitivity)."""
+    links = Links(bandwidth=1.25e9)
+    for count in (2, 4, 8):
+        exact = predict_async(workers(count), links, overlap=False, rule=PS)
+        for variation in (0.1, 0.5):
+            found = simulate(
+                workers(count),
+                links,
+                synchronous=False,
+                overlap=False,
+                variation=variation,
+                runs=20,
+                steps=200,
+            )
+            assert found.throughput == pytest.approx(exact.throughput, rel=0.03)
+
+
+def test_faster_and_slower_workers() -> None:
+    links = Links(bandwidth=1.25e9)
+    fast, slow = profile("v100"), profile("t4", scale=2.5)
+    both = (WorkerClass(profile=fast, count=4), WorkerClass(profile=slow, count=2))
+    slowest = predict_sync((WorkerClass(profile=slow, count=6),), links)
+    assert predict_sync(both, links).step_time == slowest.step_time
+    for overlap in (True, False):
+        coarse = predict_async(both, links, overlap=overlap)
+        fine = simulate(both, links, synchronous=False, overlap=overlap)
+        assert fine.throughput == pytest.approx(coarse.throughput, rel=0.1)
+        alike = predict_async((WorkerClass(profile=slow, count=6),), links, overlap=overlap)
+        assert coarse.throughput > alike.throughput
+    ring = simulate_all_reduce(both, links, variation=0.0).step_time
+    alone = simulate_all_reduce((WorkerClass(profile=slow, count=6),), links, variation=0.0)
+    assert ring == pytest.approx(alone.step_time)
+
+
+def test_hundreds_of_workers_take_seconds() -> None:
+    links = Links(bandwidth=1.25e9)
+    classes = (
+        WorkerClass(profile=profile(layers=300), count=250),
+        WorkerClass(profile=profile(layers=300, scale=2.0), count=250),
+    )
+    start = time.monotonic()
+    coarse = predict_async(classes, links)
+    fine = simulate(classes, links, synchronous=False)
+    ring = simulate_all_reduce(classes, links)
+    assert time.monotonic() - start < 20.0
+    assert coarse.exact
+    assert fine.throughput == pytest.approx(coarse.throughput, rel=0.05)
+    assert ring.throughput > 50 * fine.throughput
+
+
+def test_the_same_seed_gives_the_same() -> None:
+    links = Links(bandwidth=1.25e9)
+    first, again = (simulate(workers(3), links, synchronous=False, seed=7) for _ in range(2))
+    assert first == again
+    assert simulate(workers(3), links, synchronous=False, seed=8) != first
+
+
+def test_merging_layers_keeps_everything() -> None:
+    one = profile(layers=7, num_bytes=np.array([0, 0, 5.0, 0, 1.0, 0, 0]))
+    merged = one.merged()
+    assert merged.num_bytes.tolist() == [0.0, 5.0, 1.0]
+    assert merged.forward_time == pytest.approx(one.forward_time)
+    assert merged.backward_time == pytest.approx(one.backward_time)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: profile(samples=0.0), "more than 0 samples"),
+        (lambda: profile(forward=np.zeros(4)), "more than 0 s forward"),
+        (lambda: profile(num_bytes=np.zeros(4)), "parameters to exchange"),
+        (lambda: profile(update=np.zeros(3)), "one update for each of its 4 layers"),
+        (lambda: profile(backward=-np.ones(4)), "backward of at least 0"),
+        (lambda: WorkerClass(profile=profile(), count=0), "at least 1 worker"),
+        (lambda: Links(bandwidth=0.0), "bandwidth must be more than 0"),
+        (lambda: Links(bandwidth=1.0, flow_cap=-1.0), "cap of a flow"),
+        (lambda: Links(bandwidth=1.0, servers=0), "at least 1 parameter server"),
+        (lambda: predict_sync((), Links(bandwidth=1.0)), "at least one kind"),
+        (
+            lambda: simulate(workers(1), Links(bandwidth=1.0), synchronous=True, steps=0),
+            "at least 1 step",
+        ),
+        (
+            lambda: predict_sync((*workers(1), *workers(1, seed=1)), Links(bandwidth=1.0)),
+            "one model",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make, text) -> None:
+    with pytest.raises(InputError, match=text):
+        make()

@@ -1,0 +1,332 @@
+"""`planner simulate`, `planner runtimes` and `planner loaders`: what they print, write, refuse."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+import planner
+from costmodels.input_pipeline import list_loaders, list_storages
+from costmodels.simulation.runtimes import runtimes
+from planner.cli.command import planner_command
+from planner.plan import Plan
+from planner.report.simulation import MAX_ROLES, show_simulation
+from planner.report.simulation_figures import main_roles
+from planner.simulation import Degrees
+
+QUESTION = ["alexnet", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "256"]
+PIPELINE = [
+    *("gpt2", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "16"),
+    *("--precision", "fp16", "--tp", "2", "--pp", "2", "--micro-batches", "4"),
+]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(planner_command, list(arguments))
+
+
+def simulate(*arguments: str) -> Result:
+    return run("simulate", *arguments)
+
+
+def facts(*arguments: str) -> dict:
+    result = simulate(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    result = run("evaluate", *QUESTION, "--strategy", "data+filter", "-q", "-o", str(path))
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_pipeline_shows_every_section() -> None:
+    result = simulate(*PIPELINE)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    for text in (
+        "gpt2 on 8 x v100-16gb of lassen, simulated",
+        "strategy dp 2 x tp 2 x pp 2, 2 stages by 1f1b, 4 micro-batches",
+        "runtime ddp (PyTorch DistributedDataParallel), step model simulate",
+        "Step time",
+        "sequences/s",
+        "Critical path",
+        "Where the time of a step goes",
+        "stage 0",
+        "stage 1",
+        "exposed",
+        "Peak memory of a GPU",
+        "held then by",
+        "activation gradients",
+        "largest then in",
+        "Approximations and notes",
+        "optimizer sgd with momentum",
+    ):
+        assert text in result.stdout
+    assert "OUT OF MEMORY" not in result.stdout
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_json_and_output_are_the_summary(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    result = simulate(*PIPELINE, "--json", "-o", str(path))
+    assert path.read_text() == result.stdout
+    found = json.loads(result.stdout)
+    degrees = Degrees(tp=2, pp=2, micro_batches=4)
+    direct = planner.simulate(
+        "gpt2", gpus=8, cluster="lassen", global_batch_size=16, precision="fp16", degrees=degrees
+    )
+    assert found == json.loads(json.dumps(direct.summary()))
+    assert found["stages"] == 2
+    for role in found["roles"]:
+        queues = role["busy_s"]
+        assert queues["compute"] + role["exposed_communication_s"] + role[
+            "idle_s"
+        ] == pytest.approx(found["step_time_s"])
+
+
+def test_quiet_is_one_line() -> None:
+    result = simulate(*PIPELINE, "-q")
+    assert result.stdout.count("\n") == 1
+    assert "a step" in result.stdout
+    assert "ddp, simulate" in result.stdout
+
+
+def test_the_same_input_has_the_same_bytes(tmp_path: Path) -> None:
+    written = []
+    for name in ("one", "two"):
+        paths = [tmp_path / f"{name}.json", tmp_path / f"{name}.trace.json"]
+        result = simulate(*PIPELINE, "-q", "-o", str(paths[0]), "--trace", str(paths[1]))
+        written.append((result.stdout, *(path.read_bytes() for path in paths)))
+    assert written[0] == written[1]
+
+
+def test_a_trace_is_written_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    result = simulate(*QUESTION, "--trace", str(path))
+    assert f"trace written to {path}" in result.stdout.replace("\n", "")
+    assert json.loads(path.read_text())["otherData"]["model"] == "alexnet"
+
+
+def test_a_plan_stands_beside_its_own_step_time(plan_file: Path) -> None:
+    plan = Plan.load(plan_file)
+    found = facts(str(plan_file))
+    assert found["strategy"] == "plan"
+    assert found["gpus"] == plan.gpus
+    assert found["global_batch_size"] == plan.global_batch_size
+    assert found["precision"] == plan.training.precision
+    result = simulate(str(plan_file))
+    line = next(line for line in result.stdout.splitlines() if "Planned" in line)
+    assert "by the additive model of the plan" in line
+    assert "simulated" in result.stdout
+    assert "other options" not in result.stdout
+
+
+def test_options_override_those_of_a_plan_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    options = ["--always-cut", "--launch-time", "0 s", "--no-gradient-overlap"]
+    written = run(
+        *("evaluate", *QUESTION, "--strategy", "data+spatial", *options, "-q", "-o", str(path))
+    )
+    assert written.exit_code == 0, written.output
+    plan = facts(str(path))
+    direct = facts(*QUESTION, "--strategy", "data+spatial", *options)
+    for key in ("step_time_s", "peak_memory_bytes", "roles"):
+        assert plan[key] == direct[key]
+    slower = facts(str(path), "--launch-time", "1 ms")
+    assert slower["step_time_s"] > 2 * plan["step_time_s"]
+    assert "with other options" in simulate(str(path), "--launch-time", "1 ms").stdout.replace(
+        "\n                 ", " "
+    )
+
+
+def test_a_plan_can_be_a_strategy(plan_file: Path) -> None:
+    assert facts("alexnet", "--strategy", str(plan_file)) == facts(str(plan_file))
+
+
+def test_a_strategy_file_is_a_subject(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.toml"
+    path.write_text(
+        'format = "planner-strategy"\nmodel = "gpt2"\ncluster = "proteus-hc2"\ngpus = 8\n'
+        'global_batch_size = 16\n[schedule]\nkind = "1f1b"\nmicro_batches = 2\n'
+        '[[layer]]\nname = "token_embedding"\npartition = { sample = 8 }\n'
+        '[[layer]]\nname = "position_embedding"\npartition = { sample = 8 }\n'
+    )
+    found = facts(str(path))
+    assert found["micro_batches"] == 2
+    assert found["gpus"] == 8
+    assert facts(str(path), "--runtime", "zero2")["runtime"] == "zero2"
+
+
+@pytest.mark.parametrize("name", list(runtimes()))
+def test_every_runtime_can_be_simulated(name: str) -> None:
+    result = simulate(*QUESTION, "--runtime", name, "-q")
+    assert result.exit_code == 0, result.output
+    assert name in result.stdout
+
+
+@pytest.mark.parametrize("model", ["plain", "flexflow-sim", "paradl", "paleo"])
+def test_other_step_models_have_reports_of_their_own(model: str) -> None:
+    result = simulate(*QUESTION, "--model", model)
+    assert result.exit_code == 0, result.output
+    assert f"step model {model}" in result.stdout
+    closed = model in ("paradl", "paleo")
+    assert ("by the closed form for" in result.stdout) == closed
+    assert ("Peak memory" in result.stdout) != closed
+
+
+def test_options_of_the_pipeline_reach_the_simulation() -> None:
+    usual = facts(*PIPELINE)
+    assert facts(*PIPELINE, "--schedule", "gpipe")["schedule"] == "gpipe"
+    assert (
+        facts(*PIPELINE, "--recompute")["roles"][0]["memory_bytes"]["activations"]
+        < usual["roles"][0]["memory_bytes"]["activations"]
+    )
+    assert (
+        facts(*PIPELINE, "--max-in-flight", "1")["peak_memory_bytes"] < usual["peak_memory_bytes"]
+    )
+    chunked = facts(*PIPELINE, "--schedule", "interleaved", "--chunks", "2")
+    assert chunked["stages"] == 4
+    assert facts(*PIPELINE, "--overlap-factor", "0")["step_time_s"] < usual["step_time_s"]
+
+
+def test_out_of_memory_is_an_answer() -> None:
+    result = simulate(*PIPELINE, "--memory", "1 GiB")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert "OUT OF MEMORY: stage" in text
+    assert "of 1 GiB a GPU" in text
+    assert " short (2 of 2 roles), at " in text
+    assert "; most is " in text
+    assert "does not fit" in text
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert simulate(*PIPELINE, "--memory", "1 GiB", "-q").stdout.rstrip().endswith("OUT OF MEMORY")
+    assert facts(*PIPELINE, "--memory", "1 GiB")["fits"] is False
+
+
+def test_a_slow_loader_holds_the_step_up() -> None:
+    loaded = facts(*QUESTION, "--loader", "native", "--loader-rate", "1000")
+    # 128 samples a host at 1000 a second
+    assert loaded["step_time_s"] == pytest.approx(0.128)
+    assert loaded["step_time_without_input_s"] < 0.128
+    assert loaded["input_bottleneck"] == "the measured rate of a host"
+    text = simulate(*QUESTION, "--loader", "native", "--loader-rate", "1000").stdout
+    assert "(input; " in text
+    assert text.count("The input holds up the step") == 1
+    assert "hosts' worth of loading instead of 2" in " ".join(text.split())
+    few = facts(*QUESTION, "--loader", "native", "--storage", "memory", "--cores", "1")
+    many = facts(*QUESTION, "--loader", "native", "--storage", "memory", "--cores", "48")
+    assert few["input_s"] > many["input_s"]
+    quiet = simulate(*QUESTION, "--loader", "native", "--loader-rate", "1000", "-q").stdout
+    assert "held up by its input" in quiet
+
+
+def test_many_stages_are_not_all_listed() -> None:
+    found = planner.simulate(
+        "resnet152",
+        gpus=16,
+        cluster="lassen",
+        global_batch_size=16,
+        degrees=Degrees(pp=16, micro_batches=4),
+    )
+    simulated = found.simulated
+    assert simulated is not None
+    roles = main_roles(simulated, MAX_ROLES)
+    assert len(roles) <= 4
+    assert {simulated.roles[0].name, simulated.roles[-1].name} <= {role.name for role in roles}
+    assert simulated.peak in roles
+    assert simulated.slowest in roles
+    stream = StringIO()
+    show_simulation(found, Console(file=stream, width=80, highlight=False, markup=False))
+    text = stream.getvalue()
+    assert f"{16 - len(roles)} roles are left out" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["/nowhere/plan.json"], "plan"),
+        (["alexnet"], "add --gpus"),
+        (["nothing", "--gpus", "8"], "'nothing'"),
+        ([*QUESTION, "--micro-batches", "7"], "must be a multiple of the micro-batches"),
+        ([*QUESTION, "--micro-batches", "0"], "not in the range"),
+        ([*QUESTION, "--dp", "3", "--tp", "2"], "dp x tp x pp must be the 8 devices"),
+        ([*QUESTION, "--pp", "3"], "dp x tp x pp must be the 8 devices"),
+        ([*QUESTION, "--strategy", "data", "--dp", "8"], "not both"),
+        ([*QUESTION, "--strategy", "best"], "the strategy must be one of"),
+        ([*QUESTION, "--schedule", "fast"], "the schedule must be one of"),
+        ([*QUESTION, "--pp", "2", "--chunks", "2"], "interleaved"),
+        ([*QUESTION, "--runtime", "mpi"], "the runtime must be one of"),
+        ([*QUESTION, "--loader", "fast"], "the data loader must be a built-in one"),
+        ([*QUESTION, "--loader", "native", "--storage", "tape"], "the storage must be"),
+        ([*QUESTION, "--loader", "native", "--loader-rate", "0"], "greater than 0"),
+        ([*QUESTION, "--loader", "native", "--cores", "0"], "at least 1 core"),
+        ([*QUESTION, "--loader-rate", "800"], "need a --loader"),
+        ([*QUESTION, "--loader", "synthetic", "--cores", "4"], "need a --loader"),
+        ([*QUESTION, "--model", "oracle"], "the step model must be one of"),
+        ([*QUESTION, "--model", "paradl", "--trace", "t.json"], "knows no --trace"),
+        ([*QUESTION, "--model", "paleo", "--runtime", "ddp"], "knows no --runtime"),
+        ([*QUESTION, "--model", "plain", "--overlap-factor", "0.1"], "knows no --overlap-factor"),
+        ([*QUESTION, "--model", "paradl", "--pp", "2"], "has no form for 2 pipeline stages"),
+        ([*QUESTION, "--overlap-factor", "-1"], "overlap factor must be from 0"),
+        ([*QUESTION, "--trace", "/nowhere/t.json"], "does not exist"),
+        ([*QUESTION, "--trace", "/"], "is a folder"),
+        ([*QUESTION, "-o", "/nowhere/f.json"], "does not exist"),
+        ([*QUESTION, "--trace", "/dev/null", "-o", "/dev/null"], "different files"),
+        ([*QUESTION, "-q", "--json"], "exclude each other"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], says: str) -> None:
+    result = simulate(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+
+
+def test_paths_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("simulated all the same")
+
+    monkeypatch.setattr("planner.simulation.simulate", never)
+    for option in ("--trace", "-o"):
+        result = simulate(*QUESTION, option, str(tmp_path / "missing" / "file.json"))
+        assert result.exit_code == 2
+    assert simulate(*QUESTION, "--model", "paradl", "--trace", "t.json").exit_code == 2
+
+
+def test_a_plan_refuses_another_split(plan_file: Path) -> None:
+    for options in (["--tp", "2"], ["--strategy", "data"], ["--recompute"]):
+        result = simulate(str(plan_file), *options)
+        assert result.exit_code == 2
+        assert "a plan says how the network is split" in result.stderr
+
+
+def test_runtimes_and_loaders_are_listed() -> None:
+    shown = run("runtimes")
+    assert shown.exit_code == 0, shown.output
+    for name, runtime in runtimes().items():
+        assert name in shown.stdout
+        assert runtime.title in shown.stdout
+    assert "Rajbhandari et al. 2020" in shown.stdout
+    assert "All-reduces gradients in pieces of 25 MiB" in shown.stdout
+    shown_loaders = run("loaders")
+    assert shown_loaders.exit_code == 0, shown_loaders.output
+    for name in (*list_loaders(), *list_storages()):
+        assert f"\n{name} " in f"\n{shown_loaders.stdout}"
+    assert "Aach et al. 2023" in shown_loaders.stdout
+    for result in (shown, shown_loaders):
+        assert max(map(len, result.stdout.splitlines())) <= 80
