@@ -34,6 +34,9 @@ from planner.plan import Plan
 from planner.subjects import Degrees, Source, Subject, find_subject
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
+# Fitted to steps with and without overlap: 0.0 on 4 RTX 2080 Ti over PCIe (HKBU ddl-benchmarks,
+# WFBP and BytePS against one GPU; 8 and 16 GPUs there: 0.05), 0.3 on V100 and A100 over NVLink
+# (DeepLearningExamples, MXNet), where it hides in 1 % of a step. One value lies between them.
 OVERLAP_FACTOR = 0.1
 # Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
 # GPUs Are Created Equal", SC22) find 8 % between the whiskers of box plots on average, which span

@@ -163,7 +163,8 @@ class Compiler:
         stages = self._stages(role)
         order = group_order(schedule, role, stages, len(self.groups))
         last = {(run.stage, run.phase): place for place, run in enumerate(order)}
-        if self.job.decoding:
+        if self.job.decoding and 0 in stages:
+            # the devices that read the samples decode them
             decode = Operation(
                 key=("decode", "input", 0),
                 kind="decode",

@@ -114,6 +114,8 @@ class _Run:
         self.transfer = [task.transfer for task in graph.tasks]
         self.fused: dict[int, int] = {}
         self.travelling: dict[int, list[int]] = {}  # with the first gradient of a reduction
+        # reductions of fused gradients that wait for the queue: first gradient, when agreed on
+        self.agreed: list[deque[tuple[int, float]]] = [deque() for _ in graph.roles]
         self.events: list[tuple[float, int, int, int]] = []  # time, order, task or role, version
         self.order = 0
         self.now = 0.0
@@ -145,12 +147,14 @@ class _Run:
             for other in self.travelling.pop(number):
                 self.ends[other] = time
                 self._release(other)
+        if task.queue == _GRADIENT:
+            self._reduce(task.role)
         self._try(task.role, task.queue)
 
     def _try(self, role: int, queue: int) -> None:
         """Start the first task of a queue, if the queue is free and the task is ready."""
         line = self.lines[role][queue]
-        if self.active[role][queue] >= 0 or not line or self.waiting[line[0]]:
+        if not line or self.waiting[line[0]]:
             return
         task = self.tasks[line[0]]
         if self.graph.fusion is not None and queue == _GRADIENT and task.group >= 0:
@@ -159,29 +163,36 @@ class _Run:
                 ticks = math.ceil(self.now / cycle - 1e-9) if cycle > 0.0 else 0.0
                 self.wake[role] = max(ticks * cycle, self.now)
                 self._push(self.wake[role], role, -1)
-            return
-        self._start(line.popleft(), task.seconds)
+        elif self.active[role][queue] < 0:
+            self._start(line.popleft(), task.seconds)
 
     def _fuse(self, role: int) -> None:
-        """Send all gradients that are ready and fit in the buffer as one."""
+        """Put all gradients that are ready together, in as many buffers as it takes."""
         fusion, line = self.graph.fusion, self.lines[role][_GRADIENT]
         assert fusion is not None
-        if self.active[role][_GRADIENT] >= 0 or not line or self.waiting[line[0]]:
-            return
-        first, size = line.popleft(), 0.0
-        group, size = self.tasks[first].group, self.tasks[first].num_bytes
-        others = []
-        while line and not self.waiting[line[0]]:
-            task = self.tasks[line[0]]
-            if task.group != group or size + task.num_bytes > fusion.limit:
-                break
-            size += task.num_bytes
-            others.append(line.popleft())
-        seconds, self.transfer[first] = fusion.cost(group, size)
-        for other in others:
-            self.fused[other], self.starts[other] = first, self.now
-        self.travelling[first] = others
-        self._start(first, seconds + fusion.negotiation)
+        while line and not self.waiting[line[0]] and self.tasks[line[0]].group >= 0:
+            first = line.popleft()
+            group, size = self.tasks[first].group, self.tasks[first].num_bytes
+            others = []
+            while line and not self.waiting[line[0]]:
+                task = self.tasks[line[0]]
+                if task.group != group or size + task.num_bytes > fusion.limit:
+                    break
+                size += task.num_bytes
+                others.append(line.popleft())
+            self.work[first], self.transfer[first] = fusion.cost(group, size)
+            self.fused.update(dict.fromkeys(others, first))
+            self.travelling[first] = others
+            self.agreed[role].append((first, self.now + fusion.negotiation))
+        self._reduce(role)
+
+    def _reduce(self, role: int) -> None:
+        """Start the next reduction of fused gradients, if the queue is free."""
+        if self.agreed[role] and self.active[role][_GRADIENT] < 0:
+            first, agreed = self.agreed[role].popleft()
+            for other in self.travelling[first]:
+                self.starts[other] = self.now
+            self._start(first, max(agreed - self.now, 0.0) + self.work[first])
 
     def _start(self, number: int, seconds: float) -> None:
         task = self.tasks[number]

@@ -80,6 +80,11 @@ def _interleaved(
 ) -> list[Run]:
     """Narayanan et al. 2021, section 2.2, with the warm-up of Megatron-LM."""
     count, chunks = schedule.micro_batches, len(stages)
+    if schedule.max_in_flight is not None:
+        raise InputError(
+            "an interleaved schedule has its own number of micro-batches in flight but "
+            f"max_in_flight is {schedule.max_in_flight}; leave it out"
+        )
     if count % depth:
         raise InputError(
             f"an interleaved schedule must have a multiple of its {depth} device groups as "
