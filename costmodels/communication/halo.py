@@ -130,7 +130,7 @@ def halo_exchange(
     dims = [] if layer.transposed else [d for d in SPATIAL_DIMS if d in layer.windows]
     # a window of one position reads a neighbour too where a stride meets an uneven division
     dims = [d for d in dims if layer.windows[d].reach > 1 or layer.windows[d].stride > 1]
-    dims = [d for d in dims if d in candidates.dims]
+    dims = [d for d in dims if (candidates.degree(d) > 1).any()]
     if not dims:
         return Halo(time=zero, num_bytes=zero, regions=zero, boundary=zero)
     tensor = layer.output if backward else layer.inputs[0]

@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
 from costmodels.distribution import Candidates, Distribution
-from costmodels.graph import DIMS, Graph, Layer
+from costmodels.graph import DIMS, SPATIAL_DIMS, Graph, Layer
 from costmodels.halo_work import HaloWork, halo_work
 from costmodels.layer_cost import SOURCES, LayerCosts, layer_costs
 from costmodels.machine import Machine
@@ -181,7 +181,7 @@ def _code(layouts: Layouts) -> bytes:
 def _halos(
     layer: Layer, one: Candidates, costs: LayerCosts, wants: tuple[bool, ...], machine: Machine
 ) -> tuple[tuple[HaloWork, float] | None, tuple[HaloWork, float] | None]:
-    if not layer.windows:
+    if not layer.windows or not any((one.degree(dim) > 1).any() for dim in SPATIAL_DIMS):
         return None, None
     forward = halo_work(layer, one, "forward", (costs.forward, 0.0), machine)
     fixed = [

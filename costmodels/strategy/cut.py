@@ -19,8 +19,6 @@ from costmodels.graph import Graph
 # through a residual block sends more, but a pipeline out of balance waits in every micro-batch.
 CLEAN_CUT_TOLERANCE = 1.5
 
-_NEVER = (math.inf, math.inf, 0)
-
 
 def cut_evenly(
     weights: Sequence[float], parts: int, costs: Sequence[float | None]
@@ -60,27 +58,28 @@ def cut_evenly(
     # sums of floats differ in their last digits with where they start
     limit = heaviest[-1] * (1 + 1e-12)
     price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
-    # by squares, by price, and by the edge before, counted backwards so that later ones win
-    best: list[list[tuple[float, float, int]]] = [[(0.0, 0.0, 0)] + [_NEVER] * (size - 1)]
-    for _ in range(parts):
-        row = [_NEVER] * size
+    squares, prices = np.full(size, np.inf), np.full(size, np.inf)
+    squares[0] = prices[0] = 0.0
+    before = np.zeros((parts, size), dtype=np.int64)
+    for part in range(parts):
+        new_squares, new_prices = np.full(size, np.inf), np.full(size, np.inf)
         for end in range(1, size):
             first = int(np.searchsorted(total, total[end] - limit, side="left"))
-            ways = (
-                (
-                    best[-1][start][0] + (total[end] - total[start]) ** 2,
-                    best[-1][start][1] + price[end],
-                    -start,
-                )
-                for start in range(first, end)
-                if best[-1][start] is not _NEVER
-            )
-            row[end] = min(ways, default=_NEVER)
-        best.append(row)
+            if first >= end:
+                continue
+            # by squares, then by price, then the last
+            ways = squares[first:end] + (total[end] - total[first:end]) ** 2
+            even = np.flatnonzero(ways == ways.min())
+            cheap = prices[first:end][even]
+            start = int(even[np.flatnonzero(cheap == cheap.min())[-1]])
+            before[part, end] = first + start
+            new_squares[end] = ways[start]
+            new_prices[end] = prices[first + start] + price[end]
+        squares, prices = new_squares, new_prices
     chosen = size - 1
     starts = []
-    for part in range(parts, 0, -1):
-        chosen = -best[part][chosen][2]
+    for part in range(parts - 1, -1, -1):
+        chosen = int(before[part, chosen])
         starts.append(int(edges[chosen]))
     return tuple(reversed(starts))
 
