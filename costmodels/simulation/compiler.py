@@ -23,7 +23,8 @@ from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, Run, group_order
-from costmodels.simulation.stage_program import Plant, StageProgram
+from costmodels.simulation.stage_program import StageProgram
+from costmodels.simulation.tensors import Plant
 from costmodels.simulation.weights import WeightWork
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.training import Training

@@ -1,0 +1,159 @@
+"""Which tensors a stage has, in which layouts, and who reads them last.
+
+A layer that is recomputed makes its output twice: once for the layers that read it forward, and
+again, right before the backward pass of its segment, for the backward passes of that segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.communication.patterns import NOTHING, Pattern
+from costmodels.graph import Edge, Graph, Layer
+from costmodels.simulation.layouts import Change, Changes
+from costmodels.simulation.messages import NO_MESSAGE, Wires
+from costmodels.simulation.operations import Key, Local
+from costmodels.simulation.pieces import Piece
+from costmodels.strategy import Strategy
+
+_AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plant:
+    """What all stages of a job know of each other.
+
+    Parameters
+    ----------
+    graph
+        The network at one micro-batch.
+    strategy
+        The strategy.
+    pieces
+        Of every layer.
+    wires
+        Links of every stage.
+    stage_of
+        Stage of every layer.
+    activation_size
+        Of one activation. [B]
+    weight_apart
+        Whether backward passes of weights are runs of their own.
+    """
+
+    graph: Graph
+    strategy: Strategy
+    pieces: Mapping[str, Piece]
+    wires: tuple[Wires, ...]
+    stage_of: Mapping[str, int]
+    activation_size: int
+    weight_apart: bool
+
+
+class StageTensors:
+    """Tensors of one stage."""
+
+    def __init__(self, plant: Plant, number: int) -> None:
+        self.plant, self.number = plant, number
+        self.graph, self.pieces = plant.graph, plant.pieces
+        self.stage = plant.strategy.stages[number]
+        self.changes = Changes(plant.wires[number])
+        self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}
+        # operation that takes a tensor to a layout, and the copy that it makes, if it does
+        self.moved: dict[tuple[str, str, bytes], tuple[Key, Local | None]] = {}
+
+    def again(self, reader: str, source: str) -> bool:
+        """Whether a backward pass reads what is computed again."""
+        return reader in self.segment and self.segment.get(source) == self.segment[reader]
+
+    def out(self, name: str, again: bool) -> Local:
+        return ("again" if again else "out", name, 0)
+
+    def change(self, edge: Edge) -> Change:
+        """Communication of an activation between its maker and a reader in this stage."""
+        piece = self.pieces[edge.target]
+        maker = self.pieces.get(edge.source)
+        if maker is None:
+            return _AS_IS
+        source = maker.writes
+        if self.plant.stage_of[edge.source] != self.number:
+            if maker.writes.degrees.shape != piece.writes.degrees.shape or self.reshaped(edge):
+                return _AS_IS  # sent in the blocks that are read
+            source = replace(source, partial=np.ones_like(source.partial))
+        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.plant.activation_size
+        return self.changes.between(
+            source, piece.reads[edge.slot], maker.output, piece.inputs[edge.slot], float(whole)
+        )
+
+    def reshaped(self, edge: Edge) -> bool:
+        """Whether the maker's stage has other numbers of devices than the reader's."""
+        stages, stage_of = self.plant.strategy.stages, self.plant.stage_of
+        source, target = stages[stage_of[edge.source]], stages[stage_of[edge.target]]
+        return tuple(source.shape) != tuple(target.shape)
+
+    def overwrites(self, layer: Layer, edge: Edge, again: bool) -> bool:
+        """Whether a layer that works in place may take over its input: nobody reads it later."""
+        name = edge.source
+        if not layer.in_place or edge.slot != 0 or self.plant.stage_of[name] != self.number:
+            return False
+        if again and not self.again(layer.name, name):
+            return False
+        if self.change(edge).copies:
+            return False
+        others = self.graph.consumers[name]
+        if any(self.plant.stage_of[e.target] != self.number for e in others):
+            return False
+        if others[-1] != edge:
+            return False
+        return not self.read_backward(name, again)
+
+    def read_backward(self, name: str, again: bool) -> bool:
+        """Whether an output (computed again or not) is read after the forward pass."""
+        if self.graph.layers[name].keeps_output and (name in self.segment) == again:
+            return True
+        for edge in self.graph.consumers[name]:
+            redone = self.again(edge.target, name)
+            if redone != again:
+                continue
+            if edge.target in self.segment and not redone:
+                return True  # the reader's segment starts from it
+            if self.graph.layers[edge.target].keeps_inputs and not self.change(edge).copies:
+                return True
+        return False
+
+    def crossing(self, name: str, reader: int) -> float:
+        """What a device sends of an output to another stage, or gets back as its gradient. [B]"""
+        readers = [e for e in self.graph.consumers[name] if self.plant.stage_of[e.target] == reader]
+        return max(
+            self.pieces[name].output,
+            *(self.pieces[e.target].inputs[e.slot] for e in readers if self.reshaped(e)),
+            0.0,
+        )
+
+    def kept(self, layer: Layer) -> tuple[Local, ...]:
+        """What the backward pass of a layer reads of the forward pass."""
+        name = layer.name
+        kept: list[Local] = []
+        redone = name in self.segment
+        if layer.keeps_inputs:
+            for edge in self.graph.producers[name]:
+                if edge.source not in self.pieces:
+                    kept.append(("data", edge.source, 0))
+                    continue
+                again = self.again(name, edge.source)
+                source = self.out(edge.source, again)
+                change = self.change(edge)
+                if change.copies:
+                    mark = (source[0], edge.source, self.pieces[name].codes_read[edge.slot])
+                    copy = self.moved[mark][1]
+                    assert copy is not None, "a change that copies makes a copy"
+                    source = copy
+                kept.append(source)
+        if layer.keeps_output:
+            kept.append(self.out(name, redone))
+        if self.pieces[name].saved:
+            kept.append(("saved again" if redone else "saved", name, 0))
+        return tuple(dict.fromkeys(kept))
