@@ -234,7 +234,7 @@ def evaluate(
     ):
         strategy = Plan.load(strategy)
     if isinstance(strategy, Plan):
-        options = {**options_of(strategy), **{k: v for k, v in options.items() if v is not None}}
+        options = options_of(strategy, options)
     setting = resolve(model, gpus=gpus, **options)
     shape, host = setting.machine.network.shape, setting.cluster.host_index
     if isinstance(strategy, Plan):

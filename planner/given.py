@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,16 +12,36 @@ from planner.plan import Plan
 from planner.setting import Setting
 
 
-def options_of(plan: Plan) -> dict[str, Any]:
-    """What the plan was made with, so that costing it again gives the same."""
-    return {
+def options_of(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the plan was made with, so that costing it again gives the same, or what is given.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    given
+        Options as of `planner.setting.resolve`; those of None are not given.
+    """
+    options = {key: value for key, value in given.items() if value is not None}
+    made_with = {
         "global_batch_size": plan.global_batch_size,
         "cluster": plan.cluster,
         **asdict(plan.training),
     }
+    if "cluster" not in options:
+        # it may have been another than that of the cluster's devices
+        made_with["memory"] = plan.memory_capacity_bytes
+    return {**made_with, **options}
 
 
 def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
+    """How a plan splits the layers of the network and machine of a setting.
+
+    Raises
+    ------
+    InputError
+        When it is for others.
+    """
     names = [layer.name for layer in setting.graph.compute_layers]
     if set(names) != set(plan.layers):
         strange = sorted(set(names) ^ set(plan.layers))

@@ -200,12 +200,10 @@ def _from_plan(
     source: Source, gpus: int | None, options: Mapping[str, Any], model: str | Model | None = None
 ) -> Subject:
     plan = source if isinstance(source, Plan) else Plan.load(os.fspath(source))  # type: ignore[arg-type]
-    given = {k: v for k, v in options.items() if v is not None}
-    size = {k: v for k, v in given.items() if k == "input_size"}
     setting = resolve(
         model if model is not None else plan.model,
         gpus=gpus or plan.gpus,
-        **{**options_of(plan), **given, **size},
+        **options_of(plan, options),
     )
     distributions = plan_distributions(plan, setting)
     return Subject(

@@ -12,6 +12,7 @@ from planner.cli.options import keywords, question_options
 from planner.cli.screen import progress, show, write
 
 if TYPE_CHECKING:
+    from costmodels.simulation import Runtime
     from planner.simulation import Degrees, Input
 
 _COUNT = click.IntRange(min=1)
@@ -60,6 +61,12 @@ _INPUT = {
 )
 @click.option("--runtime", metavar="NAME", help="See 'planner runtimes'; ddp by default.")
 @click.option(
+    "--servers",
+    type=_COUNT,
+    metavar="N",
+    help="Parameter servers on hosts of their own; the workers' hosts serve by default.",
+)
+@click.option(
     "--model",
     default="simulate",
     show_default=True,
@@ -73,12 +80,22 @@ _INPUT = {
     metavar="X",
     help="How much longer computation takes while gradients travel; 0.1 by default.",
 )
+@click.option(
+    "--variation",
+    type=float,
+    default=0.0,
+    metavar="X",
+    help="Standard deviation between devices, whose slowest all wait for; 0, published 0.015.",
+)
 @click.option("--loader", metavar="NAME", help="Data loader, see 'planner loaders'; none.")
 @click.option("--loader-rate", type=float, metavar="X", help="Its samples/s a host, if measured.")
 @click.option("--cores", type=int, metavar="N", help="Cores of a host for loading.")
 @click.option("--storage", metavar="NAME", help="Where samples lie, instead of the loader's.")
 @question_options
 @click.option("--trace", metavar="FILE.json", help="Write a trace for Perfetto.")
+@click.option(
+    "--dump-strategy", metavar="FILE.toml", help="Write the strategy as a file to start from."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write the figures as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="One line instead of tables.")
 @click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
@@ -88,9 +105,12 @@ def simulate(
     strategy: str | None,
     degree: int | None,
     runtime: str | None,
+    servers: int | None,
     model: str,
     overlap_factor: float | None,
+    variation: float,
     trace: str | None,
+    dump_strategy: str | None,
     output: str | None,
     quiet: bool,
     as_json: bool,
@@ -104,7 +124,7 @@ def simulate(
     SUBJECT is a plan file, a strategy file, a built-in network (see 'planner models') or a network
     file. What a file says of the step holds unless an option says otherwise.
     """
-    from planner.simulation import save_trace
+    from planner.simulation import save_strategy, save_trace
     from planner.simulation import simulate as run
 
     if quiet and as_json:
@@ -113,7 +133,7 @@ def simulate(
     degrees, loading = _degrees(given), _input(given)
     question = {k: v for k, v in given.items() if k not in (*_DEGREES, *_INPUT.values())}
     # nobody shall wait for a simulation whose result cannot be written
-    _check_paths(trace, output)
+    _check_paths(trace, dump_strategy, output)
     with progress(f"simulating {subject}", quiet=quiet):
         found = run(
             subject,
@@ -121,9 +141,10 @@ def simulate(
             strategy=strategy,
             degree=degree,
             degrees=degrees,
-            runtime=runtime or "ddp",
+            runtime=_runtime(runtime, servers),
             model=model,
             overlap_factor=overlap_factor,
+            variation=variation,
             input=loading,
             **keywords(question),
         )
@@ -134,6 +155,8 @@ def simulate(
         write_text(output, f"{text}\n")
     if trace is not None:
         save_trace(found, trace)
+    if dump_strategy is not None:
+        save_strategy(found, dump_strategy)
     if as_json:
         write(text)
     elif quiet:
@@ -146,6 +169,7 @@ def simulate(
         show(lambda console: show_simulation(found, console))
         written = [f"figures written to {output}"] if output is not None else []
         written += [f"trace written to {trace}, for ui.perfetto.dev"] if trace is not None else []
+        written += [f"strategy written to {dump_strategy}"] if dump_strategy is not None else []
         if written:
             write("\n" + "\n".join(written))
 
@@ -155,6 +179,20 @@ def _degrees(given: Mapping[str, Any]) -> Degrees | None:
 
     degrees = {key: given[key] for key in _DEGREES if given[key] is not None}
     return Degrees(**degrees) if degrees else None
+
+
+def _runtime(name: str | None, servers: int | None) -> Runtime:
+    from costmodels.simulation import load_runtime
+
+    if servers is None:
+        return load_runtime(name or "ddp")
+    runtime = load_runtime(name or "ps-sync", servers=servers)
+    if runtime.gradient != "push_pull":
+        raise click.UsageError(
+            f"the runtime {runtime.name} has no parameter servers; leave --servers out, or use "
+            "--runtime ps-sync"
+        )
+    return runtime
 
 
 def _input(given: Mapping[str, Any]) -> Input | None:
@@ -191,11 +229,11 @@ def _check_model(
             )
 
 
-def _check_paths(trace: str | None, output: str | None) -> None:
+def _check_paths(*paths: str | None) -> None:
     from planner.output import check_writable
 
-    for path in (trace, output):
-        if path is not None:
-            check_writable(path)
-    if trace is not None and trace == output:
-        raise click.UsageError("--trace and --output must be different files")
+    given = [path for path in paths if path is not None]
+    for path in given:
+        check_writable(path)
+    if len(set(given)) < len(given):
+        raise click.UsageError("--trace, --dump-strategy and --output must be different files")

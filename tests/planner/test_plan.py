@@ -218,3 +218,14 @@ def test_a_stranger_of_the_name_of_our_packages_is_refused_by_its_file(tmp_path,
     assert last.startswith("ImportError: ")
     assert str(stranger) in last
     assert f"'{name}'" in last
+
+
+def test_a_plan_keeps_the_memory_it_was_made_for(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = planner.evaluate("alexnet", gpus=4, cluster="abci", memory="9 GiB")
+    made.save(path)
+    again = planner.evaluate("alexnet", gpus=4, strategy=str(path))
+    assert again.memory_capacity_bytes == made.memory_capacity_bytes == 9 * 2**30
+    # on another machine it is that machine's
+    other = planner.evaluate("alexnet", gpus=4, strategy=str(path), cluster="lassen")
+    assert other.memory_capacity_bytes > 9 * 2**30

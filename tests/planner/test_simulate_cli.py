@@ -330,3 +330,29 @@ def test_runtimes_and_loaders_are_listed() -> None:
     assert "Aach et al. 2023" in shown_loaders.stdout
     for result in (shown, shown_loaders):
         assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_the_strategy_is_written_and_simulates_to_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.toml"
+    text = f"simulate gpt2 --gpus 8 --tp 2 --pp 2 --micro-batches 4 --dump-strategy {path} -q"
+    first = run(*text.split())
+    again = run("simulate", str(path), "-q")
+    assert first.stdout.split(", ")[1] == again.stdout.split(", ")[1]
+
+
+def test_servers_need_a_runtime_that_has_them() -> None:
+    result = run("simulate", "alexnet", "--gpus", "4", "--servers", "2", "--runtime", "ddp")
+    assert result.exit_code == 2
+    assert "has no parameter servers" in result.stderr
+    assert run("simulate", "alexnet", "--gpus", "4", "--servers", "2", "-q").exit_code == 0
+
+
+def test_devices_that_vary_wait_for_the_slowest() -> None:
+    times = [
+        json.loads(run("simulate", "alexnet", "--gpus", "64", "--variation", v, "--json").stdout)
+        for v in ("0", "0.05")
+    ]
+    assert times[0]["waiting_for_slowest_s"] == 0.0
+    waits = times[1]["waiting_for_slowest_s"]
+    assert times[1]["step_time_s"] == pytest.approx(times[0]["step_time_s"] + waits)
+    assert waits > 0.0
