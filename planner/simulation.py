@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
 from costmodels.closed_form import step_time as closed_form_time
+from costmodels.communication.network import Network
 from costmodels.errors import InputError
 from costmodels.input_pipeline import (
     Host,
@@ -35,9 +36,9 @@ from planner.simulated import Simulation
 from planner.subjects import Degrees, Source, Subject, find_subject
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
-# Fitted to steps with and without overlap: 0.0 on 4 RTX 2080 Ti over PCIe (HKBU ddl-benchmarks,
-# WFBP and BytePS against one GPU; 8 and 16 GPUs there: 0.05), 0.3 on V100 and A100 over NVLink
-# (DeepLearningExamples, MXNet), where it hides in 1 % of a step. One value lies between them.
+# Measured steps with and without overlap tell it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8 and
+# 16 (HKBU ddl-benchmarks); over NVLink about 1 % of a step overlaps, and anything from 0 to 1
+# agrees with the rows there are. One value for all, an assumption.
 OVERLAP_FACTOR = 0.1
 # Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
 # GPUs Are Created Equal", SC22) find 8 % between the whiskers of box plots on average, which span
@@ -86,6 +87,7 @@ def simulate(
     overlap_factor: float | None = None,
     input: Input | None = None,
     variation: float = 0.0,
+    congestion: float = 1.0,
     **options: Any,
 ) -> Simulation:
     """Simulate a training step.
@@ -106,6 +108,8 @@ def simulate(
     variation
         Standard deviation of the time that devices compute in a step, as part of its mean: where
         they take steps together, all wait for the slowest. `DEVICE_VARIATION` is a published one.
+    congestion
+        How many times less the links between hosts carry, because of other jobs.
     options
         As of `planner.optimize`: cluster, global_batch_size, precision, memory, ...
 
@@ -131,11 +135,27 @@ def simulate(
     subject = find_subject(
         source, gpus=gpus, strategy=strategy, degree=degree, degrees=degrees, **options
     )
+    if congestion != 1.0:
+        subject = _congested(subject, congestion)
     chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if subject.plan is not None:
         chosen = plan_runtime(chosen, subject.plan.training.bucket_bytes)
     gamma = OVERLAP_FACTOR if overlap_factor is None else overlap_factor
     return simulate_subject(subject, chosen, model, gamma, input, variation)
+
+
+def _congested(subject: Subject, factor: float) -> Subject:
+    """The same, on a machine whose links between hosts other jobs use, too."""
+    setting = subject.setting
+    cluster = setting.cluster.congested(factor)
+    network = Network.of(cluster, setting.machine.network.shape)
+    machine = replace(setting.machine, network=network)
+    note = f"links between hosts carry {factor:g} times less, because of other jobs"
+    return replace(
+        subject,
+        setting=replace(setting, cluster=cluster, machine=machine),
+        notes=(*subject.notes, note),
+    )
 
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:

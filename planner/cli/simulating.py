@@ -87,6 +87,13 @@ _INPUT = {
     metavar="X",
     help="Standard deviation between devices, whose slowest all wait for; 0, published 0.015.",
 )
+@click.option(
+    "--congestion",
+    type=float,
+    default=1.0,
+    metavar="X",
+    help="How many times less links between hosts carry, because of other jobs; 1, seen up to 4.",
+)
 @click.option("--loader", metavar="NAME", help="Data loader, see 'planner loaders'; none.")
 @click.option("--loader-rate", type=float, metavar="X", help="Its samples/s a host, if measured.")
 @click.option("--cores", type=int, metavar="N", help="Cores of a host for loading.")
@@ -109,6 +116,7 @@ def simulate(
     model: str,
     overlap_factor: float | None,
     variation: float,
+    congestion: float,
     trace: str | None,
     dump_strategy: str | None,
     output: str | None,
@@ -145,6 +153,7 @@ def simulate(
             model=model,
             overlap_factor=overlap_factor,
             variation=variation,
+            congestion=congestion,
             input=loading,
             **keywords(question),
         )
