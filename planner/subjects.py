@@ -14,8 +14,8 @@ from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
 from costmodels.graph import Network as Model
+from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
-from costmodels.simulation.weights import unit_of
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid, single_stage
 from planner.given import options_of, plan_distributions

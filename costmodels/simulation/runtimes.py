@@ -15,6 +15,8 @@ from costmodels.errors import InputError
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 
+# Pieces any smaller would be millions of messages. [B]
+_SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 
 
@@ -46,6 +48,9 @@ class Runtime:
         Whether gradients are reduced while the backward pass goes on.
     synchronous
         Whether all workers take a step together.
+    crosses_steps
+        Whether the next forward pass begins as the weights of its layers come from the servers,
+        instead of when all have come.
     local_reduce
         Whether the devices of a host add up their gradients before one of them pushes.
     servers
@@ -75,6 +80,7 @@ class Runtime:
     prefetch: int = 0
     overlap: bool = True
     synchronous: bool = True
+    crosses_steps: bool = False
     local_reduce: bool = False
     servers: int = 0
     server_rate: float = float("inf")
@@ -88,6 +94,17 @@ class Runtime:
             raise InputError(
                 f"runtime {self.name}: gradient must be one of {', '.join(GRADIENTS)} but is "
                 f"'{self.gradient}'; choose one"
+            )
+
+        if self.crosses_steps and self.gradient != "push_pull":
+            raise InputError(
+                f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
+                f"'{self.gradient}'; leave crosses_steps out"
+            )
+        if self.gradient == "push_pull" and self.bucket is not None and self.bucket < _SMALLEST:
+            raise InputError(
+                f"runtime {self.name}: pieces for parameter servers must be at least "
+                f"{_SMALLEST} bytes but bucket is {self.bucket:g}; raise it"
             )
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from costmodels.cluster import Cluster
+from costmodels.simulation.buckets import Bucket, Group, gradient_buckets, unit_of
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
@@ -21,39 +21,7 @@ from costmodels.simulation.stage_program import StageProgram
 from costmodels.strategy import MemoryConfig
 from costmodels.training import Training
 
-Group = tuple[int, ...]
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """Gradients that travel together.
-
-    Parameters
-    ----------
-    layers
-        Whose they are.
-    group
-        Members that hold the same weights, at each level. [items]
-    cut
-        Whether each member gets the sum of a part only.
-    num_bytes
-        Their size. [B]
-    """
-
-    layers: tuple[str, ...]
-    group: Group
-    cut: bool
-    num_bytes: float
-
-
-def unit_of(name: str) -> str:
-    """The unit of layers that a layer is wrapped in: its block, or itself."""
-    parts = name.split(".")
-    for place, part in enumerate(parts):
-        if part.isdigit():
-            return ".".join(parts[: place + 1])
-    return name
 
 
 class WeightWork:
@@ -75,7 +43,7 @@ class WeightWork:
         self.fused_groups: list[Group] = []
         self.pulled_with: dict[str, Key] = {}
         self.update_waits: list[Ref] = []
-        self.buckets = list(self._buckets())
+        self.buckets = gradient_buckets(program.layers, program.pieces, runtime, training, memory)
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
         self._gathered: dict[str, list[Operation]] = {}
@@ -168,52 +136,8 @@ class WeightWork:
 
     # reductions of gradients
 
-    def _buckets(self) -> list[Bucket]:
-        """Gradients in the order in which the backward pass makes them, put together."""
-        runtime, training = self.runtime, self.training
-        shrink = 1.0
-        if runtime.low_precision_gradients:
-            shrink = training.activation_size / training.gradient_size
-        filling: dict[tuple[Group, bool], tuple[list[str], float]] = {}
-        done: list[Bucket] = []
-        last_unit = ""
-
-        def close(key: tuple[Group, bool]) -> None:
-            names, size = filling.pop(key)
-            done.append(Bucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
-
-        for layer in reversed(self.program.layers):
-            name, piece = layer.name, self.pieces[layer.name]
-            # servers of their own have the weights even of a lone worker
-            served = self.runtime.gradient == "push_pull" and self.runtime.servers > 0
-            num_bytes = piece.gradients if served else piece.gradient_bytes
-            if num_bytes <= 0.0:
-                continue
-            unit = unit_of(name)
-            if runtime.bucket is None and runtime.fusion is None and unit != last_unit:
-                for key in list(filling):
-                    close(key)
-            last_unit = unit
-            key = (piece.gradient_group, self._scatters(name))
-            names, size = filling.get(key, ([], 0.0))
-            filling[key] = ([*names, name], size + num_bytes * shrink)
-            limit = runtime.bucket
-            if runtime.first_bucket is not None and not done:
-                limit = runtime.first_bucket
-            if runtime.fusion is not None or (limit is not None and filling[key][1] >= limit):
-                close(key)
-        for key in list(filling):
-            close(key)
-        return done
-
-    def _scatters(self, name: str) -> bool:
-        """Whether a rank gets the sum of its own part of a gradient only."""
-        memory = self.memory(name)
-        return memory.gradients or (memory.state and self.runtime.gradient == "reduce_scatter")
-
     def _reduce(self) -> list[Operation]:
         program = self.program
-        phase = WEIGHT if program.plant.weight_apart else BACKWARD
         end = [op.key for op in program.phases[BACKWARD] if op.queue == Queue.COMPUTE]
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
@@ -222,9 +146,9 @@ class WeightWork:
                 after.append((program.number, BACKWARD, end[-1]))
                 if program.phases[WEIGHT]:
                     after.append((program.number, WEIGHT, program.phases[WEIGHT][-1].key))
-            assert phase in (WEIGHT, BACKWARD)
             rows += self._bucket_operations(number, bucket, after)
-        self.update_waits += [(program.number, "reduce", op.key) for op in rows]
+        if not self.runtime.crosses_steps:
+            self.update_waits += [(program.number, "reduce", op.key) for op in rows]
         return rows
 
     def _bucket_operations(self, number: int, bucket: Bucket, after: list[Ref]) -> list[Operation]:

@@ -1,0 +1,109 @@
+"""Gradients that travel together, in the order in which the backward pass makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodels.graph import Layer
+from costmodels.simulation.pieces import Piece
+from costmodels.simulation.runtimes import Runtime
+from costmodels.strategy import MemoryConfig
+from costmodels.training import Training
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Gradients that travel together.
+
+    Parameters
+    ----------
+    layers
+        Whose they are.
+    group
+        Members that hold the same weights, at each level. [items]
+    cut
+        Whether each member gets the sum of a part only.
+    num_bytes
+        Their size. [B]
+    """
+
+    layers: tuple[str, ...]
+    group: Group
+    cut: bool
+    num_bytes: float
+
+
+def unit_of(name: str) -> str:
+    """The unit of layers that a layer is wrapped in: its block, or itself."""
+    parts = name.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: place + 1])
+    return name
+
+
+def gradient_buckets(
+    layers: Sequence[Layer],
+    pieces: Mapping[str, Piece],
+    runtime: Runtime,
+    training: Training,
+    memory: Callable[[str], MemoryConfig],
+) -> list[Bucket]:
+    """Buckets of the gradients of a stage.
+
+    A bucket leaves when it is full or no gradient is left for it; without a size of buckets, when
+    its unit of layers is through; where the runtime fuses gradients itself, each is a bucket.
+
+    Parameters
+    ----------
+    layers
+        Of the stage, in the order of the forward pass.
+    pieces
+        What they cost.
+    runtime, training
+        How the step runs.
+    memory
+        What is cut of a layer.
+    """
+    shrink = 1.0
+    if runtime.low_precision_gradients:
+        shrink = training.activation_size / training.gradient_size
+    # servers of their own have the weights even of a lone worker
+    served = runtime.gradient == "push_pull" and runtime.servers > 0
+    by_unit = runtime.bucket is None and runtime.fusion is None
+    filling: dict[tuple[Group, bool], tuple[list[str], float]] = {}
+    done: list[Bucket] = []
+    last_unit = ""
+
+    def close(key: tuple[Group, bool]) -> None:
+        names, size = filling.pop(key)
+        done.append(Bucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
+
+    for layer in reversed(layers):
+        name, piece = layer.name, pieces[layer.name]
+        num_bytes = piece.gradients if served else piece.gradient_bytes
+        if num_bytes <= 0.0:
+            continue
+        if by_unit and unit_of(name) != last_unit:
+            for key in list(filling):
+                close(key)
+        last_unit = unit_of(name)
+        key = (piece.gradient_group, _scatters(memory(name), runtime))
+        names, size = filling.get(key, ([], 0.0))
+        filling[key] = ([*names, name], size + num_bytes * shrink)
+        limit = runtime.bucket
+        if runtime.first_bucket is not None and not done:
+            limit = runtime.first_bucket
+        if runtime.fusion is not None or (limit is not None and filling[key][1] >= limit):
+            close(key)
+    for key in list(filling):
+        close(key)
+    return done
+
+
+def _scatters(memory: MemoryConfig, runtime: Runtime) -> bool:
+    """Whether a rank gets the sum of its own part of a gradient only."""
+    return memory.gradients or (memory.state and runtime.gradient == "reduce_scatter")
