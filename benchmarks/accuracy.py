@@ -5,10 +5,11 @@
 
 The first compares with the tables of Dryden et al. 2019 and Kahira et al. 2021, whose figures lie
 in `benchmarks/published` with their sources, and with the raw runs of the latter where a file of
-them is given or found; and simulations with what Duan et al. 2023 (Proteus) and Aach et al. 2023
-(JUWELS Booster) state of orders and limits. The second predicts every row of a collection of
-training throughputs whose configuration is complete. Computation is multiplied by one factor for
-each model and machine, taken from runs on single devices; all else is prediction.
+them is given or found; with the throughputs of Li et al. 2022; and simulations with what Duan et
+al. 2023 (Proteus), Aach et al. 2023 (JUWELS Booster) and Kahira et al. state of orders and limits.
+The second predicts every row of a collection of training throughputs whose configuration is
+complete. Computation is multiplied by one factor for each model and machine, taken from runs on
+single devices; all else is prediction.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    accuracy_congestion,
     accuracy_dryden,
     accuracy_juwels,
     accuracy_kahira,
+    accuracy_li,
     accuracy_proteus,
     accuracy_raw,
 )
@@ -39,6 +42,7 @@ def published(data: Path | None) -> list[Comparison]:
     tables.append(accuracy_dryden.layers())
     tables.append(accuracy_dryden.when_space_pays(tables[2].calibration["resnet50"]))
     tables += accuracy_kahira.compare_published()
+    tables += accuracy_li.comparisons()
     runs = accuracy_raw.find_raw_runs(data) if data is not None else None
     if runs is not None:
         tables.append(accuracy_raw.compare_raw_runs(runs))
@@ -47,7 +51,11 @@ def published(data: Path | None) -> list[Comparison]:
 
 def stated() -> list[Findings]:
     """What papers state without printing times, and what is simulated."""
-    return accuracy_proteus.findings() + accuracy_juwels.findings()
+    return [
+        *accuracy_proteus.findings(),
+        *accuracy_juwels.findings(),
+        *accuracy_congestion.findings(),
+    ]
 
 
 def main() -> None:

@@ -84,6 +84,7 @@ def simulated(model: str, runtime: str, loader: str, gpus: int, factor: float) -
         "simulate",
         0.0,
         Input(loader=loader, storage=STORAGE[loader]),
+        0.0,  # counted below
     )
 
 

@@ -13,7 +13,7 @@ from costmodels.training import Training
 from planner.costing import Costed
 from planner.formulate import Formulation
 from planner.plan import Recost
-from planner.simulation import OVERLAP_FACTOR, plan_runtime
+from planner.simulation import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 
 # An assignment that is this much slower on the timeline is not simulated: what the simulation adds
 # (slower computation beside gradients, links shared) is less than that.
@@ -89,14 +89,15 @@ def recost(formulation: Formulation, ranked: Sequence[Costed], training: Trainin
     tried = [costed for costed in ranked if costed.step.total <= hopeless]
     simulated = [simulate_assignment(formulation, costed, training, known) for costed in tried]
     capacity = formulation.cluster.device.memory
-    times = [s.step_time for s in simulated]
+    devices = formulation.machine.network.num_devices
+    times = [s.step_time + waiting_time(computing_time(s), devices) for s in simulated]
     fitting = [n for n, s in enumerate(simulated) if s.peak.memory.total <= capacity]
     # the first of equals: the simulation must give a reason to leave the order of the timeline
     winner = min(fitting, key=lambda n: (round(times[n] / times[0], 9), n), default=0)
     rows = tuple(
         Recost(
             timeline_s=costed.step.total,
-            simulated_s=result.step_time,
+            simulated_s=times[number],
             peak_memory_bytes=result.peak.memory.total,
             chosen=number == winner,
         )

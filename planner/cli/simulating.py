@@ -83,9 +83,8 @@ _INPUT = {
 @click.option(
     "--variation",
     type=float,
-    default=0.0,
     metavar="X",
-    help="Standard deviation between devices, whose slowest all wait for; 0, published 0.015.",
+    help="Standard deviation between devices, whose slowest all wait for; 0.015 by default.",
 )
 @click.option(
     "--congestion",
@@ -115,7 +114,7 @@ def simulate(
     servers: int | None,
     model: str,
     overlap_factor: float | None,
-    variation: float,
+    variation: float | None,
     congestion: float,
     trace: str | None,
     dump_strategy: str | None,

@@ -172,6 +172,9 @@ def _figures(simulation: Simulation) -> list[tuple[str, str, str]]:
                 "",
             )
         )
+    if simulation.waiting > 0.0:
+        waits = figures.seconds(simulation.waiting)
+        rows.append(("Waits", f"{waits} of it, for the slowest of the GPUs (--variation)", ""))
     planned = plan_sentence(simulation)
     if planned is not None:
         rows.append(("Planned", planned, ""))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import planner
-from benchmarks import accuracy, accuracy_juwels, accuracy_proteus, simulation
+from benchmarks import accuracy, accuracy_congestion, accuracy_juwels, accuracy_proteus, simulation
 from benchmarks.accuracy_claims import Claim, Findings, pairs_in_order, ranks
 from costmodels.errors import InputError
 from planner.simulation import DEVICE_VARIATION
@@ -102,13 +102,23 @@ def test_published_prints_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found[0].counts == (4, 1, 0)
     monkeypatch.setattr(accuracy_proteus, "findings", lambda: found)
     monkeypatch.setattr(accuracy_juwels, "findings", list)
+    monkeypatch.setattr(accuracy_congestion, "findings", list)
     assert accuracy.stated() == found
+
+
+def test_congestion_is_a_range_and_space_scales() -> None:
+    congested, scaling = accuracy_congestion.findings()
+    steps = [row["step [ms]"] for row in congested.rows]
+    assert steps == sorted(steps)
+    assert congested.counts == (1, 0, 0)
+    assert scaling.counts == (1, 0, 0)
 
 
 def test_a_step_waits_for_the_slowest_device() -> None:
     given: dict[str, Any] = {"gpus": 8, "cluster": "juwels-booster", "global_batch_size": 64}
-    calm = planner.simulate("resnet18", **given)
-    shaky = planner.simulate("resnet18", variation=DEVICE_VARIATION, **given)
+    calm = planner.simulate("resnet18", variation=0.0, **given)
+    shaky = planner.simulate("resnet18", **given)
+    assert planner.simulate("resnet18", model="plain", **given).waiting == 0.0
     assert calm.waiting == 0.0
     # the slowest of eight stands 1.42 standard deviations above the mean
     assert calm.simulated is not None

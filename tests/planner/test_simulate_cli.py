@@ -92,7 +92,7 @@ def test_json_and_output_are_the_summary(tmp_path: Path) -> None:
         queues = role["busy_s"]
         assert queues["compute"] + role["exposed_communication_s"] + role[
             "idle_s"
-        ] == pytest.approx(found["step_time_s"])
+        ] == pytest.approx(found["step_time_s"] - found["waiting_for_slowest_s"])
 
 
 def test_quiet_is_one_line() -> None:

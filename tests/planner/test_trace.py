@@ -279,7 +279,7 @@ def test_the_step_that_was_measured_is_shown() -> None:
     assert simulation.simulated.timeline.graph.steps == 3
     (step,) = (event for event in events(simulation, "X") if event["cat"] == "step")
     assert step["ts"] == pytest.approx(simulation.simulated.start * 1e6, abs=1e-3)
-    assert step["dur"] == pytest.approx(simulation.computed * 1e6, abs=2e-3)
+    assert step["dur"] == pytest.approx(simulation.simulated.step_time * 1e6, abs=2e-3)
     assert step["args"] == {"step": 2}
 
 
