@@ -242,6 +242,12 @@ def simulate_subject(
     step = max(computed, loading.seconds) if loading else computed
     if loading is not None:
         notes.append(loading.advice(computed))
+        assert input is not None, "there is no loading without it"
+        if input.rate is None:
+            notes.append(
+                "loading is estimated by the figures of 'planner loaders', not by those of this "
+                "machine; --loader-rate takes a measured one"
+            )
     return Simulation(
         subject=subject,
         model=model,
