@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from search import elimination, shortest_path
+from search import elimination, interrupts, shortest_path
 from search.answers import make_assignment, no_assignment, trivial_bound
 from search.buckets import MAX_ELEMENTS, eliminate, plan
 from search.core import Core, Found
@@ -63,9 +63,11 @@ def solve(
     deadline = Deadline(time_limit, work)
     try:
         answer = _solve(problem, deadline, seed, max_elements, watch or (lambda cost, bound: None))
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, ImportError) as stop:
+        if not interrupts.is_interrupt(stop):
+            raise
         # Between two steps; the steps themselves hand in what they have.
-        answer = elimination.stopped(problem, solver=NAME, stop=stop)
+        answer = elimination.stopped(problem, solver=NAME, stop=KeyboardInterrupt())
     if watch is not None:
         watch(answer.cost, answer.lower_bound)
     return answer

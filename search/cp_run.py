@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from search import interrupts
 from search.deadline import Deadline
 
 # How long to wait until a search that was asked to stop is asked again. [s]
@@ -113,16 +115,16 @@ def run(
 
 
 def _interruptible(solver: Any, solve: Callable[[], Any]) -> tuple[Any, bool]:
-    """Run a search in a thread of its own: Python looks at signals in its main thread only."""
-    interrupted = False
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    """Run a search in a thread of its own: Python looks at signals in its main thread only.
+
+    An interrupt is noted instead of raised, since wherever it were raised between the start of the
+    thread and its end, nobody would stop the thread, and the process would wait for it for ever.
+    """
+    with interrupts.held_back(), ThreadPoolExecutor(max_workers=1) as pool:
         future = pool.submit(solve)
         while True:
-            try:
-                return future.result(timeout=PATIENCE if interrupted else None), interrupted
-            except KeyboardInterrupt:
-                interrupted = True
-            except TimeoutError:
-                pass
-            # It may not have begun when it was first asked.
-            solver.stop_search()
+            if interrupts.noted():
+                # It may not have begun when it was first asked.
+                solver.stop_search()
+            with suppress(TimeoutError):
+                return future.result(timeout=PATIENCE), interrupts.noted()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from search import interrupts
 from search.answers import make_assignment, no_assignment, trivial_bound
 from search.core import Core
 from search.cp_peak import least_peak
@@ -50,9 +51,11 @@ def solve(
     deadline = Deadline(time_limit, work)
     try:
         return _solve(problem, deadline, seed)
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, ImportError) as stop:
+        if not interrupts.is_interrupt(stop):
+            raise
         # Before or after CP-SAT, which hands in what it has.
-        return stopped(problem, solver=NAME, stop=stop)
+        return stopped(problem, solver=NAME, stop=KeyboardInterrupt())
 
 
 def _solve(problem: Problem, deadline: Deadline, seed: int) -> Assignment:

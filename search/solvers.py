@@ -10,6 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol
 
+from search import interrupts
 from search.errors import ProblemError
 from search.problem import Assignment, Problem
 
@@ -39,9 +40,10 @@ def _lazy(name: str) -> Solver:
         work: float | None = None,
     ) -> Assignment:
         solver: Solver = import_module(f"search.{name}").solve
-        if name not in LIMITED_WORK or work is None:
-            return solver(problem, time_limit=time_limit, seed=seed)
-        return solver(problem, time_limit=time_limit, seed=seed, work=work)
+        with interrupts.listening():
+            if name not in LIMITED_WORK or work is None:
+                return solver(problem, time_limit=time_limit, seed=seed)
+            return solver(problem, time_limit=time_limit, seed=seed, work=work)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Solve by `search.{name}`; see there."
@@ -95,7 +97,8 @@ def solve(
     if solver == "auto" and watch is not None:
         from search import auto
 
-        return auto.solve(problem, time_limit=time_limit, seed=seed, work=work, watch=watch)
+        with interrupts.listening():
+            return auto.solve(problem, time_limit=time_limit, seed=seed, work=work, watch=watch)
     answer = SOLVERS[solver](problem, time_limit=time_limit, seed=seed, work=work)
     if watch is not None:
         watch(answer.cost, answer.lower_bound)

@@ -9,13 +9,28 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from random_problems import naive_peak, problems, random_problem
 
-from search import SOLVERS, Edge, Problem, Status, buckets, evaluate, k_best, solve, tables
+from search import (
+    SOLVERS,
+    Edge,
+    Problem,
+    Status,
+    buckets,
+    cp_run,
+    evaluate,
+    k_best,
+    lazy_rows,
+    solve,
+    tables,
+)
 
 TIGHT = ("auto", "cp-sat", "lagrangian", "exhaustive")
 
@@ -178,6 +193,56 @@ def test_a_signal_reaches_cp_sat(name: str) -> None:
     timer.join()
     assert answer.stopped_by == "interrupt"
     assert answer.status == Status.FEASIBLE
+
+
+def _hard() -> Problem:
+    return random_problem(0, "dag", num_nodes=30, candidates=(8, 8), forbidden=0, tightness=0.3)
+
+
+def test_a_signal_that_comes_as_cp_sat_starts_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Signalled(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Any:
+            started.append(super().submit(*args, **more))
+            signal.raise_signal(signal.SIGINT)
+            return started[-1]
+
+    monkeypatch.setattr(cp_run, "ThreadPoolExecutor", Signalled)
+    answer = solve(_hard(), solver="cp-sat")
+    assert answer.stopped_by == "interrupt"
+    assert len(started) == 1
+
+
+def test_a_signal_that_an_extension_swallows_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = lazy_rows.build_model
+
+    def swallowing(*args: Any, **more: Any) -> Any:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return build(*args, **more)
+
+    monkeypatch.setattr(lazy_rows, "build_model", swallowing)
+    answer = solve(_hard(), solver="cp-sat", time_limit=30.0)
+    assert answer.stopped_by == "interrupt"
+
+
+def test_a_signal_while_an_extension_is_imported_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def importing(*args: Any, **more: Any) -> Any:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("cut short") from error
+
+    monkeypatch.setattr(lazy_rows, "build_model", importing)
+    for name in ("cp-sat", "auto"):
+        assert solve(_hard(), solver=name).stopped_by == "interrupt"
+    # an import that fails for another reason is an error
+    monkeypatch.setattr(lazy_rows, "build_model", lambda *a, **m: [][0])
+    with pytest.raises(IndexError):
+        solve(_hard(), solver="cp-sat")
 
 
 def test_limited_work_gives_the_same_answer_on_every_run() -> None:
