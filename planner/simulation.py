@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
 from costmodels.closed_form import step_time as closed_form_time
+from costmodels.closed_form.paradl import pipeline_time
 from costmodels.communication.network import Network
 from costmodels.errors import InputError
-from costmodels.input_pipeline import (
-    Host,
-    InputTime,
-    expected_slowest,
-    input_time,
-    load_loader,
-    load_storage,
-)
+from costmodels.input_pipeline import expected_slowest
 from costmodels.simulation import (
     Behaviour,
     Compiler,
@@ -31,9 +25,10 @@ from costmodels.simulation import (
 from costmodels.simulation import simulate as run
 from planner.assemble import estimate_notes
 from planner.asynchronous import asynchronous_step
+from planner.loading import Input, loading_notes, loading_time
 from planner.plan import Plan
 from planner.simulated import Simulation
-from planner.subjects import Degrees, Source, Subject, find_subject
+from planner.subjects import Degrees, Source, Subject, find_subject, micro_graph
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
 # Measured steps with and without overlap tell it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8 and
@@ -53,28 +48,6 @@ _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "flexflow-sim": (False, False, "nominal"),
 }
 MODELS = (*_SIMULATIONS, *CLOSED_FORMS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """How the samples of a step are loaded.
-
-    Parameters
-    ----------
-    loader
-        A name as of `costmodels.input_pipeline.list_loaders`.
-    rate
-        Samples that a host loads in a second, where measured; None for the loader's model.
-    cores
-        Cores of a host, None for the default. [items]
-    storage
-        A name as of `costmodels.input_pipeline.list_storages`, None for the loader's.
-    """
-
-    loader: str = "synthetic"
-    rate: float | None = None
-    cores: int | None = None
-    storage: str | None = None
 
 
 def simulate(
@@ -147,6 +120,22 @@ def simulate(
     return simulate_subject(subject, chosen, model, gamma, input, variation)
 
 
+def _closed_form(subject: Subject, model: str) -> ClosedForm:
+    """A closed form of the strategy, where there is one."""
+    strategy, machine = subject.strategy, subject.setting.machine
+    count, parts = len(strategy.stages), strategy.schedule.micro_batches
+    if count == 1 and parts == 1:
+        return closed_form_time(model, subject.graph, subject.distributions, machine)
+    lone = all(stage.num_devices == 1 for stage in strategy.stages)
+    if model == "paradl" and lone and count == strategy.num_devices:
+        stages = {name: i for i, stage in enumerate(strategy.stages) for name in stage.layers}
+        return pipeline_time(micro_graph(subject.setting, 1), stages, parts, machine)
+    raise InputError(
+        f"the step model {model} has no form for {count} pipeline stages and {parts} "
+        "micro-batches; use simulate, or paradl with one GPU a stage"
+    )
+
+
 def computing_time(simulated: Simulated) -> float:
     """Time that the devices compute that compute the longest. [s]"""
     return simulated.slowest.busy[Queue.COMPUTE.name.lower()]
@@ -196,17 +185,12 @@ def simulate_subject(
 ) -> Simulation:
     """Simulate what is known already; parameters as of `simulate`."""
     setting = subject.setting
-    loading = None if input is None or input.loader == "synthetic" else _loading(subject, input)
+    loading = None if input is None or input.loader == "synthetic" else loading_time(subject, input)
     notes = list(setting.defaults) + list(subject.notes)
     simulated: Simulated | None = None
     form: ClosedForm | None = None
     if model in CLOSED_FORMS:
-        if len(subject.strategy.stages) > 1 or subject.strategy.schedule.micro_batches > 1:
-            raise InputError(
-                f"the step model {model} has no form for {len(subject.strategy.stages)} pipeline "
-                f"stages and {subject.strategy.schedule.micro_batches} micro-batches; use simulate"
-            )
-        form = closed_form_time(model, subject.graph, subject.distributions, setting.machine)
+        form = _closed_form(subject, model)
         computed, busy = form.total, form.forward + form.backward + form.update
     else:
         counted, sharing, links = _SIMULATIONS[model]
@@ -241,13 +225,8 @@ def simulate_subject(
     computed += waiting
     step = max(computed, loading.seconds) if loading else computed
     if loading is not None:
-        notes.append(loading.advice(computed))
         assert input is not None, "there is no loading without it"
-        if input.rate is None:
-            notes.append(
-                "loading is estimated by the figures of 'planner loaders', not by those of this "
-                "machine; --loader-rate takes a measured one"
-            )
+        notes += loading_notes(loading, computed, subject, input)
     return Simulation(
         subject=subject,
         model=model,
@@ -259,31 +238,6 @@ def simulate_subject(
         closed_form=form,
         input=loading,
         notes=tuple(notes),
-    )
-
-
-def _loading(subject: Subject, given: Input) -> InputTime:
-    """What loading the samples of a step takes."""
-    setting, strategy = subject.setting, subject.strategy
-    loader = load_loader(given.loader)
-    if given.storage is not None:
-        loader = loader.with_storage(load_storage(given.storage))
-    if given.rate is not None:
-        loader = loader.with_rate(given.rate)
-    # the first stage reads the samples
-    first = strategy.stages[0]
-    layer = first.layers[0]
-    ways = strategy.distributions[layer].degree("sample")
-    host = setting.cluster.devices_per_host
-    devices = min(first.num_devices, host)
-    hosts = max(first.num_devices // host, 1)
-    return input_time(
-        loader,
-        samples_per_host=setting.batch / hosts,
-        samples_per_device=setting.batch / ways,
-        hosts=hosts,
-        devices_per_host=devices,
-        host=None if given.cores is None else Host(cores=given.cores),
     )
 
 

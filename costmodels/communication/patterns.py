@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.layout import AXES, Layouts
+from costmodels.communication.layout import Layouts
 
 NOTHING, SLICE = "nothing", "slice"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
@@ -80,10 +80,3 @@ def match(source: Layouts, target: Layouts) -> Pattern:
             return Pattern(kind="all_to_all", group=group)
         return Pattern(kind="all_gather", group=group)
     return Pattern(kind=SLICE if (scattered > 1).any() else NOTHING, group=ones)
-
-
-def split_axes(layout: Layouts) -> str:
-    """Such as 'sample 8 x hidden 2', for people."""
-    ways = layout.degrees[0].prod(axis=0)
-    parts = [f"{axis} {int(n)}" for axis, n in zip(AXES, ways, strict=True) if n > 1]
-    return " x ".join(parts) or "whole"

@@ -356,3 +356,22 @@ def test_devices_that_vary_wait_for_the_slowest() -> None:
     waits = times[1]["waiting_for_slowest_s"]
     assert times[1]["step_time_s"] == pytest.approx(times[0]["step_time_s"] + waits)
     assert waits > 0.0
+
+
+def test_a_pipeline_of_single_gpus_has_a_closed_form() -> None:
+    pipeline = ("simulate", "vgg16", "--gpus", "4", "--pp", "4", "--micro-batches", "4")
+    result = run(*pipeline, "--cluster", "abci", "--model", "paradl", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["breakdown_s"]["stage"] > 0.0
+    refused = run(*pipeline, "--model", "paleo")
+    assert refused.exit_code == 2
+    assert "no form for 4 pipeline stages" in refused.stderr
+
+
+def test_samples_that_are_no_photographs_are_said_to_be_estimated() -> None:
+    def notes(network: str) -> str:
+        text = run("simulate", network, "--gpus", "4", "--loader", "native", "--json").stdout
+        return " ".join(json.loads(text)["notes"])
+
+    assert "no photographs" in notes("gpt2")
+    assert "no photographs" not in notes("alexnet")
