@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
-from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.training import Training
 from costmodels.units import format_bytes, format_seconds
@@ -15,6 +13,7 @@ from planner.costing import Costed, cost
 from planner.errors import InfeasibleError
 from planner.find import Found
 from planner.formulate import Formulation
+from planner.given import cluster_digest, network_digest
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary, digest
 from planner.setting import Setting
 from planner.strategies import Infeasible
@@ -87,8 +86,8 @@ def assemble_plan(
         host_level=cluster.host_level,
         training=training,
         hashes={
-            "network": digest([setting.model, setting.batch]),
-            "cluster": digest(_plain(cluster)),
+            "network": network_digest(setting.model, setting.batch),
+            "cluster": cluster_digest(cluster),
             "training": digest(training),
             "tables": digest(setting.tables),
         },
@@ -144,20 +143,6 @@ def estimate_notes(sources: Mapping[str, float], training: Training) -> list[str
             "would save"
         )
     return notes
-
-
-def _plain(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as plain data, for its hash."""
-    return {
-        "name": cluster.name,
-        "levels": [asdict(level) for level in cluster.levels],
-        "host_level": cluster.host_level,
-        "device": {
-            key: dict(value) if isinstance(value, Mapping) else value
-            for key in cluster.device.__slots__
-            for value in [getattr(cluster.device, key)]
-        },
-    }
 
 
 def infeasible_error(setting: Setting, found: Found) -> InfeasibleError:

@@ -29,9 +29,9 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
     job = compiler.job
     if len(job.strategy.stages) > 1 or job.strategy.schedule.micro_batches > 1:
         raise InputError(
-            f"workers that do not wait for each other must each hold the whole network, but it has "
-            f"{len(job.strategy.stages)} stages and {job.strategy.schedule.micro_batches} "
-            "micro-batches; use ps-sync or data parallelism"
+            "workers that do not wait for each other must each hold the whole network and take "
+            f"its batch at once, but stages: {len(job.strategy.stages)}, micro-batches: "
+            f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
         )
     pieces = [compiler.plant.pieces[layer.name] for layer in job.graph.compute_layers]
     wires, devices = compiler.plant.wires[0], job.strategy.num_devices

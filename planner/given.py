@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
-from planner.plan import Plan
-from planner.setting import Setting
+from costmodels.graph import Network as Model
+from planner.plan import Plan, digest
+from planner.setting import Setting, resolve
 
 
 def options_of(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,3 +65,52 @@ def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
             raise InputError(f"the plan does not fit the network: {reason}; make it again")
         result[layer.name] = distribution
     return result
+
+
+def network_digest(model: Model, batch: int) -> str:
+    """SHA-256 of a network and a global batch."""
+    return digest([model, batch])
+
+
+def cluster_digest(cluster: Cluster) -> str:
+    """SHA-256 of a cluster."""
+    return digest(
+        {
+            "name": cluster.name,
+            "levels": [asdict(level) for level in cluster.levels],
+            "host_level": cluster.host_level,
+            "device": {
+                key: dict(value) if isinstance(value, Mapping) else value
+                for key in cluster.device.__slots__
+                for value in [getattr(cluster.device, key)]
+            },
+        }
+    )
+
+
+def plan_setting(plan: Plan, gpus: int | None, given: Mapping[str, Any]) -> Setting:
+    """The inputs that a plan was made with, found again by their names, or what is given.
+
+    Raises
+    ------
+    InputError
+        When what has these names now is not what the plan was made for.
+    """
+    options = options_of(plan, given)
+    setting = resolve(plan.model, gpus=gpus or plan.gpus, **options)
+    shape = dict(plan.input_shape)
+    if "input_size" not in given and dict(setting.model.input_shape) != shape:
+        size = shape.get("height", shape.get("sequence"))
+        setting = resolve(plan.model, gpus=gpus or plan.gpus, **{**options, "input_size": size})
+    if network_digest(setting.model, plan.global_batch_size) != plan.hashes["network"]:
+        raise InputError(
+            f"the plan was made for another network than the built-in {plan.model} of that input "
+            "size; give the network, and the plan with --strategy"
+        )
+    ours = "cluster" not in options or options["cluster"] == plan.cluster
+    if ours and "memory" not in given and cluster_digest(setting.cluster) != plan.hashes["cluster"]:
+        raise InputError(
+            f"the plan was made on another cluster than the built-in {plan.cluster}; give the "
+            "cluster file with --cluster"
+        )
+    return setting

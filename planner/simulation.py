@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
 from costmodels.closed_form import step_time as closed_form_time
 from costmodels.closed_form.paradl import pipeline_time
+from costmodels.cluster import load_cluster
 from costmodels.communication.network import Network
 from costmodels.errors import InputError
 from costmodels.input_pipeline import expected_slowest
@@ -26,6 +27,7 @@ from costmodels.simulation import simulate as run
 from planner.assemble import estimate_notes
 from planner.asynchronous import asynchronous_step
 from planner.loading import Input, loading_notes, loading_time
+from planner.models import load_network
 from planner.plan import Plan
 from planner.simulated import Simulation
 from planner.subjects import Degrees, Source, Subject, find_subject, micro_graph
@@ -261,13 +263,17 @@ def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
 
 
 def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
-    """Write the strategy that was simulated as a file that can be changed and simulated again."""
-    from planner.strategy_files import dump_strategy
+    """Write the strategy that was simulated as a file that can be changed and simulated again.
+
+    A network or cluster that is not found again by its name is left out of the file: whoever
+    simulates it must give them.
+    """
+    from planner.output import write_text
+    from planner.strategy_files import format_strategy, parse_strategy, strategy_text
 
     subject = simulation.subject
     setting = subject.setting
-    dump_strategy(
-        path,
+    text = strategy_text(
         subject.strategy,
         subject.graph,
         setting.cluster,
@@ -276,6 +282,19 @@ def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
         global_batch_size=setting.batch,
         precision=setting.machine.training.precision,
     )
+    file = parse_strategy(text)
+    if not _found_again(lambda: load_network(setting.model.name, None) == setting.model):
+        file = replace(file, model=None)
+    if not _found_again(lambda: load_cluster(setting.cluster.name) == setting.cluster):
+        file = replace(file, cluster=None)
+    write_text(path, format_strategy(file))
+
+
+def _found_again(alike: Callable[[], bool]) -> bool:
+    try:
+        return alike()
+    except InputError:
+        return False
 
 
 __all__ = [

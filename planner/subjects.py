@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid, single_stage
-from planner.given import options_of, plan_distributions
+from planner.given import options_of, plan_distributions, plan_setting
 from planner.plan import Plan
 from planner.setting import Setting, resolve
 from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
@@ -182,7 +183,14 @@ def _refuse(given: bool, what: str) -> None:
 
 
 def _is_json(source: object) -> bool:
-    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".json")
+    """Whether it is a JSON file that is no network."""
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source).endswith(".json"):
+        return False
+    try:
+        document = json.loads(Path(os.fspath(source)).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return True  # reading it as a plan says what is wrong
+    return not (isinstance(document, dict) and "format" not in document and "name" in document)
 
 
 def _is_strategy_file(source: object) -> bool:
@@ -190,21 +198,27 @@ def _is_strategy_file(source: object) -> bool:
     if not isinstance(source, str | os.PathLike) or not os.fspath(source).endswith(".toml"):
         return False
     try:
-        document = tomllib.loads(Path(os.fspath(source)).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return False
-    return document.get("format") == "planner-strategy"
+        document = tomllib.loads(Path(os.fspath(source)).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        reason = error.strerror or "it cannot be opened"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:  # no UTF-8, no TOML, or numbers of thousands of digits
+        reason = str(error)
+    else:
+        return document.get("format") == "planner-strategy"
+    raise InputError(f"the file {os.fspath(source)} cannot be read ({reason}); correct it")
 
 
 def _from_plan(
     source: Source, gpus: int | None, options: Mapping[str, Any], model: str | Model | None = None
 ) -> Subject:
     plan = source if isinstance(source, Plan) else Plan.load(os.fspath(source))  # type: ignore[arg-type]
-    setting = resolve(
-        model if model is not None else plan.model,
-        gpus=gpus or plan.gpus,
-        **options_of(plan, options),
-    )
+    if model is None:
+        given = {key: value for key, value in options.items() if value is not None}
+        setting = plan_setting(plan, gpus, given)
+    else:
+        setting = resolve(model, gpus=gpus or plan.gpus, **options_of(plan, options))
     distributions = plan_distributions(plan, setting)
     return Subject(
         setting=setting,

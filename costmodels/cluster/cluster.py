@@ -250,10 +250,10 @@ class Cluster:
 
         Kahira et al. 2021 (section V.B.1) saw all-reduces take up to four times as long.
         """
-        if not (math.isfinite(factor) and factor >= 1.0):
+        if not 1.0 <= factor <= 1000.0:
             raise InputError(
-                f"the congestion between hosts must be at least 1 but is {factor:g}; 4 means that "
-                "other jobs leave a quarter of the bandwidth"
+                f"the congestion between hosts must be from 1 to 1000 but is {factor:g}; 4 means "
+                "that other jobs leave a quarter of the bandwidth"
             )
         inner = self.host_index + 1
         outer = tuple(

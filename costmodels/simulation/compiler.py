@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from costmodels.cluster import Cluster
 from costmodels.communication.network import Network
 from costmodels.compute import ComputeModel
+from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.machine import Machine
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
@@ -29,6 +30,8 @@ from costmodels.simulation.weights import WeightWork
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.training import Training
 
+# More than that takes minutes, and many GiB of memory. [items]
+_MOST_TASKS = 2_000_000
 # An operation of a step: step, stage, micro-batch, phase, key.
 Mark = tuple[int, int, int, str, Key]
 
@@ -145,6 +148,7 @@ class Compiler:
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""
+        self._check_size(steps)
         for step in range(steps):
             for role, group in enumerate(self.groups):
                 self._role_step(role, group, step)
@@ -154,6 +158,16 @@ class Compiler:
             steps=steps,
             fusion=self._fusion(),
         )
+
+    def _check_size(self, steps: int) -> None:
+        """Refuse what would take minutes and all of the memory."""
+        each = sum(len(ops) for program in self.programs for ops in program.phases.values())
+        count = each * self.job.strategy.schedule.micro_batches * steps
+        if count > _MOST_TASKS:
+            raise InputError(
+                f"a step must be at most {_MOST_TASKS:,} operations but {count:,} are asked for; "
+                "choose fewer micro-batches or stages"
+            )
 
     def _stages(self, role: int) -> tuple[int, ...]:
         stages = self.job.strategy.stages

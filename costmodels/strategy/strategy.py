@@ -195,6 +195,14 @@ class Strategy:
                     f"stages must share all devices or none but one ends at device {end - 1} and "
                     f"another starts at {start}; separate them"
                 )
+        if any(
+            stage.group != self.groups[number % len(groups)]
+            for number, stage in enumerate(self.stages)
+        ) or len(self.stages) % len(groups):
+            raise InputError(
+                f"groups of devices must take their stages in turn, each as many, but "
+                f"{len(self.stages)} stages are on {len(groups)} groups otherwise; reorder them"
+            )
         if len(groups) < len(self.stages) and self.schedule.kind != "interleaved":
             raise InputError(
                 f"{len(self.stages)} stages on {len(groups)} groups of devices must be scheduled "

@@ -77,6 +77,10 @@ class Simulated:
     num_runs: int
 
 
+# More tell nothing more, and take minutes. [items]
+_MOST_STEPS = 100_000
+
+
 def default_steps(num_workers: int) -> int:
     """Steps of each worker in a run. [items]"""
     return STEPS if num_workers < MANY_WORKERS else FEWER_STEPS
@@ -90,9 +94,10 @@ def check_effort(steps: int | None, variation: float) -> None:
     InputError
         When there are no steps, or the variation is none.
     """
-    if steps is not None and steps < 1:
+    if steps is not None and not 1 <= steps <= _MOST_STEPS:
         raise InputError(
-            f"a simulation must have at least 1 step of each worker but has {steps}; raise --steps"
+            f"a simulation must have from 1 to {_MOST_STEPS:,} steps of each worker but has "
+            f"{steps}; correct --steps"
         )
     if not 0.0 <= variation <= 1.0:
         raise InputError(

@@ -136,11 +136,11 @@ def simulate(
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other")
-    _check_model(model, runtime, overlap_factor, trace)
+    _check_model(model, runtime, servers, overlap_factor, trace)
     degrees, loading = _degrees(given), _input(given)
     question = {k: v for k, v in given.items() if k not in (*_DEGREES, *_INPUT.values())}
     # nobody shall wait for a simulation whose result cannot be written
-    _check_paths(trace, dump_strategy, output)
+    _check_paths(subject, {".json": trace, ".toml": dump_strategy, "": output})
     with progress(f"simulating {subject}", quiet=quiet):
         found = run(
             subject,
@@ -218,7 +218,11 @@ def _input(given: Mapping[str, Any]) -> Input | None:
 
 
 def _check_model(
-    model: str, runtime: str | None, overlap_factor: float | None, trace: str | None
+    model: str,
+    runtime: str | None,
+    servers: int | None,
+    overlap_factor: float | None,
+    trace: str | None,
 ) -> None:
     """Refuse options that a step model would not heed."""
     from costmodels.closed_form import CLOSED_FORMS
@@ -228,6 +232,7 @@ def _check_model(
         return  # said better where models are chosen
     for value, option, heeded in (
         (runtime, "--runtime", model not in CLOSED_FORMS),
+        (servers, "--servers", model not in CLOSED_FORMS),
         (trace, "--trace", model not in CLOSED_FORMS),
         (overlap_factor, "--overlap-factor", model == "simulate"),
     ):
@@ -237,11 +242,18 @@ def _check_model(
             )
 
 
-def _check_paths(*paths: str | None) -> None:
+def _check_paths(subject: str, outputs: Mapping[str, str | None]) -> None:
+    """Refuse outputs, by the ending that they must have, that nobody could use."""
     from planner.output import check_writable
 
-    given = [path for path in paths if path is not None]
-    for path in given:
+    given = [path for path in outputs.values() if path is not None]
+    for ending, path in outputs.items():
+        if path is None:
+            continue
+        if not path.endswith(ending):
+            raise click.UsageError(f"the file must end in {ending} but is '{path}'; rename it")
+        if path == subject:
+            raise click.UsageError(f"'{path}' is what is simulated; write to another file")
         check_writable(path)
     if len(set(given)) < len(given):
         raise click.UsageError("--trace, --dump-strategy and --output must be different files")

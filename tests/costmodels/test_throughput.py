@@ -578,7 +578,7 @@ def test_merging_layers_keeps_everything() -> None:
         (lambda: predict_sync((), Links(bandwidth=1.0)), "at least one kind"),
         (
             lambda: simulate(workers(1), Links(bandwidth=1.0), synchronous=True, steps=0),
-            "at least 1 step",
+            "from 1 to 100,000 steps",
         ),
         (
             lambda: predict_sync((*workers(1), *workers(1, seed=1)), Links(bandwidth=1.0)),

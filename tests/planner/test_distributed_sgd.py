@@ -182,7 +182,7 @@ def test_one_model_alone_and_as_json(model) -> None:
         (["--servers", "0"], "at least 1 parameter server"),
         (["--gpus-per-host", "0"], "at least 1 GPU"),
         (["--batch", "0"], "at least 1 sample"),
-        (["--steps", "0"], "at least 1 step"),
+        (["--steps", "0"], "from 1 to 100,000 steps"),
         (["--variation", "-1"], "from 0 to 1"),
         (["--seed", "-1"], "at least 0"),
         (["--update-time", "soon"], "time of an update"),

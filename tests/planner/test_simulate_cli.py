@@ -282,9 +282,9 @@ def test_many_stages_are_not_all_listed() -> None:
         ([*QUESTION, "--model", "paradl", "--pp", "2"], "has no form for 2 pipeline stages"),
         ([*QUESTION, "--overlap-factor", "-1"], "overlap factor must be from 0"),
         ([*QUESTION, "--trace", "/nowhere/t.json"], "does not exist"),
-        ([*QUESTION, "--trace", "/"], "is a folder"),
+        ([*QUESTION, "--trace", "/"], "must end in .json"),
         ([*QUESTION, "-o", "/nowhere/f.json"], "does not exist"),
-        ([*QUESTION, "--trace", "/dev/null", "-o", "/dev/null"], "different files"),
+        ([*QUESTION, "--trace", "x.json", "-o", "x.json"], "different files"),
         ([*QUESTION, "-q", "--json"], "exclude each other"),
     ],
 )
@@ -375,3 +375,73 @@ def test_samples_that_are_no_photographs_are_said_to_be_estimated() -> None:
 
     assert "no photographs" in notes("gpt2")
     assert "no photographs" not in notes("alexnet")
+
+
+def test_a_plan_of_another_input_size_is_simulated_as_it_was_made(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    size = ("--input-size", "160", "-q", "-o", str(path))
+    run("evaluate", "resnet18", "--gpus", "4", "--cluster", "abci", *size)
+    plan = Plan.load(path)
+    result = json.loads(run("simulate", str(path), "--variation", "0", "--json").stdout)
+    assert result["step_time_s"] == pytest.approx(plan.step_time, rel=0.1)
+    other = run("simulate", str(path), "--input-size", "224")
+    assert other.exit_code == 2
+    assert "made for another network" in other.stderr
+
+
+def test_a_plan_of_a_network_or_cluster_file_needs_it_again(tmp_path: Path) -> None:
+    network, cluster, path = (str(tmp_path / n) for n in ("net.toml", "cluster.toml", "plan.json"))
+    run("models", "--export", "resnet18", "--input-size", "160", "-o", network)
+    text = Path(network).read_text().replace("filters = 1000", "filters = 10", 1)
+    Path(network).write_text(text)
+    run("clusters", "--export", "abci", "-o", cluster)
+    Path(cluster).write_text(Path(cluster).read_text().replace("size = 4", "size = 2", 1))
+    question = ("--gpus", "4", "--cluster", cluster, "-q", "-o", path)
+    assert run("evaluate", network, *question).exit_code == 0
+    result = run("simulate", path, "-q")
+    assert result.exit_code == 2
+    assert "made for another network" in result.stderr
+    assert run("simulate", network, "--strategy", path, "--cluster", cluster, "-q").exit_code == 0
+
+
+def test_a_network_file_may_be_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "network.json")
+    run("models", "--export", "alexnet", "-o", path)
+    assert run("simulate", path, "--gpus", "4", "-q").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("gone.toml", "the file gone.toml cannot be read"),
+        ("alexnet --gpus 4 --strategy gone.toml", "the file gone.toml cannot be read"),
+        ("alexnet --gpus 4 --model paradl --servers 2", "knows no --servers"),
+        ("alexnet --gpus 4 --trace trace.toml", "must end in .json"),
+        ("alexnet --gpus 4 --dump-strategy plan.json", "must end in .toml"),
+        ("alexnet --gpus 4 --congestion 1e300", "from 1 to 1000"),
+        (
+            "gpt2 --gpus 8 --global-batch-size 1000000 --micro-batches 62500",
+            "at most 2,000,000 operations",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_sentence(arguments: str, message: str) -> None:
+    result = simulate(*arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_stages_that_do_not_take_turns_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.toml"
+    stages = (
+        ('"token_embedding", "position_embedding", "embedding", "h.0-3"', "0-7"),
+        ('"h.4-7"', "8-15"),
+        ('"h.8-11", "ln_f", "head", "loss"', "0-7"),
+    )
+    rows = [f'[[stage]]\nlayers = [{names}]\ndevices = "{where}"\n' for names, where in stages]
+    head = 'format = "planner-strategy"\nmodel = "gpt2"\ngpus = 16\ncluster = "proteus-hc2"\n'
+    path.write_text(f"{head}[schedule]\nmicro_batches = 4\n" + "".join(rows))
+    result = simulate(str(path), "-q")
+    assert result.exit_code == 2
+    assert "take their stages in turn" in result.stderr
