@@ -20,7 +20,7 @@ from planner.find import Found, find
 from planner.formulate import Formulation, formulate
 from planner.given import options_of, plan_distributions
 from planner.output import check_writable
-from planner.plan import Plan, SearchSummary
+from planner.plan import Plan, Recost, SearchSummary
 from planner.problem_files import write_problem
 from planner.recost import recost
 from planner.setting import Setting, resolve
@@ -164,14 +164,20 @@ def optimize(
     if found.best is None:
         raise infeasible_error(setting, found)
     training, best = formulation.machine.training, found.best
-    if not tune_trials and options.get("bucket_bytes") is None:
-        training, best = tune_buckets(formulation, best)
-    formulation = replace(formulation, machine=replace(formulation.machine, training=training))
-    # the first of the ranking is the best, with the buckets that were tuned for it
-    ranked = [best, *(costed for costed in found.ranked if costed.choices != best.choices)]
-    recosted = recost(formulation, ranked[:num_best], training)
-    if recosted.best.choices != best.choices:
-        best = cost(formulation, recosted.best.choices)
+    simulated: tuple[Recost, ...] = ()
+    try:
+        if not tune_trials and options.get("bucket_bytes") is None:
+            training, best = tune_buckets(formulation, best)
+        formulation = replace(formulation, machine=replace(formulation.machine, training=training))
+        # the first of the ranking is the best, with the buckets that were tuned for it
+        ranked = [best, *(costed for costed in found.ranked if costed.choices != best.choices)]
+        recosted = recost(formulation, ranked[:num_best], training)
+        if recosted.best.choices != best.choices:
+            best = cost(formulation, recosted.best.choices)
+        simulated = recosted.rows
+        found.notes[:0] = recosted.notes
+    except KeyboardInterrupt:
+        found.stopped_by = "interrupt"
     bound = min(found.lower_bound, best.step.total)
     gap = (best.step.total - bound) / best.step.total
     summary = SearchSummary(
@@ -186,7 +192,7 @@ def optimize(
         num_costed=found.num_costed,
         stopped_by=found.stopped_by,
     )
-    notes = [*recosted.notes, *found.notes]
+    notes = list(found.notes)
     if formulation.num_candidates < formulation.num_sensible:
         notes.append(
             f"search space clipped: {formulation.num_candidates} of "
@@ -200,7 +206,7 @@ def optimize(
         problem = found.problem or formulation.problem()
         write_problem(dump_problem, problem, f"{setting.model.name} on {gpus} GPUs")
     plan = assemble_plan(setting, formulation, best, summary, usual, notes)
-    return replace(plan, simulated=recosted.rows)
+    return replace(plan, simulated=simulated)
 
 
 def evaluate(

@@ -47,6 +47,8 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Training, Cost
         return costed[training].step.total if fits else math.inf
 
     tuning = tune(objective, {"bucket_bytes": FEW_BUCKETS}, max_trials=len(FEW_BUCKETS))
+    if tuning.stopped_by == "interrupt":
+        raise KeyboardInterrupt
     winner = tuning.best
     if winner is None or winner.value >= best.step.total * (1 - 1e-9):
         return given, best

@@ -58,6 +58,13 @@ class LayerEntry:
     devices: tuple[int, int] | None = None
     label: str = "a layer entry"
 
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InputError(
+                f"{self.label} must name layers but its name is empty; write '*' for all layers at "
+                "the top of the network, or leave the entry out"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubgraphEntry:

@@ -281,3 +281,9 @@ def test_unused_devices_are_noted(tmp_path, gpt):
     text = HEAD + '[[stage]]\ndevices = "0-7"\n'
     _, notes = load_strategy(write(tmp_path, text), gpt, CLUSTER, 16)
     assert notes == ("8 of 16 devices are in no stage and do nothing",)
+
+
+def test_an_entry_must_name_layers() -> None:
+    text = 'format = "planner-strategy"\n[[layer]]\nname = ""\npartition = { filter = 2 }\n'
+    with pytest.raises(InputError, match=r"\[\[layer\]\] 1.*must name layers"):
+        parse_strategy(text)
