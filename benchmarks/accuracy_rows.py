@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks.accuracy_runs import Run
-from costmodels.cluster import Cluster, Level, list_devices, load_cluster, load_device
+from costmodels.cluster import Cluster, Device, Level, list_devices, load_cluster, load_device
 from costmodels.errors import InputError
 
 IMAGENET_SAMPLES = 1_281_167
@@ -123,9 +123,15 @@ def source_group(source: str) -> str:
     return source.split(" logs")[0].split(" results")[0].split(" (")[0]
 
 
-def _precision(text: str, device: str) -> str:
-    known = load_device(device).peak_flops
-    lowered = text.lower()
+def precision_of(text: str, device: Device) -> str:
+    """Precision that a publication states, as the device names it.
+
+    Raises
+    ------
+    Skip
+        When it states none, or the device has not got it.
+    """
+    known, lowered = device.peak_flops, text.lower()
     if re.search(r"fp16|\bamp\b", lowered):
         wanted = "fp16"
     elif "bf16" in lowered:
@@ -135,7 +141,7 @@ def _precision(text: str, device: str) -> str:
     else:
         raise Skip("precision not stated")
     if wanted not in known:
-        raise Skip(f"the built-in device {device} has no {wanted}")
+        raise Skip(f"the built-in device {device.name} has no {wanted}")
     return wanted
 
 
@@ -230,7 +236,7 @@ def read(row: Mapping[str, str]) -> Row:
         raise Skip("bound by its data loader or with its start-up, as its notes say")
     per_gpu = float(row["batch_per_gpu"] or 0)
     batch = int(float(row["global_batch"] or per_gpu * gpus))
-    precision = _precision(row["precision"], device)
+    precision = precision_of(row["precision"], load_device(device))
     per_host = int(float(row["gpus_per_node"] or gpus))
     try:
         cluster = _cluster(device, row["interconnect"], gpus, per_host)

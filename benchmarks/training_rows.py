@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.accuracy_rows import IMAGENET_SAMPLES, MODELS, source_group
+from benchmarks.accuracy_rows import IMAGENET_SAMPLES, MODELS, Skip, precision_of, source_group
 from benchmarks.training_machines import UnknownMachine, machine
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -37,10 +37,6 @@ SCHEDULES = (
     (r"^dp( allreduce| ring allreduce| ddp)?$", "horovod", "horovod"),
     (r"^dp( allreduce| ring allreduce| ddp)?$", "", "ddp"),
 )
-
-
-class Skip(Exception):
-    """Why a row is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +87,6 @@ def _model(text: str) -> str:
         if found:
             return found.expand(answer) if answer else ""
     return ""
-
-
-def _precision(text: str, cluster: Cluster) -> str:
-    known, lowered = cluster.device.peak_flops, text.lower()
-    if re.search(r"fp16|\bamp\b", lowered):
-        wanted = "fp16"
-    elif "bf16" in lowered:
-        wanted = "bf16"
-    elif "fp32" in lowered or "tf32" in lowered:
-        wanted = "tf32" if "tf32" in known else "fp32"
-    else:
-        raise Skip("precision not stated")
-    if wanted not in known:
-        raise Skip(f"the built-in device {cluster.device.name} has no {wanted}")
-    return wanted
 
 
 def _seconds(row: Mapping[str, str], batch: int, model: str) -> float:
@@ -178,7 +159,7 @@ def read(row: Mapping[str, str]) -> TrainingRow:
     except InputError as error:
         raise Skip(str(error).split(",")[0]) from None
     batch = int(float(row["global_batch"] or float(row["batch_per_gpu"]) * gpus))
-    precision = _precision(row["precision"], cluster)
+    precision = precision_of(row["precision"], cluster.device)
     runtime = load_runtime("ddp")
     if gpus > 1:
         runtime = runtime_of(row["strategy"], row["framework"], -(-gpus // per_host))

@@ -15,10 +15,6 @@ from planner.formulate import Formulation
 from planner.plan import Recost
 from planner.simulation import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 
-# An assignment that is this much slower on the timeline is not simulated: what the simulation adds
-# (slower computation beside gradients, links shared) is less than that.
-_HOPELESS = 1.25
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recosted:
@@ -85,9 +81,7 @@ def recost(formulation: Formulation, ranked: Sequence[Costed], training: Trainin
         Options of the step.
     """
     known: dict[tuple[int, ...], Pieces] = {}
-    hopeless = ranked[0].step.total * _HOPELESS
-    tried = [costed for costed in ranked if costed.step.total <= hopeless]
-    simulated = [simulate_assignment(formulation, costed, training, known) for costed in tried]
+    simulated = [simulate_assignment(formulation, costed, training, known) for costed in ranked]
     capacity = formulation.cluster.device.memory
     devices = formulation.machine.network.num_devices
     times = [s.step_time + waiting_time(computing_time(s), devices) for s in simulated]
@@ -101,9 +95,9 @@ def recost(formulation: Formulation, ranked: Sequence[Costed], training: Trainin
             peak_memory_bytes=result.peak.memory.total,
             chosen=number == winner,
         )
-        for number, (costed, result) in enumerate(zip(tried, simulated, strict=True))
+        for number, (costed, result) in enumerate(zip(ranked, simulated, strict=True))
     )
-    return Recosted(best=tried[winner], rows=rows, notes=tuple(_notes(times, fitting, winner)))
+    return Recosted(best=ranked[winner], rows=rows, notes=tuple(_notes(times, fitting, winner)))
 
 
 def _notes(times: Sequence[float], fitting: Sequence[int], winner: int) -> list[str]:

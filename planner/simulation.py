@@ -28,9 +28,8 @@ from planner.assemble import estimate_notes
 from planner.asynchronous import asynchronous_step
 from planner.loading import Input, loading_notes, loading_time
 from planner.models import load_network
-from planner.plan import Plan
 from planner.simulated import Simulation
-from planner.subjects import Degrees, Source, Subject, find_subject, micro_graph
+from planner.subjects import Degrees, Source, Subject, find_subject
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
 # Measured steps with and without overlap tell it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8 and
@@ -43,6 +42,10 @@ OVERLAP_FACTOR = 0.1
 # assumption. It makes measured steps on several GPUs (benchmarks.accuracy_training) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
+ASSUMED = (
+    f"assumed unless given: while gradients travel, computation takes {OVERLAP_FACTOR:.0%} longer "
+    f"(--overlap-factor), and devices vary by {DEVICE_VARIATION:.1%} (--variation)"
+)
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "simulate": (True, True, "shared"),
@@ -118,6 +121,8 @@ def simulate(
     chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if subject.plan is not None:
         chosen = plan_runtime(chosen, subject.plan.training.bucket_bytes)
+    if model == "simulate" and (overlap_factor is None or variation is None):
+        subject = replace(subject, notes=(*subject.notes, ASSUMED))
     gamma = OVERLAP_FACTOR if overlap_factor is None else overlap_factor
     return simulate_subject(subject, chosen, model, gamma, input, variation)
 
@@ -131,7 +136,7 @@ def _closed_form(subject: Subject, model: str) -> ClosedForm:
     lone = all(stage.num_devices == 1 for stage in strategy.stages)
     if model == "paradl" and lone and count == strategy.num_devices:
         stages = {name: i for i, stage in enumerate(strategy.stages) for name in stage.layers}
-        return pipeline_time(micro_graph(subject.setting, 1), stages, parts, machine)
+        return pipeline_time(subject.setting.graph, stages, parts, machine)
     raise InputError(
         f"the step model {model} has no form for {count} pipeline stages and {parts} "
         "micro-batches; use simulate, or paradl with one GPU a stage"
@@ -174,7 +179,7 @@ def _congested(subject: Subject, factor: float) -> Subject:
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
     """A runtime with the buckets that a plan was tuned to, if it has such buckets."""
-    return replace(runtime, bucket=bucket_bytes) if runtime.name == "ddp" else runtime
+    return replace(runtime, bucket=bucket_bytes) if runtime.tunable else runtime
 
 
 def simulate_subject(
@@ -220,9 +225,8 @@ def simulate_subject(
             notes.append(note)
     waiting = 0.0
     if runtime.synchronous:
-        spread = (
-            (DEVICE_VARIATION if model == "simulate" else 0.0) if variation is None else variation
-        )
+        usual = DEVICE_VARIATION if model == "simulate" else 0.0
+        spread = usual if variation is None else variation
         waiting = waiting_time(busy, subject.strategy.num_devices, spread)
     computed += waiting
     step = max(computed, loading.seconds) if loading else computed
@@ -301,7 +305,6 @@ __all__ = [
     "MODELS",
     "Degrees",
     "Input",
-    "Plan",
     "Simulation",
     "save_strategy",
     "save_trace",

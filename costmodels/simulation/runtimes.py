@@ -34,6 +34,8 @@ class Runtime:
     bucket, first_bucket
         Gradients travel together in buckets of about that size, the first one smaller; None for
         one bucket a unit of layers. [B]
+    tunable
+        Whether buckets have the size that a plan was tuned to, where there is a plan.
     fusion, cycle
         Buckets are formed while the step runs instead, of what is ready, once a cycle. [B], [s]
     negotiation_base, negotiation_per_rank
@@ -71,6 +73,7 @@ class Runtime:
     gradient: str = "all_reduce"
     bucket: float | None = None
     first_bucket: float | None = None
+    tunable: bool = False
     fusion: float | None = None
     cycle: float = 0.0
     negotiation_base: float = 0.0

@@ -57,7 +57,7 @@ def simulation_sentence(plan: Plan) -> str:
     place = next(n for n, row in enumerate(rows) if row.chosen)
     text = f"{format_seconds(rows[place].simulated_s)} a step"
     if len(rows) == 1:
-        return f"{text}; no other assignment came near"
+        return f"{text}; no other assignment was found"
     others = [row.simulated_s for n, row in enumerate(rows) if n != place]
     text += f", the next best of {len(rows)} assignments {format_seconds(min(others))}"
     if place:
