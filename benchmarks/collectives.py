@@ -23,7 +23,7 @@ from costmodels.communication.collectives import (
     all_to_all_time,
     reduce_scatter_time,
 )
-from costmodels.communication.network import Floats, Network
+from costmodels.communication.topology import Floats, Network
 
 LARGE = 1e6
 

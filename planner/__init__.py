@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.api import evaluate, optimize, scale
     from planner.distributed_sgd.predict import throughput
     from planner.plan import Plan
-    from planner.simulation import simulate
+    from planner.simulation.run import simulate
 
 __version__ = "0.1.0"
 __all__ = ["Plan", "evaluate", "optimize", "scale", "simulate", "throughput"]
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name == "simulate":
-        from planner.simulation import simulate
+        from planner.simulation.run import simulate
 
         return simulate
     if name == "throughput":

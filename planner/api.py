@@ -12,20 +12,20 @@ from typing import Any
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Network as Model
-from costmodels.training import Training
-from planner.assemble import assemble_plan, infeasible_error
-from planner.costing import cost
+from costmodels.step.training import Training
 from planner.errors import InfeasibleError
-from planner.find import Found, find
-from planner.formulate import Formulation, formulate
-from planner.given import options_of, plan_distributions
 from planner.output import check_writable
 from planner.plan import Plan, Recost, SearchSummary
-from planner.problem_files import write_problem
-from planner.recost import recost
-from planner.setting import Setting, resolve
-from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
-from planner.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
+from planner.planning.assemble import assemble_plan, infeasible_error
+from planner.planning.costing import cost
+from planner.planning.decide import recost
+from planner.planning.find import Found, find
+from planner.planning.formulate import Formulation, formulate
+from planner.planning.problem_files import write_problem
+from planner.planning.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
+from planner.request.plans import options_of, plan_distributions
+from planner.request.setting import Setting, resolve
+from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 
 # Candidates of all layers that a search sees unless told otherwise: enough for layers to find their
 # best splits together, few enough for an answer in about a second.
@@ -117,7 +117,7 @@ def optimize(
         without any, a few bucket sizes are tried on the plan found. [items]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
-        form of `search.contest`; of those solved for the plan, the one with the best bound.
+        form of `search.files.contest`; of those solved for the plan, the one with the best bound.
     options
         As of `resolve`: cluster, global_batch_size, precision, optimizer, input_size, memory, ...
 
@@ -224,7 +224,7 @@ def evaluate(
     model, gpus, options
         As of `optimize`.
     strategy
-        A name in `planner.strategies.STRATEGIES`, the path of a plan file, or a plan.
+        A name in `planner.request.usual_strategies.STRATEGIES`, the path of a plan file, or a plan.
     degree
         Ways of the dim that is not the sample in a hybrid; a host's devices by default. [ways]
 

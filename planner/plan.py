@@ -17,7 +17,7 @@ import msgspec
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.training import Training
+from costmodels.step.training import Training
 from planner.output import write_text
 
 VERSION = 1

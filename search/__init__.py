@@ -8,8 +8,10 @@ name. Importing this package imports numpy and nothing heavier.
 
 from __future__ import annotations
 
+from search.black_box import Trial, Tuning, tune
+from search.elimination.k_best import k_best
 from search.errors import ProblemError
-from search.k_best import k_best
+from search.presolve.reduction import Reduction, presolve
 from search.problem import (
     Assignment,
     Edge,
@@ -19,9 +21,7 @@ from search.problem import (
     evaluate,
     evaluate_many,
 )
-from search.reduction import Reduction, presolve
-from search.solvers import SOLVERS, Solver, solve
-from search.tune import Trial, Tuning, tune
+from search.solvers.registry import SOLVERS, Solver, solve
 
 __all__ = [
     "SOLVERS",

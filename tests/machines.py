@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from costmodels.cluster import Cluster, Device, Level
-from costmodels.communication.network import Network as Links
+from costmodels.communication.topology import Network as Links
 from costmodels.compute import ComputeModel, Work
 from costmodels.graph import Graph, LayerSpec, Network, build_graph
-from costmodels.machine import Machine
-from costmodels.training import Training
+from costmodels.step.machine import Machine
+from costmodels.step.training import Training
 
 ALPHA = 10e-6
 BANDWIDTH = 10e9

@@ -21,8 +21,8 @@ from costmodels.simulation import (
     load_runtime,
     simulate,
 )
+from costmodels.step.training import Training
 from costmodels.strategy import Strategy
-from costmodels.training import Training
 
 PLAIN = Behaviour(overlap_factor=0.0, sharing=False)
 # Links so fast that communication is free.

@@ -14,7 +14,7 @@ from costmodels.closed_form.result import ClosedForm
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.machine import Machine
+from costmodels.step.machine import Machine
 
 __all__ = ["CLOSED_FORMS", "ClosedForm", "step_time"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.communication.network import Floats, Network
+from costmodels.communication.topology import Floats, Network
 
 
 def _alpha_beta(group: Sequence[int], latency: Floats, bandwidth: Floats) -> tuple[float, float]:

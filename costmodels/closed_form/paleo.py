@@ -30,8 +30,8 @@ from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
-from costmodels.machine import Machine
-from costmodels.work_of import local_parameters, local_size, update_work
+from costmodels.layers.local_work import local_parameters, local_size, update_work
+from costmodels.step.machine import Machine
 
 # What the authors' program uses for AlexNet on K80 and Inception v3 on K40, both with cuDNN
 # (scripts/exp_case_*.sh of TalwalkarLab/paleo); with matrix products only they use 0.21 and 0.46.

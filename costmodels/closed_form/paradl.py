@@ -2,7 +2,7 @@
 
 A layer takes what it takes undivided on one device at the micro-batch, divided by the ranks that
 share its samples; collectives are rings with one alpha and one beta; nothing is hidden. The memory
-column is `costmodels.memory.paradl`.
+column is `costmodels.step.memory.paradl`.
 
 Corrected against the print: in data + filter parallelism p1 and p2 are subscripts (equations 21
 and 22), and a pipeline updates weights once an iteration (equation 12). Nothing wants the gradient
@@ -30,8 +30,8 @@ from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
 from costmodels.errors import InputError
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer, Tensor
-from costmodels.machine import Machine
-from costmodels.work_of import update_work
+from costmodels.layers.local_work import update_work
+from costmodels.step.machine import Machine
 
 
 def _seconds(works: list[Work], machine: Machine) -> float:

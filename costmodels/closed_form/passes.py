@@ -10,7 +10,7 @@ from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
-from costmodels.work_of import work_of
+from costmodels.layers.local_work import work_of
 
 
 def one_candidate(distribution: Distribution) -> Candidates:

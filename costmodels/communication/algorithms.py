@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.communication.network import Floats, Network
+from costmodels.communication.topology import Floats, Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -32,7 +32,7 @@ from costmodels.communication.algorithms import (
     slowest,
     tree,
 )
-from costmodels.communication.network import Floats, Network
+from costmodels.communication.topology import Floats, Network
 
 # What a communication library chooses from. Recursive halving-doubling is in MPI libraries but not
 # in NCCL, whose latencies the clusters carry, so it is only used where it is asked for by name.

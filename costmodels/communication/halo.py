@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import send_recv_time
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Window
 

@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.distribution import Candidates
+from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Tensor
-from costmodels.rows import unique_rows
 
 AXES = ("sample", "sequence", "channel", "hidden", "depth", "height", "width")
 _TINY = 1e-12

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from costmodels.graph import Layer
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.runtimes import Runtime
+from costmodels.step.training import Training
 from costmodels.strategy import MemoryConfig
-from costmodels.training import Training
 
 Group = tuple[int, ...]
 

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Cluster
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.compute import ComputeModel
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.machine import Machine
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import Wires
@@ -27,10 +26,11 @@ from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, Run, grou
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import Plant
 from costmodels.simulation.weights import WeightWork
+from costmodels.step.machine import Machine
+from costmodels.step.training import Training
 from costmodels.strategy import MemoryConfig, Strategy
-from costmodels.training import Training
 
-# More than that takes minutes (215 thousand take 8 s, benchmarks.simulation). [items]
+# More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
 # An operation of a step: step, stage, micro-batch, phase, key.
 Mark = tuple[int, int, int, str, Key]

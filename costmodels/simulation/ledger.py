@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.memory import HOLDERS, PeakMemory
 from costmodels.simulation.execution import Role, Task, TensorKey
+from costmodels.step.memory import HOLDERS, PeakMemory
 
 # Keys of tensors count micro-batches on from that number in each further step.
 STEP_TAG = 1_000_000
@@ -22,7 +22,7 @@ class HeldTensor:
     name, micro
         Whose it is, and of which micro-batch.
     holder
-        What it counts as, see `costmodels.memory.HOLDERS`.
+        What it counts as, see `costmodels.step.memory.HOLDERS`.
     size
         Its size. [B]
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.memory import PeakMemory
 from costmodels.simulation.execution import ExecutionGraph, Queue
 from costmodels.simulation.executor import Behaviour, Timeline, execute
 from costmodels.simulation.ledger import HeldTensor
+from costmodels.step.memory import PeakMemory
 
 Interval = tuple[float, float]
 # Tensors named at the peak of a role.

@@ -21,9 +21,9 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
     send_recv_time,
 )
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.simulation.execution import Link
-from costmodels.step import gradient_time
+from costmodels.step.timeline import gradient_time
 from costmodels.strategy import Stage
 
 Floats = NDArray[np.float64]

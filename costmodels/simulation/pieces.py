@@ -10,10 +10,10 @@ from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
 from costmodels.distribution import Candidates, Distribution
 from costmodels.graph import DIMS, SPATIAL_DIMS, Graph, Layer
-from costmodels.halo_work import HaloWork, halo_work
-from costmodels.layer_cost import SOURCES, LayerCosts, layer_costs
-from costmodels.machine import Machine
-from costmodels.work_of import local_size
+from costmodels.layers.halo_work import HaloWork, halo_work
+from costmodels.layers.layer_cost import SOURCES, LayerCosts, layer_costs
+from costmodels.layers.local_work import local_size
+from costmodels.step.machine import Machine
 
 # Elements so small that only what messages take before their bytes flow is left. [B]
 _NO_BYTES = 1e-9

@@ -18,8 +18,8 @@ from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, WEIGHT
 from costmodels.simulation.servers import push_pull
 from costmodels.simulation.stage_program import StageProgram
+from costmodels.step.training import Training
 from costmodels.strategy import MemoryConfig
-from costmodels.training import Training
 
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 

@@ -70,7 +70,7 @@ def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> N
     that of the first number of GPUs.
     """
     from planner import api
-    from planner.setting import DEFAULT_CLUSTER
+    from planner.request.setting import DEFAULT_CLUSTER
 
     counts = parse_counts(gpus)
     options = keywords(given)
@@ -118,7 +118,7 @@ def parse_counts(text: str) -> list[int]:
 def _check_machine(counts: Sequence[int], cluster: str | None) -> None:
     """Refuse a number that the cluster does not have, before the first one is planned for."""
     from costmodels.cluster import load_cluster
-    from planner.setting import DEFAULT_CLUSTER
+    from planner.request.setting import DEFAULT_CLUSTER
 
     machine = load_cluster(cluster or DEFAULT_CLUSTER)
     for count in counts:

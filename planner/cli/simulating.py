@@ -13,7 +13,7 @@ from planner.cli.screen import progress, show, write
 
 if TYPE_CHECKING:
     from costmodels.simulation import Runtime
-    from planner.simulation import Degrees, Input
+    from planner.simulation.run import Degrees, Input
 
 _COUNT = click.IntRange(min=1)
 _DEGREES = (
@@ -26,7 +26,7 @@ _DEGREES = (
     "max_in_flight",
     "recompute",
 )
-# Options of the command by the keyword of `planner.simulation.Input`.
+# Options of the command by the keyword of `planner.simulation.run.Input`.
 _INPUT = {
     "loader": "loader",
     "rate": "loader_rate",
@@ -131,8 +131,8 @@ def simulate(
     SUBJECT is a plan file, a strategy file, a built-in network (see 'planner models') or a network
     file. What a file says of the step holds unless an option says otherwise.
     """
-    from planner.simulation import save_strategy, save_trace
-    from planner.simulation import simulate as run
+    from planner.simulation.run import save_strategy, save_trace
+    from planner.simulation.run import simulate as run
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other")
@@ -183,7 +183,7 @@ def simulate(
 
 
 def _degrees(given: Mapping[str, Any]) -> Degrees | None:
-    from planner.simulation import Degrees
+    from planner.simulation.run import Degrees
 
     degrees = {key: given[key] for key in _DEGREES if given[key] is not None}
     return Degrees(**degrees) if degrees else None
@@ -204,7 +204,7 @@ def _runtime(name: str | None, servers: int | None) -> Runtime:
 
 
 def _input(given: Mapping[str, Any]) -> Input | None:
-    from planner.simulation import Input
+    from planner.simulation.run import Input
 
     values = {key: given[option] for key, option in _INPUT.items() if given[option] is not None}
     if not values:
@@ -226,7 +226,7 @@ def _check_model(
 ) -> None:
     """Refuse options that a step model would not heed."""
     from costmodels.closed_form import CLOSED_FORMS
-    from planner.simulation import MODELS
+    from planner.simulation.run import MODELS
 
     if model not in MODELS:
         return  # said better where models are chosen

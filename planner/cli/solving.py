@@ -16,7 +16,7 @@ from planner.cli.screen import progress, show, write
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from search.contest import ContestFile
+    from search.files.contest import ContestFile
     from search.problem import Assignment, Problem
 
 
@@ -80,7 +80,7 @@ def solve(problem: str, time_limit: float, seed: int, solver: str, output: str |
     _require_choices(solved, time_limit)
     if output is not None:
         from planner.output import write_text
-        from search.contest_output import solution_text
+        from search.files.contest_output import solution_text
 
         write_text(output, solution_text(solved.answer.choices))
     show(lambda console: show_solved(solved, console))
@@ -100,7 +100,7 @@ def _check_solver(solver: str) -> None:
 
 def _solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
     import search
-    from search.contest import read_problem
+    from search.files.contest import read_problem
 
     start = time.perf_counter()
     try:

@@ -14,14 +14,14 @@ import numpy as np
 
 from costmodels.cluster import Cluster, Level, list_clusters, load_cluster, load_device
 from costmodels.communication.collectives import all_gather_time, all_reduce_time
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.compute.coefficients import family_of
 from costmodels.errors import InputError
 from costmodels.graph import Network as Model
 from costmodels.throughput import WorkerProfile
-from planner.formulate import formulate
-from planner.setting import resolve
-from planner.strategies import Infeasible, strategy_distributions
+from planner.planning.formulate import formulate
+from planner.request.setting import resolve
+from planner.request.usual_strategies import Infeasible, strategy_distributions
 
 # Hosts that stand for any GPUs on a PCIe bus.
 PCIE_CLUSTER = "titanxp-pcie"

@@ -9,7 +9,7 @@ from planner.report import figures
 
 if TYPE_CHECKING:
     from costmodels.simulation.measure import RoleUse, Simulated
-    from planner.simulation import Simulation
+    from planner.simulation.run import Simulation
 
 
 def summary_line(simulation: Simulation) -> str:

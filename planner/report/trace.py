@@ -19,7 +19,7 @@ from costmodels.units import format_bytes
 if TYPE_CHECKING:
     from costmodels.simulation import Simulated
     from costmodels.simulation.executor import Timeline
-    from planner.simulation import Simulation
+    from planner.simulation.run import Simulation
 
 Event = dict[str, Any]
 

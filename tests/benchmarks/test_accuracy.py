@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import accuracy, accuracy_dryden, accuracy_kahira, accuracy_raw, accuracy_rows
-from benchmarks.accuracy_cells import Cell, Comparison, Summary, rank_agreement
-from benchmarks.accuracy_runs import Run, calibrate, predict
+from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.accuracy import rows as accuracy_rows
+from benchmarks.accuracy.cells import Cell, Comparison, Summary, rank_agreement
+from benchmarks.accuracy.runs import Run, calibrate, predict
+from benchmarks.published import dryden as accuracy_dryden
+from benchmarks.published import kahira as accuracy_kahira
+from benchmarks.published import kahira_raw as accuracy_raw
 from planner.models import list_models
 
 COLUMNS = [

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 import planner
-from benchmarks import accuracy, accuracy_congestion, accuracy_juwels, accuracy_proteus, simulation
-from benchmarks.accuracy_claims import Claim, Findings, pairs_in_order, ranks
+from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
+from benchmarks.published import congestion as accuracy_congestion
+from benchmarks.published import juwels as accuracy_juwels
+from benchmarks.published import proteus as accuracy_proteus
+from benchmarks.simulation import __main__ as simulation
 from costmodels.errors import InputError
-from planner.simulation import DEVICE_VARIATION
+from planner.simulation.run import DEVICE_VARIATION
 
-PUBLISHED = Path("benchmarks/published")
+PUBLISHED = Path("benchmarks/published/data")
 BEST = accuracy_proteus.VARIANTS[0]
 
 
@@ -86,7 +90,7 @@ def test_single_files_stop_scaling() -> None:
 
 def test_every_step_model_has_a_column() -> None:
     rows = simulation.side_by_side(smoke=True)
-    assert list(rows[0])[1:] == [f"{model} [ms]" for model in planner.simulation.MODELS]
+    assert list(rows[0])[1:] == [f"{model} [ms]" for model in planner.simulation.run.MODELS]
 
 
 def test_speed_names_what_it_took() -> None:
@@ -139,7 +143,7 @@ def test_a_ring_crosses_sockets_in_one_place() -> None:
 
     from costmodels.cluster import load_cluster
     from costmodels.communication.collectives import all_reduce_time
-    from costmodels.communication.network import Network
+    from costmodels.communication.topology import Network
 
     network = Network.of(load_cluster("proteus-hc1"), (2, 2, 2))
     size = 400e6

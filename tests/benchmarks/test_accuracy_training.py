@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import accuracy_training, training_abci
-from benchmarks.accuracy_cells import Cell
-from benchmarks.training_doubts import HOST, REPEATED, doubts
-from benchmarks.training_machines import UnknownMachine, device_of, machine
-from benchmarks.training_report import (
+from benchmarks.accuracy import training as accuracy_training
+from benchmarks.accuracy import training_abci
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.training_doubts import HOST, REPEATED, doubts
+from benchmarks.accuracy.training_machines import UnknownMachine, device_of, machine
+from benchmarks.accuracy.training_report import (
     Table,
     ablation_rows,
     print_tables,
     rank_correlation,
     summary_rows,
 )
-from benchmarks.training_rows import Skip, TrainingRow, read, runtime_of
-from benchmarks.training_steps import Setup, Steps
+from benchmarks.accuracy.training_rows import Skip, TrainingRow, read, runtime_of
+from benchmarks.accuracy.training_steps import Setup, Steps
 from costmodels.cluster import load_cluster
 from costmodels.simulation import load_runtime
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import measure_device, measure_shapes
-from benchmarks.measure_device import cells_of, read_shapes
-from benchmarks.measure_passes import OPERATIONS, Shape
+from benchmarks.device import measure as measure_device
+from benchmarks.device import shapes as measure_shapes
+from benchmarks.device.measure import cells_of, read_shapes
+from benchmarks.device.passes import OPERATIONS, Shape
 from costmodels.cluster import load_cluster
 from costmodels.compute import ComputeModel, CostTable, Source, Work
 from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, MEMORY_DIRECTIONS
-from costmodels.work_of import work_of
+from costmodels.layers.local_work import work_of
 from planner.api import prepare
 
 SHAPES = (

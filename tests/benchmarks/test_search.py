@@ -15,14 +15,14 @@ from problem_files import BEST_CHOICES, BEST_COST, BEST_PEAK, small
 from rich.console import Console
 
 import search
-from benchmarks import search as benchmark_module
-from benchmarks import search_worker
-from benchmarks.search import benchmark, parser
-from benchmarks.search_check import FORBIDDEN, cost_of, disagreements, peak_of, read_raw
-from benchmarks.search_known import BadInput, Instance, Known, contest_limit, find, read_known
-from benchmarks.search_runs import Interrupted, Run, best_known, make_run, run
-from benchmarks.search_tables import cells, markdown, remarks, show
-from search.contest import read_problem
+from benchmarks.search import __main__ as benchmark_module
+from benchmarks.search import worker as search_worker
+from benchmarks.search.__main__ import benchmark, parser
+from benchmarks.search.check import FORBIDDEN, cost_of, disagreements, peak_of, read_raw
+from benchmarks.search.known import BadInput, Instance, Known, contest_limit, find, read_known
+from benchmarks.search.runs import Interrupted, Run, best_known, make_run, run
+from benchmarks.search.tables import cells, markdown, remarks, show
+from search.files.contest import read_problem
 
 CHOICES = [*BEST_CHOICES, 0]
 RIGHT = {"cost": BEST_COST, "bound": 12.0, "peak": BEST_PEAK}

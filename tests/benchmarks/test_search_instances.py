@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.search_check import FORBIDDEN, cost_of, peak_of
-from benchmarks.search_instances import FAMILIES, generate, network, parse
+from benchmarks.search.check import FORBIDDEN, cost_of, peak_of
+from benchmarks.search.instances import FAMILIES, generate, network, parse
 from search import Problem, Status, solve
-from search.contest import read_problem
+from search.files.contest import read_problem
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,7 +19,7 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
     send_recv_time,
 )
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 
 ALPHA = 9e-6
 BANDWIDTH = 50e9

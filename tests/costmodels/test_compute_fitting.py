@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.measure_device import Shape, read_shapes, rows
+from benchmarks.device.measure import Shape, read_shapes, rows
 from costmodels.compute import CostTable
 from costmodels.compute.surface import Surface, surface_time
 
@@ -29,8 +29,8 @@ TRUE = Surface(
 def test_a_fit_recovers_the_surface_that_made_the_timings() -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("scipy")
-    from benchmarks import surface_data as sd
-    from benchmarks.surface_fitting import PRODUCT, fit
+    from benchmarks.fitting import data as sd
+    from benchmarks.fitting.fits import PRODUCT, fit
 
     generator = np.random.default_rng(1)
     m, n, k = np.exp(generator.uniform(np.log(16), np.log(8192), size=(3, 600))).round()

@@ -17,7 +17,7 @@ from costmodels.communication.halo import (
     forward_reach,
     halo_exchange,
 )
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer, Window
 

@@ -11,8 +11,8 @@ from machines import ALPHA, BANDWIDTH, cluster, graph, machine
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Graph, Layer
-from costmodels.layer_cost import LayerCosts, layer_costs
-from costmodels.work_of import local_parameters, local_size, work_of
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.local_work import local_parameters, local_size, work_of
 
 GPUS = 8
 SIZE = 4

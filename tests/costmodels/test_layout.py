@@ -19,7 +19,7 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
 )
 from costmodels.communication.layout import Layouts, Movement, concatenate, movement
-from costmodels.communication.network import Network
+from costmodels.communication.topology import Network
 from costmodels.distribution import Candidates
 from costmodels.graph import DIMS, Axis, Tensor
 

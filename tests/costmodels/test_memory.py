@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import graph
 
 from costmodels.graph import Graph
-from costmodels.memory import (
+from costmodels.step.memory import (
     HOLDERS,
     LayerMemory,
     held_inputs,

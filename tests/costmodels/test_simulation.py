@@ -33,9 +33,9 @@ from costmodels.simulation import (
 )
 from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.strategy.usual import hybrid, single_stage
-from planner.costing import Costed, cost
-from planner.formulate import formulate
 from planner.models.gpt import gpt2
+from planner.planning.costing import Costed, cost
+from planner.planning.formulate import formulate
 
 IMAGE = {"channel": 3, "height": 16, "width": 16}
 WEIGHT = 4.0 * CHANNELS**2  # the weight of a layer of the chain. [B]

@@ -10,9 +10,9 @@ from machines import ALPHA, BANDWIDTH, links
 
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_reduce_time
-from costmodels.communication.network import Network
-from costmodels.step import LayerStep, gradient_buckets, gradient_time, step_time
-from costmodels.training import Training
+from costmodels.communication.topology import Network
+from costmodels.step.timeline import LayerStep, gradient_buckets, gradient_time, step_time
+from costmodels.step.training import Training
 
 MS, MB = 1e-3, 1e6
 # 2 (p-1) (alpha + m/p beta) with p = 4 and no latency: 0.15 ms for each MB

@@ -22,8 +22,8 @@ from planner.cli.options import keywords
 from planner.errors import InfeasibleError
 from planner.output import write_text
 from planner.plan import Plan
-from planner.setting import resolve
-from planner.strategies import STRATEGIES
+from planner.request.setting import resolve
+from planner.request.usual_strategies import STRATEGIES
 from search import SOLVERS
 
 ROOT = Path(__file__).parents[2]
@@ -400,7 +400,7 @@ def test_an_interrupted_search_shows_the_best_plan_so_far(monkeypatch: pytest.Mo
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.find.SOLVERS", {**SOLVERS, "auto": interrupt})
+    monkeypatch.setattr("planner.planning.find.SOLVERS", {**SOLVERS, "auto": interrupt})
     result = run(*PLAN)
     assert result.exit_code == 0, result.output
     assert "stopped early by interrupt: the best plan so far" in result.stdout

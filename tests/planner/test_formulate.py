@@ -15,13 +15,13 @@ from costmodels.communication.layout import Layouts, movement
 from costmodels.compute import ComputeModel
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
 from costmodels.graph import Graph, build_graph
-from costmodels.machine import Machine
-from planner.costing import cost
-from planner.find import exposure
-from planner.formulate import Formulation, formulate
+from costmodels.step.machine import Machine
 from planner.models import build
 from planner.models.gpt import gpt2
-from planner.strategies import STRATEGIES, Infeasible, strategy_distributions
+from planner.planning.costing import cost
+from planner.planning.find import exposure
+from planner.planning.formulate import Formulation, formulate
+from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import evaluate
 
 

@@ -17,9 +17,9 @@ from machines import ALPHA, BANDWIDTH, FLOP_RATE, UPDATE_RATE, cluster, graph, m
 
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer
-from planner.costing import Costed, cost
-from planner.formulate import formulate
-from planner.strategies import Infeasible, strategy_distributions
+from planner.planning.costing import Costed, cost
+from planner.planning.formulate import formulate
+from planner.request.usual_strategies import Infeasible, strategy_distributions
 
 BATCH, WIDTH, CHANNELS, FILTERS = 16, 32, 8, (16, 32, 8, 24)
 DELTA = 4  # bytes per item

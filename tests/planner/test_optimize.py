@@ -13,14 +13,14 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.compute import ComputeModel
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
-from costmodels.machine import Machine
-from planner import find as find_module
-from planner.costing import Costed, cost
+from costmodels.step.machine import Machine
 from planner.errors import InfeasibleError
-from planner.find import find
-from planner.formulate import Formulation, formulate
 from planner.models import build
 from planner.models.gpt import gpt2
+from planner.planning import find as find_module
+from planner.planning.costing import Costed, cost
+from planner.planning.find import find
+from planner.planning.formulate import Formulation, formulate
 
 LASSEN = load_cluster("lassen")
 

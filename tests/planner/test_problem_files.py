@@ -17,10 +17,10 @@ from problem_files import BAD, BEST_CHOICES, GOOD, ZIPPED, changed, put
 from planner import api
 from planner.cli.command import planner_command
 from planner.plan import Plan
-from planner.problem_files import write_problem
+from planner.planning.problem_files import write_problem
 from search import Assignment, Problem, Status, evaluate
-from search.contest import read_problem
-from search.deadline import OutOfTime
+from search.files.contest import read_problem
+from search.problem.deadline import OutOfTime
 
 QUESTION = ["alexnet", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "256"]
 
@@ -242,7 +242,7 @@ def test_an_interrupt_without_an_answer_is_status_130(
     for place, act in (
         ("search.solve", interrupt),
         ("search.solve", lambda *_, **__: nothing("interrupt")),
-        ("search.contest.read_problem", interrupt),
+        ("search.files.contest.read_problem", interrupt),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, act)
@@ -259,7 +259,7 @@ def test_an_interrupted_search_shows_and_writes_the_best_so_far(
         raise stop
 
     problem.write_bytes(changed(lambda p: p.pop("usage_limit")))
-    monkeypatch.setattr("search.elimination.eliminate", interrupt)
+    monkeypatch.setattr("search.solvers.elimination.eliminate", interrupt)
     solution = tmp_path / "solution.json"
     result = run("solve", str(problem), "--solver", "elimination", "-o", str(solution))
     assert result.exit_code == 0, result.output
@@ -362,7 +362,7 @@ def test_an_interrupted_search_still_dumps_its_problem(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.find.SOLVERS", {"auto": interrupt})
+    monkeypatch.setattr("planner.planning.find.SOLVERS", {"auto": interrupt})
     plan, path, _ = dumped(tmp_path)
     assert read_problem(path).problem.num_nodes == len(plan.layers)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import planner
-from planner import recost
 from planner.plan import Plan
+from planner.planning import decide as recost
 
 
 @pytest.fixture(scope="module")

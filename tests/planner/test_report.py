@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from costmodels.errors import InputError
-from costmodels.training import Training
+from costmodels.step.training import Training
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
 from planner.report import check_report_path, figures, sentences, svg, write_report
 from planner.report.charts import split_index

@@ -17,7 +17,7 @@ from planner.cli.command import planner_command
 from planner.plan import Plan
 from planner.report.simulation import MAX_ROLES, show_simulation
 from planner.report.simulation_figures import main_roles
-from planner.simulation import Degrees
+from planner.simulation.run import Degrees
 
 QUESTION = ["alexnet", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "256"]
 PIPELINE = [
@@ -301,7 +301,7 @@ def test_paths_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.M
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("simulated all the same")
 
-    monkeypatch.setattr("planner.simulation.simulate", never)
+    monkeypatch.setattr("planner.simulation.run.simulate", never)
     for option in ("--trace", "-o"):
         result = simulate(*QUESTION, option, str(tmp_path / "missing" / "file.json"))
         assert result.exit_code == 2

@@ -12,7 +12,7 @@ from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import SPATIAL_DIMS, Graph, build_graph
 from planner.models import build
-from planner.strategies import (
+from planner.request.usual_strategies import (
     STRATEGIES,
     Infeasible,
     strategy_degrees,

@@ -15,7 +15,7 @@ from costmodels.graph import Graph, build_graph
 from costmodels.strategy import MemoryConfig, hybrid
 from costmodels.strategy.strategy import Schedule
 from planner.models import load_network
-from planner.strategy_files import (
+from planner.request.strategy_files import (
     dump_strategy,
     format_strategy,
     load_strategy,
@@ -83,7 +83,7 @@ def test_documented_python_runs(tmp_path):
 
 
 def test_documented_fields_are_those_there_are():
-    from planner import strategy_tables as tables
+    from planner.request import strategy_tables as tables
 
     for table in (tables._File, tables._Schedule, tables._Stage, tables._Layer, tables._Subgraph):
         for name in table.__struct_fields__:

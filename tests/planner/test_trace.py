@@ -16,7 +16,7 @@ import planner
 from costmodels.errors import InputError
 from costmodels.simulation.execution import Queue
 from planner.report.trace import THREADS, _microseconds, trace_text
-from planner.simulation import Degrees, Input, Simulation, save_trace
+from planner.simulation.run import Degrees, Input, Simulation, save_trace
 
 # of chrome://tracing, which refuses other names
 RESERVED_COLOURS = {

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from random_problems import SHAPES, random_pairs
 
-from search.core import Core, make_core
+from search.core.core import Core, make_core
 
 
 def random_core(

@@ -1,0 +1,1 @@
+"""How well steps are predicted that others have measured."""

@@ -1,0 +1,227 @@
+"""One measured run described in the planner's own terms, its prediction and its calibration.
+
+A calibration is one factor on all computation of a model on a machine. It comes from runs on one
+device (or from the column of a table that stands for it) and from nothing else.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, cast
+
+from costmodels.cluster import Cluster, Device
+from costmodels.compute import ComputeModel, Work
+from costmodels.distribution import Distribution
+from costmodels.graph import Graph, Layer
+from costmodels.graph import Network as Model
+from planner.models import load_network
+from planner.planning.costing import Costed, cost
+from planner.planning.formulate import formulate
+from planner.request.setting import Setting, resolve
+from planner.request.usual_strategies import Infeasible, strategy_distributions
+
+# Given the shape of the machine and a layer, ways of its dims at each level.
+Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A training step that somebody measured.
+
+    Parameters
+    ----------
+    model
+        A built-in network, or a network of its own.
+    cluster
+        A built-in cluster, or a cluster of its own.
+    gpus
+        Number of GPUs. [items]
+    batch
+        Global batch. [samples]
+    strategy
+        A name in `planner.request.usual_strategies.STRATEGIES`.
+    degree
+        Ways of the dim that is not the sample in a hybrid. [ways]
+    rule
+        How layers are split, where none of the named strategies says it.
+    options
+        Further options of `planner.request.setting.resolve`.
+    winograd
+        Whether the framework lets its library use Winograd's algorithm.
+    """
+
+    model: str | Model
+    cluster: str | Cluster
+    gpus: int
+    batch: int
+    strategy: str = "data"
+    degree: int | None = None
+    rule: Rule | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    winograd: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the planner expects of a run.
+
+    Parameters
+    ----------
+    total
+        The step. [s]
+    compute
+        Computation of one device, updates included. [s]
+    update
+        Weight updates. [s]
+    communication
+        What the step spends on communication that is not hidden. [s]
+    memory
+        Peak memory of a device. [B]
+    roofline
+        Part of the computation that was neither measured nor fitted.
+    """
+
+    total: float
+    compute: float
+    update: float
+    communication: float
+    memory: float
+    roofline: float
+
+
+class CalibratedCompute(ComputeModel):
+    """A compute model whose times are all multiplied by one factor."""
+
+    def __init__(self, inner: ComputeModel, factor: float) -> None:
+        super().__init__(inner.device, inner.precision, tables=inner.tables)
+        self._inner, self._factor = inner, factor
+        # fixed costs of kernels that others take from the device are computation, too
+        latency = inner.device.kernel_latency * factor
+        self.device = replace(cast(Device, inner.device), kernel_latency=latency)
+
+    def time(self, work: Work) -> tuple[Any, Any]:
+        """Time of each candidate, and the `Source` of each time. [s]"""
+        seconds, source = self._inner.time(work)
+        return seconds * self._factor, source
+
+
+@lru_cache(maxsize=64)
+def network(name: str, input_size: int | None = None) -> Model:
+    """A built-in network, built once."""
+    return load_network(name, input_size)
+
+
+def _distributions(run: Run, setting: Setting) -> Mapping[str, Distribution]:
+    shape, host = setting.machine.network.shape, setting.cluster.host_index
+    if run.rule is not None:
+        return run.rule(setting.graph, shape)
+    found = strategy_distributions(setting.graph, run.strategy, shape, host, run.degree)
+    if isinstance(found, Infeasible):
+        raise ValueError(f"{run.model} on {run.gpus} GPUs by {run.strategy}: {found.reason}")
+    return found
+
+
+def _cost(run: Run, factor: float) -> Costed:
+    model = network(run.model) if isinstance(run.model, str) else run.model
+    setting = resolve(
+        model,
+        gpus=run.gpus,
+        cluster=run.cluster,
+        global_batch_size=run.batch,
+        winograd=run.winograd,
+        **run.options,
+    )
+    machine = setting.machine
+    if factor != 1.0:
+        machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    given = _distributions(run, setting)
+    formulation = formulate(
+        setting.graph,
+        setting.cluster,
+        machine,
+        strategies=[given],
+        only_strategies=True,
+        cap=10**9,
+    )
+    return cost(formulation, formulation.choices(given))
+
+
+def predict(run: Run, factor: float = 1.0) -> Prediction:
+    """Predict a run with computation multiplied by a factor."""
+    costed = _cost(run, factor)
+    return Prediction(
+        total=costed.step.total,
+        compute=costed.compute,
+        update=costed.step.update,
+        communication=costed.step.total - costed.compute,
+        memory=costed.memory.total,
+        roofline=costed.sources.get("roofline", 0.0) / sum(costed.sources.values()),
+    )
+
+
+def layer_seconds(run: Run, name: str) -> float:
+    """Forward and backward of one layer, halos and reductions included. [s]"""
+    times = _cost(run, 1.0).layers[name]
+    return times.forward + times.backward + times.halo + times.reduction
+
+
+def calibrate(pairs: Sequence[tuple[Run, float]]) -> float:
+    """The factor on computation with which the mean prediction is the mean measurement.
+
+    Parameters
+    ----------
+    pairs
+        Runs that may calibrate, each with its measured time. [s]
+    """
+    wanted = statistics.fmean(seconds for _, seconds in pairs)
+    factor = 1.0
+    for _ in range(8):
+        found = [predict(run, factor) for run, _ in pairs]
+        missing = wanted - statistics.fmean(p.total for p in found)
+        if abs(missing) <= 1e-4 * wanted:
+            break
+        # communication hides behind computation at most in part: the step follows computation
+        factor += missing / statistics.fmean(p.compute / factor for p in found)
+    return factor
+
+
+def split_rule(
+    samples: Sequence[int], others: Mapping[str, Sequence[int]], *, last: str | None = None
+) -> Rule:
+    """Split samples as given, and further dims of layers that have them, up to one layer.
+
+    Parameters
+    ----------
+    samples
+        Ways at each level.
+    others
+        Ways of further dims at each level; a layer with too few positions is replicated.
+    last
+        Layer after which only samples are split; none by default.
+    """
+
+    def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
+        found, after = {}, False
+        for layer in graph.compute_layers:
+            degrees = {} if after else _fitting(layer, others)
+            if max(samples) > 1:
+                degrees["sample"] = tuple(samples)
+            found[layer.name] = Distribution(degrees=degrees, shape=shape)
+            after = after or layer.name == last
+        return found
+
+    return rule
+
+
+def _fitting(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    fitting = {}
+    for dim, ways in others.items():
+        total = 1
+        for way in ways:
+            total *= way
+        if dim in layer.splittable and 1 < total <= layer.dims[dim]:
+            fitting[dim] = tuple(ways)
+    return fitting

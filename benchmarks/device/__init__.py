@@ -1,0 +1,1 @@
+"""Measuring layers on this machine's GPU."""

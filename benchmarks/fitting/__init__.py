@@ -1,0 +1,1 @@
+"""Fits of efficiency surfaces to published kernel timings."""

@@ -1,0 +1,1 @@
+"""How long planning takes and how much memory, as whole processes."""

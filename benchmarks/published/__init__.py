@@ -1,0 +1,1 @@
+"""What the papers print, beside what is predicted; `data` holds their figures with sources."""

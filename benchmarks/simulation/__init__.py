@@ -1,0 +1,1 @@
+"""How long simulating takes, and all step models on the same steps."""

@@ -1,0 +1,21 @@
+"""How one layer is split over the devices, and every way that is sensible."""
+
+from __future__ import annotations
+
+from costmodels.distribution.distribution import (
+    Candidates,
+    Distribution,
+    enumerate_candidates,
+    factorisations,
+    limit_reason,
+    within_host,
+)
+
+__all__ = [
+    "Candidates",
+    "Distribution",
+    "enumerate_candidates",
+    "factorisations",
+    "limit_reason",
+    "within_host",
+]

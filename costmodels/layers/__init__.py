@@ -1,0 +1,1 @@
+"""What a layer costs under each of many distributions, in seconds and bytes."""

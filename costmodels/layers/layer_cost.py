@@ -1,0 +1,245 @@
+"""What a layer costs under each of many distributions, in seconds and bytes.
+
+Everything is vectorised over candidates. Within a layer, passes run one after the other, and
+communication that the next operation waits for is not hidden, except halos behind the interior
+(Dryden et al. 2019, section IV.A). Gradient all-reduces are kept apart: a step hides them behind
+the rest of the backward pass (see `costmodels.step.timeline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
+from costmodels.communication.halo import halo_exchange
+from costmodels.compute import Source
+from costmodels.distribution import Candidates
+from costmodels.graph import Layer
+from costmodels.layers.halo_work import halo_work
+from costmodels.layers.local_work import local_parameters, local_size, update_work, work_of
+from costmodels.step.machine import Machine
+from costmodels.step.timeline import gradient_time
+
+Floats = NDArray[np.float64]
+
+# Convolution workspace: what cuDNN is usually allowed; algorithms that need more are not chosen.
+WORKSPACE_LIMIT = 256 * 2**20
+
+# Rows of computation by source: those of `Source`, and what kernels wait for their launch.
+SOURCES = (*(source.name.lower() for source in Source), "launch")
+NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCosts:
+    """Costs of one layer, each an array over its candidates.
+
+    Parameters
+    ----------
+    forward, backward_data, backward_weight, update
+        Local computation. [s]
+    halo_forward, halo_backward
+        Part of the halo exchange that the interior does not hide, with what cutting the kernel
+        in regions costs. [s]
+    reduce_forward, reduce_backward
+        Reduce-scatter of partial outputs, and of partial input gradients. [s]
+    statistics
+        All-reduces of statistics within the layer, forward and backward. [s]
+    gradient_bytes
+        Local weight gradients to all-reduce; 0 where no other rank has the same weights. [B]
+    gradient_group
+        Members at each level of the groups that all-reduce them; (candidates, levels). [items]
+    gradient_time
+        The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
+    weights, gradients, state, output, saved, workspace
+        Memory: weights, their gradients, optimizer state, the output, what else backward keeps,
+        and scratch space while the layer runs. [B]
+    communication_bytes
+        Bytes that a rank receives in halos and reductions of a step. [B]
+    sources
+        Time of computation by the `Source` of the estimate, and last what kernels wait for their
+        launch; (sources, candidates). [s]
+    """
+
+    forward: Floats
+    backward_data: Floats
+    backward_weight: Floats
+    update: Floats
+    halo_forward: Floats
+    halo_backward: Floats
+    reduce_forward: Floats
+    reduce_backward: Floats
+    statistics: Floats
+    gradient_bytes: Floats
+    gradient_group: NDArray[np.int64]
+    gradient_time: Floats
+    weights: Floats
+    gradients: Floats
+    state: Floats
+    output: Floats
+    saved: Floats
+    workspace: Floats
+    communication_bytes: Floats
+    sources: Floats
+
+    @property
+    def compute(self) -> Floats:
+        """Local computation of a step. [s]"""
+        return self.forward + self.backward_data + self.backward_weight + self.update
+
+    @property
+    def halo(self) -> Floats:
+        """Exposed halo exchange of a step. [s]"""
+        return self.halo_forward + self.halo_backward
+
+    @property
+    def reduction(self) -> Floats:
+        """Reductions that the next layer waits for. [s]"""
+        return self.reduce_forward + self.reduce_backward + self.statistics
+
+    @property
+    def forward_pass(self) -> Floats:
+        """All that the forward pass takes. [s]"""
+        return self.forward + self.halo_forward + self.reduce_forward + self.statistics / 2
+
+    @property
+    def backward_pass(self) -> Floats:
+        """All that the backward pass takes, gradient all-reduces left out. [s]"""
+        return (
+            self.backward_data
+            + self.backward_weight
+            + self.halo_backward
+            + self.reduce_backward
+            + self.statistics / 2
+        )
+
+    @property
+    def total(self) -> Floats:
+        """Forward, backward and update, gradient all-reduces left out. [s]"""
+        return self.forward_pass + self.backward_pass + self.update
+
+
+def _compute(
+    layer: Layer, candidates: Candidates, direction: str, machine: Machine
+) -> tuple[Floats, Floats]:
+    """Seconds of one pass, and by source."""
+    count = len(candidates)
+    seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
+    for work in work_of(layer, candidates, direction):
+        time, source = machine.compute.time(work)
+        time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
+        waiting = np.maximum(machine.training.launch_time - time, 0.0)
+        seconds = seconds + time + waiting
+        by_source[source, np.arange(count)] += time
+        by_source[LAUNCH] += waiting
+    return seconds, by_source
+
+
+def layer_costs(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    *,
+    input_gradients: tuple[bool, ...],
+    largest_bucket: float,
+) -> LayerCosts:
+    """Cost a layer under every candidate.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    candidates
+        Its distributions.
+    machine
+        Links, device and training options.
+    input_gradients
+        For each input, whether backward must send a gradient to it.
+    largest_bucket
+        Size that no bucket of gradients exceeds. [B]
+    """
+    training, network = machine.training, machine.network
+    count = len(candidates)
+    size = training.activation_size
+    forward, by_source = _compute(layer, candidates, "forward", machine)
+    backward_data, backward_weight = np.zeros(count), np.zeros(count)
+    memory_bound = layer.kind not in ("conv", "linear", "attention")
+    if any(input_gradients) or (memory_bound and layer.parameters):
+        backward_data, more = _compute(layer, candidates, "backward_data", machine)
+        by_source = by_source + more
+    if layer.parameters or layer.kind == "attention":
+        backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
+        by_source = by_source + more
+
+    halo_forward = halo_exchange(layer, candidates, network, backward=False, element_size=size)
+    halo_backward = halo_exchange(layer, candidates, network, backward=True, element_size=size)
+    exposed_backward = np.zeros(count)
+    if any(input_gradients):
+        times = (backward_data, backward_weight)
+        exposed_backward = halo_work(
+            layer, candidates, "backward_data", times, machine, halo_backward
+        ).exposed
+
+    output = local_size(layer.output, candidates) * size
+    partial = candidates.group(layer.reduced_dims)
+    reduce_forward = reduce_scatter_time(network, partial, output)
+    traffic = halo_forward.num_bytes + halo_backward.num_bytes * any(input_gradients)
+    traffic = traffic + output * (1.0 - 1.0 / partial.prod(axis=1))
+    reduce_backward = np.zeros(count)
+    for slot, tensor in enumerate(layer.inputs):
+        if input_gradients[slot]:
+            group = candidates.group(layer.absent_dims(slot))
+            block = local_size(tensor, candidates) * size
+            reduce_backward = reduce_backward + reduce_scatter_time(network, group, block)
+            traffic = traffic + block * (1.0 - 1.0 / group.prod(axis=1))
+
+    statistics = np.zeros(count)
+    if layer.statistics is not None:
+        numbers = np.full(count, 4.0 * layer.statistics.count)
+        for dim in layer.statistics.per:
+            numbers = numbers * candidates.local(dim, layer.dims[dim])
+        group = candidates.group(layer.statistics.over)
+        statistics = 2.0 * all_reduce_time(network, group, numbers)
+
+    own = layer.shares_weight_with is None
+    parameters = local_parameters(layer, candidates) * own
+    group = candidates.group(set(candidates.dims) - layer.weight_dims)
+    gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
+    rate = gradient_time(network, group, largest_bucket, training.all_reduce) / largest_bucket
+    update = np.zeros(count)
+    if layer.parameters and own:
+        time, source = machine.compute.time(update_work(parameters, training.optimizer))
+        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
+        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
+        by_source[source, np.arange(count)] += update
+
+    saved_part = local_size(layer.output, candidates) / layer.output.size
+    inputs = sum(local_size(t, candidates) for t in layer.inputs) * size
+    conv = layer.kind == "conv"
+    return LayerCosts(
+        forward=forward,
+        backward_data=backward_data,
+        backward_weight=backward_weight,
+        update=update,
+        halo_forward=halo_work(
+            layer, candidates, "forward", (forward, 0.0), machine, halo_forward
+        ).exposed,
+        halo_backward=exposed_backward,
+        reduce_forward=reduce_forward,
+        reduce_backward=reduce_backward,
+        statistics=statistics,
+        gradient_bytes=gradient,
+        gradient_group=group,
+        gradient_time=rate * gradient,
+        weights=parameters * training.weight_size,
+        gradients=parameters * training.gradient_size,
+        state=parameters * training.state_size,
+        output=output,
+        saved=layer.saved_bytes * saved_part,
+        workspace=np.minimum(inputs + output, WORKSPACE_LIMIT) if conv else np.zeros(count),
+        communication_bytes=traffic,
+        sources=by_source,
+    )

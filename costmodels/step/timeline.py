@@ -1,0 +1,149 @@
+"""A training step on one timeline: forward, backward with gradient all-reduces behind it, update.
+
+One gradient all-reduce runs at a time, greedily overlapped with what is left of the backward pass
+(Dryden et al. 2019, section V.B). Gradients that are reduced over the same groups travel together
+in buckets, in the order in which the backward pass makes them; a bucket leaves when it is full or
+when no gradient is left for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodels.communication.collectives import all_reduce_time
+from costmodels.communication.topology import Floats, Network
+from costmodels.step.training import Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStep:
+    """One layer as it takes part in a step.
+
+    Parameters
+    ----------
+    forward, backward, update
+        Time of each pass, with all communication that it waits for. [s]
+    gradient_bytes
+        Local weight gradients to all-reduce. [B]
+    gradient_group
+        Members of the all-reduce at each level. [items]
+    """
+
+    forward: float
+    backward: float
+    update: float
+    gradient_bytes: float
+    gradient_group: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Time of a step and of its gradient all-reduces.
+
+    Parameters
+    ----------
+    total
+        The whole step. [s]
+    forward, backward, update
+        Its passes. [s]
+    gradient
+        All gradient all-reduces, hidden or not. [s]
+    exposed
+        Part of them that the step waits for. [s]
+    num_buckets
+        Number of all-reduces. [items]
+    """
+
+    total: float
+    forward: float
+    backward: float
+    update: float
+    gradient: float
+    exposed: float
+    num_buckets: int
+
+    @property
+    def hidden(self) -> float:
+        """Part of the gradient all-reduces behind the backward pass. [s]"""
+        return max(self.gradient - self.exposed, 0.0)
+
+
+def gradient_time(
+    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+) -> Floats:
+    """Time of gradient all-reduces; those that cannot run the algorithm take the cheapest. [s]
+
+    Parameters
+    ----------
+    network
+        Links of the devices used.
+    group
+        Members at each level, last axis over levels. [items]
+    num_bytes
+        Buffer of each member. [B]
+    algorithm
+        As of `Training.all_reduce`.
+    """
+    cheapest = all_reduce_time(network, group, num_bytes)
+    if algorithm == "auto":
+        return cheapest
+    named = all_reduce_time(network, group, num_bytes, algorithm=algorithm)
+    return np.where(np.isfinite(named), named, cheapest)
+
+
+def gradient_buckets(
+    layers: Sequence[LayerStep], bucket_bytes: float
+) -> list[tuple[float, float, tuple[int, ...]]]:
+    """All-reduces of a backward pass as (time ready since its start, bytes, group)."""
+    clock = 0.0
+    filling: dict[tuple[int, ...], float] = {}
+    buckets = []
+    for layer in reversed(layers):
+        clock += layer.backward
+        if layer.gradient_bytes <= 0.0:
+            continue
+        group = layer.gradient_group
+        filling[group] = filling.get(group, 0.0) + layer.gradient_bytes
+        if filling[group] >= bucket_bytes:
+            buckets.append((clock, filling.pop(group), group))
+    return buckets + [(clock, num_bytes, group) for group, num_bytes in filling.items()]
+
+
+def step_time(layers: Sequence[LayerStep], network: Network, training: Training) -> StepTime:
+    """Time of a step.
+
+    Parameters
+    ----------
+    layers
+        The layers in the order of the forward pass.
+    network
+        Links of the devices used.
+    training
+        Bucket size, all-reduce algorithm and whether all-reduces overlap the backward pass.
+    """
+    forward = sum(layer.forward for layer in layers)
+    backward = sum(layer.backward for layer in layers)
+    update = sum(layer.update for layer in layers)
+    buckets = gradient_buckets(layers, training.bucket_bytes)
+    gradient, end = 0.0, 0.0 if training.gradient_overlap else backward
+    if buckets:
+        groups = np.array([group for _, _, group in buckets], dtype=np.int64)
+        sizes = np.array([num_bytes for _, num_bytes, _ in buckets])
+        times = gradient_time(network, groups, sizes, training.all_reduce)
+        for (ready, _, _), seconds in zip(buckets, np.atleast_1d(times), strict=True):
+            end = max(end, ready) + float(seconds)
+            gradient += float(seconds)
+    exposed = max(end - backward, 0.0)
+    return StepTime(
+        total=forward + backward + exposed + update,
+        forward=forward,
+        backward=backward,
+        update=update,
+        gradient=gradient,
+        exposed=exposed,
+        num_buckets=len(buckets),
+    )

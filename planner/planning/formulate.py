@@ -1,0 +1,215 @@
+"""The joint between costs and search: (graph, cluster, cost models, space) -> `search.Problem`.
+
+A step is nearly a sum over layers and edges; what is not is the gradient all-reduces that hide
+behind the backward pass, one at a time, in the order in which gradients are made. Their queue ends
+when the last of them that ever found it empty has come and all after it are through. So with S the
+time of everything else, B_i the backward pass of layer i and A_i its all-reduce, a step takes
+
+    max(S, max over j of S - sum_{i < j} B_i + sum_{i <= j} A_i),
+
+layers numbered in forward order. Every weighted mean of these terms is a sum over layers and edges
+again, whose optimum bounds the step from below: `problem` takes the weights as a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.cluster import Cluster
+from costmodels.distribution import Distribution
+from costmodels.graph import Edge, Graph, Layer
+from costmodels.step.machine import Machine
+from planner.planning.layer_space import LayerSpace, cost_layers
+from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
+from search.problem import Edge as PairCost
+from search.problem import Problem
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Formulation:
+    """A network on a machine as arrays: what every assignment costs can be read from it."""
+
+    graph: Graph
+    cluster: Cluster
+    machine: Machine
+    layers: tuple[Layer, ...]
+    spaces: Mapping[str, LayerSpace]
+    edges: tuple[Edge, ...]
+    edge_times: Mapping[Edge, EdgeTimes]
+
+    @property
+    def num_sensible(self) -> int:
+        """Candidates of all layers before any were left out. [items]"""
+        return sum(self.spaces[layer.name].num_sensible for layer in self.layers)
+
+    @property
+    def num_candidates(self) -> int:
+        """Candidates of all layers that the search sees. [items]"""
+        return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
+
+    def problem(
+        self,
+        exposure: float | Floats = 1.0,
+        usage_limit: float | None = None,
+        *,
+        price: float = 0.0,
+    ) -> Problem:
+        """An additive problem that bounds the step from below.
+
+        Parameters
+        ----------
+        exposure
+            How much of each layer's all-reduce counts, from 0 to 1, in forward order and never
+            increasing; the backward pass of the layers before it counts by so much less. One
+            number stands for all layers.
+        usage_limit
+            Memory for weights, optimizer state and kept activations, or None for no limit. [B]
+        price
+            Added for each byte that a layer keeps or needs while it runs; then the problem bounds
+            nothing. [s/B]
+        """
+        index = {layer.name: i for i, layer in enumerate(self.layers)}
+        counted, backward = self._shares(exposure)
+        node_costs: dict[tuple[int, float, float], Floats] = {}
+        matrices: dict[tuple[int, float], Floats] = {}
+        costs = []
+        for i, layer in enumerate(self.layers):
+            space = self.spaces[layer.name]
+            key = (id(space), counted[i], backward[i])
+            if key not in node_costs:
+                c = space.costs
+                node_costs[key] = (
+                    c.forward_pass
+                    + c.update
+                    + backward[i] * c.backward_pass
+                    + counted[i] * c.gradient_time
+                )
+                if price:
+                    transient = c.workspace + c.communication_bytes + c.output
+                    node_costs[key] = node_costs[key] + price * (space.kept + transient)
+            costs.append(node_costs[key])
+        pairs = []
+        for edge in self.edges:
+            times, share = self.edge_times[edge], backward[index[edge.target]]
+            if (id(times), share) not in matrices:
+                matrices[id(times), share] = times.forward + share * times.backward
+            pairs.append(
+                PairCost(
+                    source=index[edge.source],
+                    target=index[edge.target],
+                    matrix=matrices[id(times), share],
+                )
+            )
+        usages: tuple[Floats, ...] = ()
+        if usage_limit is not None:
+            # more than the limit is too much, however much it is; a problem refuses huge sums
+            most = max(2.0 * usage_limit, 1.0)
+            clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
+            usages = tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
+        return Problem(
+            costs=tuple(costs),
+            edges=tuple(pairs),
+            usages=usages,
+            usage_limit=usage_limit,
+            names=tuple(layer.name for layer in self.layers),
+        )
+
+    def _shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
+        """How much of each layer's all-reduce and of its backward pass counts."""
+        counted = np.broadcast_to(np.asarray(exposure, dtype=float), len(self.layers))
+        if not self.machine.training.gradient_overlap:
+            return np.ones(len(self.layers)), np.ones(len(self.layers))
+        return counted, 1.0 - np.append(counted[1:], 0.0)
+
+    def terms(self, choices: Sequence[int]) -> tuple[float, Floats]:
+        """S, and the term of every j: what a step takes at least under an assignment. [s]"""
+        index = {layer.name: i for i, layer in enumerate(self.layers)}
+        rest, backward, reduce = (np.zeros(len(self.layers)) for _ in range(3))
+        for i, (layer, choice) in enumerate(zip(self.layers, choices, strict=True)):
+            costs = self.spaces[layer.name].costs
+            rest[i] = costs.forward_pass[choice] + costs.update[choice]
+            backward[i] = costs.backward_pass[choice]
+            reduce[i] = costs.gradient_time[choice]
+        for edge in self.edges:
+            times, target = self.edge_times[edge], index[edge.target]
+            pair = (choices[index[edge.source]], choices[target])
+            rest[target] += times.forward[pair]
+            backward[target] += times.backward[pair]
+        total = float(rest.sum() + backward.sum())
+        if not self.machine.training.gradient_overlap:
+            return total + float(reduce.sum()), np.full(len(self.layers), total + reduce.sum())
+        return total, total - (np.cumsum(backward) - backward) + np.cumsum(reduce)
+
+    def distributions(self, choices: Sequence[int]) -> dict[str, Distribution]:
+        """The distribution that each layer gets."""
+        return {
+            layer.name: self.spaces[layer.name].candidates.distribution(choice)
+            for layer, choice in zip(self.layers, choices, strict=True)
+        }
+
+    def choices(self, distributions: Mapping[str, Distribution]) -> tuple[int, ...]:
+        """The assignment of given distributions, which must be among the candidates."""
+        found = []
+        for layer in self.layers:
+            choice = self.spaces[layer.name].candidates.find(distributions[layer.name])
+            assert choice is not None, f"{layer.name} lacks {distributions[layer.name]}"
+            found.append(choice)
+        return tuple(found)
+
+
+def formulate(
+    graph: Graph,
+    cluster: Cluster,
+    machine: Machine,
+    *,
+    strategies: Sequence[Mapping[str, Distribution]] = (),
+    only_strategies: bool = False,
+    cap: int = 64,
+    full: bool = False,
+    bucket_bytes: float | None = None,
+) -> Formulation:
+    """Cost every candidate of every layer and every shuffle between them.
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    cluster, machine
+        Where and how it runs.
+    strategies
+        Assignments that must be among the candidates.
+    only_strategies
+        Whether there are to be no other candidates.
+    cap
+        Candidates that a layer may keep. [items]
+    full
+        Whether levels across hosts may be split over any dims.
+    bucket_bytes
+        Largest bucket size that bounds must hold for, besides that of the training. [B]
+    """
+    distinct = cost_layers(
+        graph,
+        cluster,
+        machine,
+        strategies=strategies,
+        space="given" if only_strategies else ("full" if full else "sensible"),
+        cap=cap,
+        bucket_bytes=bucket_bytes,
+    )
+    spaces, moves = number_layouts(distinct, machine.network)
+    edge_times = shuffle_times(graph, spaces, moves, machine)
+    return Formulation(
+        graph=graph,
+        cluster=cluster,
+        machine=machine,
+        layers=graph.compute_layers,
+        spaces=spaces,
+        edges=tuple(edge_times),
+        edge_times=edge_times,
+    )

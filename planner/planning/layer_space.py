@@ -1,0 +1,176 @@
+"""Every distinct layer with its candidates and their costs; layers that are alike count once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.cluster import Cluster
+from costmodels.distribution import Candidates, Distribution, enumerate_candidates
+from costmodels.graph import Graph, Layer
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.local_work import local_size
+from costmodels.step.machine import Machine
+from costmodels.step.memory import held_inputs
+from costmodels.step.training import Training
+from planner.planning.candidates import Group, select
+
+Floats = NDArray[np.float64]
+# What layers must agree in to be alike: all but the name, which inputs need gradients, and which
+# inputs are counted as theirs in a bound of memory.
+Likeness = tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerSpace:
+    """One distinct layer: the candidates that the search sees, and what they cost.
+
+    Parameters
+    ----------
+    layer
+        One of the layers that are alike.
+    candidates, costs
+        Candidates of the search.
+    num_sensible
+        Candidates before any were left out. [items]
+    kept
+        Memory that is held when the forward pass ends, or less: see `held_inputs`. [B]
+    reads, writes
+        Rows in the table of layouts, for each input and for the output.
+    """
+
+    layer: Layer
+    candidates: Candidates
+    costs: LayerCosts
+    num_sensible: int
+    kept: Floats
+    reads: tuple[NDArray[np.int64], ...] = ()
+    writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
+    """The candidates and the given distributions, none twice."""
+    rows = [candidates.degrees]
+    for distribution in dict.fromkeys(map(_frozen, wanted)):
+        row = np.ones((1, len(candidates.shape), len(candidates.dims)), dtype=np.int64)
+        for dim, degrees in distribution:
+            row[0, :, candidates.dims.index(dim)] = degrees
+        if not (candidates.degrees == row).all(axis=(1, 2)).any():
+            rows.append(row)
+    return Candidates(dims=candidates.dims, degrees=np.concatenate(rows), shape=candidates.shape)
+
+
+def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple(sorted(distribution.degrees.items()))
+
+
+def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
+    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]"""
+    own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
+    sizes = [parameters * training.gradient_size for parameters in own if parameters]
+    bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
+    return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
+
+
+def _kept_memory(
+    layer: Layer,
+    candidates: Candidates,
+    costs: LayerCosts,
+    held: Sequence[bool],
+    training: Training,
+) -> Floats:
+    """Memory that a layer holds when the forward pass ends, at least. [B]"""
+    kept = costs.weights + costs.gradients + costs.state + costs.saved
+    kept = kept + costs.output * layer.keeps_output
+    for tensor, counts in zip(layer.inputs, held, strict=True):
+        kept = kept + local_size(tensor, candidates) * training.activation_size * counts
+    # a problem rounds usages up, which would make them no lower bound any more
+    return np.floor(kept)
+
+
+def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
+    taken = {}
+    for item in fields(LayerCosts):
+        value = getattr(costs, item.name)
+        taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
+    return LayerCosts(**taken)
+
+
+def _candidates(
+    layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
+) -> Candidates:
+    """All candidates of a layer in a space: "sensible", "full" or "given"."""
+    shape = machine.network.shape
+    if space == "given":
+        none = enumerate_candidates(layer, (1,) * len(shape), host_index)
+        candidates = Candidates(dims=none.dims, degrees=none.degrees[:0], shape=shape)
+    else:
+        candidates = enumerate_candidates(layer, shape, host_index, full=space == "full")
+    return _with_rows(candidates, wanted)
+
+
+def cost_layers(
+    graph: Graph,
+    cluster: Cluster,
+    machine: Machine,
+    *,
+    strategies: Sequence[Mapping[str, Distribution]],
+    space: str,
+    cap: int,
+    bucket_bytes: float | None,
+) -> list[tuple[LayerSpace, list[Layer]]]:
+    """Cost all candidates of every distinct layer, and keep those that the search sees.
+
+    Parameters
+    ----------
+    graph, cluster, machine
+        The network with its batch; where and how it runs.
+    strategies
+        Assignments that must be among the candidates.
+    space
+        "sensible", "full" (levels across hosts split over any dims) or "given" (strategies only).
+    cap
+        Candidates that a layer may keep. [items]
+    bucket_bytes
+        Largest bucket size that bounds must hold for, besides that of the training. [B]
+    """
+    largest = _largest_bucket(graph, machine.training, bucket_bytes)
+    members: dict[Likeness, list[Layer]] = {}
+    for layer in graph.compute_layers:
+        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
+        held = held_inputs(graph, layer.name)
+        members.setdefault((layer.signature, gradients, held), []).append(layer)
+    groups = []
+    for (_, gradients, held), alike in members.items():
+        wanted = [s[layer.name] for s in strategies for layer in alike]
+        candidates = _candidates(alike[0], machine, cluster.host_index, wanted, space)
+        costs = layer_costs(
+            alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest
+        )
+        found = {candidates.find(d) for d in wanted}
+        groups.append(
+            Group(
+                candidates=candidates,
+                costs=costs,
+                count=len(alike),
+                required=tuple(sorted(index for index in found if index is not None)),
+                kept_memory=_kept_memory(alike[0], candidates, costs, held, machine.training),
+            )
+        )
+    chosen = select(groups, cap=cap, capacity=cluster.device.usable_memory)
+    return [
+        (
+            LayerSpace(
+                layer=alike[0],
+                candidates=group.candidates.take(indices),
+                costs=_take_costs(group.costs, indices),
+                num_sensible=len(group.candidates),
+                kept=group.kept_memory[indices],
+            ),
+            alike,
+        )
+        for group, alike, indices in zip(groups, members.values(), chosen, strict=True)
+    ]

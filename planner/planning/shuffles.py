@@ -1,0 +1,97 @@
+"""What it takes to move activations between the layouts of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.layout import Layouts, Movement, concatenate, movement
+from costmodels.communication.topology import Network
+from costmodels.distribution import Candidates
+from costmodels.distribution.rows import unique_rows
+from costmodels.graph import Edge, Graph, Layer, Tensor
+from costmodels.layers.local_work import local_size
+from costmodels.step.machine import Machine
+from planner.planning.layer_space import LayerSpace
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeTimes:
+    """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]"""
+
+    forward: Floats
+    backward: Floats
+
+
+def number_layouts(
+    distinct: Sequence[tuple[LayerSpace, list[Layer]]], network: Network
+) -> tuple[dict[str, LayerSpace], Movement]:
+    """Number the layouts of all tensors, and count what moves between any two of them."""
+    parts: list[Layouts] = []
+    for space, _ in distinct:
+        layer, candidates = space.layer, space.candidates
+        parts.append(Layouts.of(candidates, layer.output, layer.reduced_dims))
+        parts += [
+            Layouts.of(candidates, tensor, layer.absent_dims(slot))
+            for slot, tensor in enumerate(layer.inputs)
+        ]
+    table = concatenate(parts)
+    first, inverse = unique_rows(table.codes())
+    rows = np.split(inverse, np.cumsum([len(p) for p in parts])[:-1])
+    unique = table.take(first)
+    spaces, position = {}, 0
+    for space, alike in distinct:
+        numbered = replace(
+            space,
+            writes=rows[position],
+            reads=tuple(rows[position + 1 : position + 1 + len(space.layer.inputs)]),
+        )
+        position += 1 + len(space.layer.inputs)
+        for layer in alike:
+            spaces[layer.name] = numbered
+    return spaces, movement(unique, unique, network)
+
+
+def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
+    """How much larger the largest block is than the mean one; (candidates,)."""
+    ways = np.ones(len(candidates))
+    for dim in tensor.dims & set(candidates.dims):
+        ways = ways * candidates.degree(dim)
+    return local_size(tensor, candidates) * ways / tensor.size
+
+
+def _edge_times(
+    source: LayerSpace, target: LayerSpace, slot: int, moves: Movement, machine: Machine
+) -> EdgeTimes:
+    """Shuffle of an activation forward, and of its gradient backward."""
+    tensor = target.layer.inputs[slot]
+    num_bytes = tensor.size * machine.training.activation_size
+    writes, reads = source.writes, target.reads[slot]
+    read = num_bytes * _unevenness(tensor, target.candidates)
+    written = num_bytes * _unevenness(source.layer.output, source.candidates)
+    return EdgeTimes(
+        forward=moves.time(writes, reads, read[None, :]),
+        backward=moves.time(reads, writes, written[None, :]).T,
+    )
+
+
+def shuffle_times(
+    graph: Graph, spaces: dict[str, LayerSpace], moves: Movement, machine: Machine
+) -> dict[Edge, EdgeTimes]:
+    """Times of every edge that carries a gradient; edges that are alike share them."""
+    times: dict[tuple[int, int, int], EdgeTimes] = {}
+    result = {}
+    for edge in graph.edges:
+        if not graph.needs_input_gradient(edge):
+            continue
+        source, target = spaces[edge.source], spaces[edge.target]
+        key = (id(source), id(target), edge.slot)
+        if key not in times:
+            times[key] = _edge_times(source, target, edge.slot, moves, machine)
+        result[edge] = times[key]
+    return result

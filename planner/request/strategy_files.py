@@ -1,0 +1,125 @@
+"""Strategies in TOML files, as `docs/strategy-files.md` describes them.
+
+A file names a few layers and subgraphs; `costmodels.strategy` makes a complete strategy of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from costmodels.cluster import Cluster
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.strategy import Strategy, build_strategy, describe_strategy
+from planner.output import write_text
+from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
+
+__all__ = [
+    "StrategyFile",
+    "dump_strategy",
+    "format_strategy",
+    "load_strategy",
+    "parse_strategy",
+    "read_strategy_file",
+    "strategy_text",
+]
+
+
+def read_strategy_file(path: str | os.PathLike[str]) -> StrategyFile:
+    """What a strategy file says; `parse_strategy` of its text.
+
+    Raises
+    ------
+    InputError
+        When the file is missing or wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(
+            f"the strategy file {path} must be readable but is not ({reason}); check the path"
+        ) from None
+    try:
+        return parse_strategy(text)
+    except InputError as error:
+        raise InputError(f"the strategy file {path}: {error}") from None
+
+
+def load_strategy(
+    path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy that a file stands for.
+
+    Parameters
+    ----------
+    path
+        The file.
+    graph
+        The network at the batch of one micro-batch: `read_strategy_file` tells their number.
+    cluster, gpus
+        The machine, and how many of its devices are used. [items]
+
+    Returns
+    -------
+        The strategy, and notes on what it does that one may not expect, a sentence each.
+
+    Raises
+    ------
+    InputError
+        When the file is missing or wrong, or does not fit the network or the machine.
+    """
+    file = read_strategy_file(path)
+    try:
+        return build_strategy(file.description, graph, cluster.shape(gpus))
+    except InputError as error:
+        raise InputError(f"the strategy file {path}: {error}") from None
+
+
+def strategy_text(
+    strategy: Strategy,
+    graph: Graph,
+    cluster: Cluster,
+    gpus: int,
+    *,
+    model: str | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+) -> str:
+    """The text of a file that `load_strategy` turns into an equal strategy.
+
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    graph
+        The network at the batch of one micro-batch.
+    cluster, gpus
+        The machine, and how many of its devices are used. [items]
+    model, global_batch_size, precision
+        Further defaults to put in the file.
+    """
+    description = describe_strategy(strategy, graph, cluster.shape(gpus))
+    file = StrategyFile(
+        description=description,
+        model=model,
+        cluster=cluster.name,
+        gpus=gpus,
+        global_batch_size=global_batch_size,
+        precision=precision,
+    )
+    return format_strategy(file)
+
+
+def dump_strategy(
+    path: str | os.PathLike[str],
+    strategy: Strategy,
+    graph: Graph,
+    cluster: Cluster,
+    gpus: int,
+    **defaults: Any,
+) -> None:
+    """Write the text of `strategy_text`; the file appears whole or not at all."""
+    write_text(path, strategy_text(strategy, graph, cluster, gpus, **defaults))

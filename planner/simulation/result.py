@@ -1,0 +1,133 @@
+"""What a simulated step amounts to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.closed_form import ClosedForm
+from costmodels.input_pipeline import InputTime
+from costmodels.simulation import Runtime, Simulated
+from planner.request.subjects import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """A simulated step of a network.
+
+    Parameters
+    ----------
+    subject
+        What was simulated.
+    model
+        How: one of `MODELS`.
+    runtime
+        The framework's runtime.
+    step_time
+        The step, its input included. [s]
+    computed
+        The step without its input. [s]
+    waiting
+        What of it all others wait for the slowest device. [s]
+    simulated
+        The simulation, None with a closed form.
+    closed_form
+        The closed form, None with a simulation.
+    input
+        Loading of samples, None where it costs nothing.
+    notes
+        On approximations and what was filled in, a sentence each.
+    """
+
+    subject: Subject
+    model: str
+    runtime: Runtime
+    step_time: float
+    computed: float
+    waiting: float
+    simulated: Simulated | None
+    closed_form: ClosedForm | None
+    input: InputTime | None
+    notes: tuple[str, ...]
+
+    @property
+    def throughput(self) -> float:
+        """Samples in a second. [samples/s]"""
+        return self.subject.setting.batch / self.step_time
+
+    @property
+    def peak_memory(self) -> float | None:
+        """The most that any device holds, None with a closed form. [B]"""
+        return None if self.simulated is None else self.simulated.peak.memory.total
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether that is within the memory of a device, None with a closed form."""
+        peak = self.peak_memory
+        return None if peak is None else peak <= self.subject.setting.cluster.device.memory
+
+    def summary(self) -> dict[str, Any]:
+        """The figures that a script reads, under stable keys with their units."""
+        setting, strategy = self.subject.setting, self.subject.strategy
+        plan = self.subject.plan
+        result: dict[str, Any] = {
+            "model": setting.model.name,
+            "cluster": setting.cluster.name,
+            "gpus": setting.gpus,
+            "global_batch_size": setting.batch,
+            "precision": setting.machine.training.precision,
+            "strategy": self.subject.name,
+            "stages": len(strategy.stages),
+            "schedule": strategy.schedule.kind,
+            "micro_batches": strategy.schedule.micro_batches,
+            "runtime": self.runtime.name,
+            "step_model": self.model,
+            "step_time_s": self.step_time,
+            "step_time_without_input_s": self.computed,
+            "waiting_for_slowest_s": self.waiting,
+            "throughput_samples_per_s": self.throughput,
+            "peak_memory_bytes": self.peak_memory,
+            "memory_capacity_bytes": setting.cluster.device.memory,
+            "fits": self.fits,
+            "planned_step_time_s": None if plan is None else plan.step_time,
+            "notes": list(self.notes),
+        }
+        if self.input is not None:
+            result["input_s"] = self.input.seconds
+            result["input_bottleneck"] = self.input.bottleneck
+        if self.closed_form is not None:
+            form = self.closed_form
+            result["breakdown_s"] = {
+                "forward": form.forward,
+                "backward": form.backward,
+                "update": form.update,
+                **form.communication,
+            }
+        if self.simulated is not None:
+            result["critical_path_s"] = self.simulated.critical_path
+            result["roles"] = [
+                {
+                    "name": role.name,
+                    "first_device": role.first_device,
+                    "devices": role.num_devices,
+                    "busy_s": dict(role.busy),
+                    "exposed_communication_s": role.exposed,
+                    "idle_s": role.idle,
+                    "received_bytes": role.received,
+                    "peak_memory_bytes": role.memory.total,
+                    "memory_bytes": dict(role.memory.holders),
+                    "peak_moment": role.memory.moment,
+                    "peak_time_s": role.memory_time,
+                    "largest_tensors": [
+                        {
+                            "name": tensor.name,
+                            "micro_batch": tensor.micro,
+                            "holder": tensor.holder,
+                            "bytes": tensor.size,
+                        }
+                        for tensor in role.held
+                    ],
+                }
+                for role in self.simulated.roles
+            ]
+        return result

@@ -1,0 +1,140 @@
+"""The K best distinct assignments, in increasing order of cost; exact.
+
+Models: without a usage limit that binds, one elimination and Lawler's partition on its buckets (see
+`search.elimination.ranking`): every further assignment costs one pass backwards over the nodes it
+changes. Under a limit the same enumeration runs at the best prices on usage (see
+`search.elimination.dual`). Costs at these prices, less what the limit is worth, never exceed the
+true costs of assignments that fit; so once they reach the K-th best true cost seen, nothing better
+can follow (Handler and Zang 1980). Assumes: elimination accepts the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterator
+from itertools import islice
+
+from search.elimination.buckets import MAX_ELEMENTS, Eliminated, eliminate, plan
+from search.elimination.dual import Dual, tighten
+from search.elimination.ranking import increasing_assignments
+from search.problem import Assignment, Problem, ProblemError, evaluate
+from search.problem.answers import RELATIVE_TOLERANCE, make_assignment
+from search.problem.deadline import Deadline, OutOfTime
+from search.solvers.elimination import stopped
+
+NAME = "k-best"
+# Under a limit, assignments over it turn up too; this many are looked at before giving up.
+MAX_LOOKED_AT = 20_000
+
+
+def k_best(
+    problem: Problem,
+    k: int,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    max_elements: float = MAX_ELEMENTS,
+) -> list[Assignment]:
+    """Find the K best assignments.
+
+    Each carries the optimum as its lower bound, so that its gap says how far it is from the best.
+    The list is shorter than K where fewer assignments fit; it is empty where none does. Where the
+    search was cut short, every entry says so in `stopped_by` or in its notes.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    k
+        How many.
+    time_limit
+        Time after which the best assignments so far are returned. [s]
+    seed
+        Not used: nothing is random here.
+    max_elements
+        The most entries that all tables of one elimination may have.
+    """
+    if k < 1:
+        raise ProblemError(f"The number of best assignments must be at least 1, but is {k}.")
+    deadline = Deadline(time_limit)
+    order = plan(problem, max_elements=max_elements)
+    if problem.limit_is_slack:
+        try:
+            eliminated = eliminate(problem, order, deadline=deadline)
+        except (OutOfTime, KeyboardInterrupt) as stop:
+            best = stopped(problem, solver=NAME, stop=stop)
+            return [best] if best.choices else []
+        found, stopped_by = _first(eliminated, k, deadline)
+        # What came out before a stop is exact; only what would have followed is missing.
+        return _wrapped(problem, found, eliminated.minimum, stopped_by, ())
+    dual = Dual(problem=problem, order=order)
+    tighten(dual, deadline=deadline)
+    return _within_limit(dual, k, deadline)
+
+
+def _first(
+    eliminated: Eliminated, k: int, deadline: Deadline
+) -> tuple[list[tuple[float, list[int]]], str]:
+    found: list[tuple[float, list[int]]] = []
+    try:
+        for pair in islice(increasing_assignments(eliminated), k):
+            found.append(pair)
+            if deadline.passed and len(found) < k:
+                return found, "time limit"
+    except KeyboardInterrupt:
+        return found, "interrupt"
+    return found, ""
+
+
+def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
+    """Enumerate at the best prices until the K-th best true cost is reached."""
+    kept: list[tuple[float, list[int]]] = []
+    stopped_by = dual.stopped_by
+    notes: tuple[str, ...] = ()
+    floor = dual.bound
+    if dual.shortage is None and dual.eliminated is not None and not stopped_by:
+        try:
+            for looked_at, (floor, choices) in enumerate(_priced(dual)):
+                worst = kept[k - 1][0] if len(kept) >= k else math.inf
+                if floor >= worst - RELATIVE_TOLERANCE * abs(worst):
+                    floor = math.inf
+                    break
+                if looked_at >= MAX_LOOKED_AT:
+                    notes = (f"Cut short after {looked_at} assignments; better ones may exist.",)
+                    break
+                if deadline.passed:
+                    stopped_by = "time limit"
+                    break
+                cost, peak = evaluate(dual.problem, choices)
+                if peak <= (dual.problem.usage_limit or 0.0):
+                    insort(kept, (cost, choices))
+            else:
+                floor = math.inf
+        except KeyboardInterrupt:
+            stopped_by = "interrupt"
+    if dual.choices is not None and all(dual.choices != choices for _, choices in kept):
+        insort(kept, (dual.cost, dual.choices))
+    least = kept[0][0] if kept else math.inf
+    return _wrapped(dual.problem, kept[:k], min(max(floor, dual.bound), least), stopped_by, notes)
+
+
+def _priced(dual: Dual) -> Iterator[tuple[float, list[int]]]:
+    assert dual.eliminated is not None
+    for cost, choices in increasing_assignments(dual.eliminated):
+        yield cost - dual.offset, choices
+
+
+def _wrapped(
+    problem: Problem,
+    found: list[tuple[float, list[int]]],
+    bound: float,
+    stopped_by: str,
+    notes: tuple[str, ...],
+) -> list[Assignment]:
+    return [
+        make_assignment(
+            problem, choices, lower_bound=bound, solver=NAME, stopped_by=stopped_by, notes=notes
+        )
+        for _, choices in found
+    ]

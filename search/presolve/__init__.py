@@ -1,0 +1,1 @@
+"""Smaller problems with the same optimum, and the way there and back."""

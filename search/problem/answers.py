@@ -1,0 +1,93 @@
+"""How solvers wrap up what they found.
+
+Assumes: no solver's own arithmetic is trusted; costs and peaks are recomputed by `evaluate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from search.problem.problem import Assignment, Problem, Shortage, Status, evaluate
+
+# Sums taken in another order differ in their last digits; that is not a gap.
+RELATIVE_TOLERANCE = 1e-9
+
+
+def fits(problem: Problem, choices: Iterable[int]) -> bool:
+    """Whether an assignment is neither forbidden nor over the usage limit."""
+    cost, peak = evaluate(problem, tuple(choices))
+    return cost < math.inf and (problem.usage_limit is None or peak <= problem.usage_limit)
+
+
+def make_assignment(
+    problem: Problem,
+    choices: Iterable[int],
+    *,
+    lower_bound: float,
+    solver: str,
+    notes: tuple[str, ...] = (),
+    stopped_by: str = "",
+) -> Assignment:
+    """Wrap choices that fit; the cost is recomputed and the status follows from the bound.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    choices
+        The candidate of each node.
+    lower_bound
+        A proven bound; +inf where the solver is exact and finished.
+    solver
+        The path taken.
+    notes
+        Sentences about the answer.
+    stopped_by
+        What cut the search short, if anything.
+    """
+    chosen = tuple(int(c) for c in choices)
+    cost, peak = evaluate(problem, chosen)
+    assert cost < math.inf, "a solver returned a forbidden assignment"
+    assert problem.usage_limit is None or peak <= problem.usage_limit, "over the usage limit"
+    proven = lower_bound >= cost - RELATIVE_TOLERANCE * abs(cost)
+    return Assignment(
+        choices=chosen,
+        cost=cost,
+        lower_bound=cost if proven else lower_bound,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        peak_usage=peak,
+        solver=solver,
+        notes=notes,
+        stopped_by="" if proven else stopped_by,
+    )
+
+
+def no_assignment(
+    *,
+    solver: str,
+    lower_bound: float = math.inf,
+    notes: tuple[str, ...] = (),
+    shortage: Shortage | None = None,
+    stopped_by: str = "",
+) -> Assignment:
+    """Wrap the finding that nothing fits (a bound of +inf), or that nothing was found."""
+    proven = lower_bound == math.inf
+    return Assignment(
+        choices=(),
+        cost=math.inf,
+        lower_bound=lower_bound,
+        status=Status.INFEASIBLE if proven else Status.UNKNOWN,
+        peak_usage=shortage.peak_bound if shortage else math.nan,
+        solver=solver,
+        notes=notes,
+        shortage=shortage,
+        stopped_by="" if proven else stopped_by,
+    )
+
+
+def trivial_bound(problem: Problem) -> float:
+    """The sum of the least cost of every node and of every edge."""
+    least = {id(e.matrix): float(e.matrix.min()) for e in problem.edges}
+    nodes = math.fsum(float(c.min()) for c in problem.costs)
+    return nodes + math.fsum(least[id(e.matrix)] for e in problem.edges)

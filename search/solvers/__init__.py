@@ -1,0 +1,1 @@
+"""The solvers: a file each, found by their names."""

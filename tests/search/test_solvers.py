@@ -1,0 +1,286 @@
+"""Exact solvers find the optimum, heuristics never beat it, and bounds hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_cores import cores, optimum
+from random_problems import SHAPES, fitting, problems, random_problem
+
+from search import SOLVERS, Assignment, Edge, Problem, ProblemError, Status, evaluate, solve
+from search.core.core import Core, make_core
+from search.cpsat import integers
+from search.cpsat.lazy_rows import solve_core
+from search.elimination import tables
+from search.elimination.buckets import eliminate, plan
+from search.elimination.marginals import min_marginals
+from search.engine.narrow import as_problem
+from search.problem.deadline import Deadline
+from search.solvers import auto, elimination
+
+
+def close(value: float) -> Any:
+    """Equal but for rounding."""
+    return pytest.approx(value, rel=1e-9, abs=1e-9)
+
+
+def check(problem: Problem, answer: Assignment, optimum: float, *, exact: bool) -> None:
+    """What must hold of every answer, given the true optimum."""
+    assert answer.lower_bound <= optimum + 1e-9 * abs(optimum) or math.isinf(optimum)
+    if answer.choices:
+        cost, peak = evaluate(problem, answer.choices)
+        assert (answer.cost, answer.peak_usage) == (cost, peak)
+        assert cost >= optimum - 1e-9
+        assert problem.usage_limit is None or peak <= problem.usage_limit
+    if answer.status == Status.OPTIMAL:
+        assert answer.cost == close(optimum)
+        assert answer.gap == 0
+    if answer.status == Status.INFEASIBLE:
+        assert math.isinf(optimum)
+    if exact:
+        expected = Status.INFEASIBLE if math.isinf(optimum) else Status.OPTIMAL
+        assert answer.status == expected
+
+
+@settings(max_examples=150)
+@given(problems(limited=False))
+def test_without_a_limit(problem: Problem) -> None:
+    ranked = fitting(problem)
+    least = ranked[0][0] if ranked else math.inf
+    for name, solver in SOLVERS.items():
+        try:
+            answer = solver(problem)
+        except ProblemError:
+            assert name == "shortest-path"
+            continue
+        check(problem, answer, least, exact=name != "longest-path")
+
+
+@settings(max_examples=150)
+@given(problems(limited=True))
+def test_with_a_limit(problem: Problem) -> None:
+    ranked = fitting(problem)
+    least = ranked[0][0] if ranked else math.inf
+    for name in ("auto", "cp-sat", "exhaustive", "lagrangian"):
+        check(problem, SOLVERS[name](problem), least, exact=name != "lagrangian")
+    if not problem.limit_is_slack:
+        for name in ("elimination", "shortest-path", "longest-path"):
+            with pytest.raises(ProblemError, match="use the solver"):
+                SOLVERS[name](problem)
+
+
+@settings(max_examples=100)
+@given(cores())
+def test_cp_sat_on_a_core_without_a_hint(core: Core) -> None:
+    found = solve_core(core, hint=None, deadline=Deadline(None), seed=0)
+    best = optimum(core)
+    assert found.infeasible == math.isinf(best)
+    if not math.isinf(best):
+        assert found.proven
+        assert found.cost == close(best)
+        assert found.choices is not None
+        assert (core.profile(found.choices) <= core.limit).all()
+
+
+@settings(max_examples=150)
+@given(problems(limited=False))
+def test_min_marginals(problem: Problem) -> None:
+    eliminated = eliminate(problem, plan(problem))
+    ranked = fitting(problem)
+    if not ranked:
+        assert eliminated.minimum == math.inf
+        return
+    marginals = min_marginals(eliminated)
+    assert marginals is not None
+    for node, found in enumerate(marginals):
+        for candidate, value in enumerate(found):
+            least = min((c for c, x in ranked if x[node] == candidate), default=math.inf)
+            assert value == close(least)
+
+
+@settings(max_examples=100)
+@given(cores(), st.sampled_from([1e-10, 0.3]))
+def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integers, "TARGET_ROUNDING", rounding)
+        found = solve_core(core, hint=None, deadline=Deadline(None, 5.0), seed=0)
+    assert found.bound <= optimum(core) + 1e-6
+
+
+@settings(max_examples=60)
+@given(cores())
+def test_a_core_as_a_problem(core: Core) -> None:
+    problem = as_problem(core)
+    answer = solve(problem, solver="cp-sat")
+    assert answer.cost == close(optimum(core))
+    if answer.choices:
+        choices = np.array(answer.choices[: core.num_nodes])
+        assert core.cost(choices) == close(answer.cost)
+        assert (core.profile(choices) <= core.limit).all()
+
+
+def test_min_sum_in_chunks() -> None:
+    rng = np.random.default_rng(0)
+    shape = (70, 60, 50)
+    parts = [
+        ((0,), rng.random(70)),
+        ((0, 1), rng.random((70, 60))),
+        ((0, 2), rng.random((70, 50))),
+    ]
+    assert np.prod(shape) > tables.CHUNK_ELEMENTS
+    a, b, c = (array for _, array in parts)
+    whole = (a[:, None, None] + b[:, :, None] + c[:, None, :]).min(axis=0)
+    assert np.allclose(tables.min_sum(parts, shape), whole, rtol=1e-14)
+    full = rng.random(shape)
+    found = tables.min_sum([*parts, ((0, 1, 2), full)], shape)
+    assert np.allclose(found, (a[:, None, None] + b[:, :, None] + c[:, None] + full).min(axis=0))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tightness", [0.2, 0.4])
+def test_tight_problems_that_presolve_does_not_decide(shape: str, tightness: float) -> None:
+    problem = random_problem(
+        7, shape, num_nodes=8, candidates=(4, 4), forbidden=0.05, tightness=tightness
+    )
+    oracle = solve(problem, solver="exhaustive")
+    check(problem, solve(problem), oracle.cost, exact=True)
+    check(problem, solve(problem, solver="lagrangian"), oracle.cost, exact=False)
+
+
+def test_auto_takes_the_path_that_fits() -> None:
+    chain = random_problem(1, "chain", num_nodes=6, forbidden=0)
+    assert solve(chain).solver == "shortest-path"
+    block = random_problem(1, "series-parallel", num_nodes=6, forbidden=0)
+    assert solve(block).solver == "elimination"
+    loose = random_problem(3, "dag", num_nodes=8, candidates=(4, 4), forbidden=0, tightness=0.95)
+    assert solve(loose).solver == "presolve > elimination"
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_two_ways_to_the_optimum_of_a_larger_tight_problem(seed: int) -> None:
+    problem = random_problem(
+        seed, "series-parallel", num_nodes=16, candidates=(5, 5), forbidden=0, tightness=0.3
+    )
+    answer = solve(problem)
+    assert answer.solver == "presolve > lagrangian > fixing > cp-sat"
+    assert answer.status == Status.OPTIMAL
+    assert solve(problem, solver="cp-sat").cost == pytest.approx(answer.cost)
+
+
+def test_auto_falls_back_where_elimination_refuses() -> None:
+    problem = random_problem(2, "dag", num_nodes=8, candidates=(6, 6), forbidden=0)
+    with pytest.raises(ProblemError, match=r"would join \d nodes in one table"):
+        elimination.solve(problem, max_elements=500)
+    answer = auto.solve(problem, max_elements=500)
+    assert answer.solver.startswith("presolve > prices > dives")
+    assert answer.cost == pytest.approx(elimination.solve(problem).cost)
+
+
+@pytest.mark.parametrize("name", ["auto", "cp-sat"])
+def test_what_is_watched_only_gets_better(name: str) -> None:
+    problem = random_problem(2, "dag", num_nodes=9, candidates=(6, 6), tightness=0.3)
+    seen: list[tuple[float, float]] = []
+    answer = solve(problem, solver=name, watch=lambda cost, bound: seen.append((cost, bound)))
+    assert seen[-1] == (answer.cost, answer.lower_bound)
+    assert [c for c, _ in seen] == sorted((c for c, _ in seen), reverse=True)
+    assert [b for _, b in seen] == sorted(b for _, b in seen)
+
+
+def test_exhaustive_refuses_what_would_take_too_long() -> None:
+    problem = Problem(costs=tuple(np.zeros(10) for _ in range(7)))
+    with pytest.raises(ProblemError, match="1e\\+07"):
+        solve(problem, solver="exhaustive")
+
+
+def test_an_empty_problem_costs_nothing() -> None:
+    for name, solver in SOLVERS.items():
+        answer = solver(Problem(costs=()))
+        assert (answer.status, answer.cost, answer.choices) == (Status.OPTIMAL, 0.0, ()), name
+        assert answer.gap == 0
+
+
+def test_a_cycle_is_no_chain_and_no_dag() -> None:
+    pairs = [(0, 1), (1, 2), (2, 0)]
+    problem = Problem(
+        costs=tuple(np.zeros(2) for _ in range(3)),
+        edges=tuple(Edge(source=a, target=b, matrix=np.eye(2)) for a, b in pairs),
+        names=("a", "b", "c"),
+    )
+    with pytest.raises(ProblemError, match="branch"):
+        solve(problem, solver="shortest-path")
+    with pytest.raises(ProblemError, match="a lies on or behind one"):
+        solve(problem, solver="longest-path")
+    assert solve(problem).cost == 1.0
+
+
+def test_longest_path_fixes_the_most_expensive_branch_first() -> None:
+    # 0 -> 1 -> 3 and 0 -> 2 -> 3; node 1 is dear, so 0, 1 and 3 are fixed without regard to 2.
+    agree = np.array([[0.0, 1.0], [1.0, 0.0]])
+    force = np.array([[50.0, 50.0], [0.0, 0.0]])
+    problem = Problem(
+        costs=(np.zeros(2), np.array([9.0, 10.0]), np.zeros(2), np.zeros(2)),
+        edges=(
+            Edge(source=0, target=1, matrix=agree),
+            Edge(source=1, target=3, matrix=agree),
+            Edge(source=0, target=2, matrix=force),
+            Edge(source=2, target=3, matrix=agree),
+        ),
+    )
+    answer = solve(problem, solver="longest-path")
+    assert answer.choices == (0, 0, 0, 0)
+    assert (answer.cost, answer.lower_bound) == (59.0, 9.0)
+    assert solve(problem).cost == 10.0
+
+
+def test_longest_path_says_where_it_got_stuck() -> None:
+    problem = Problem(
+        costs=(np.array([0.0, 1.0]), np.zeros(1), np.zeros(1)),
+        edges=(
+            Edge(source=0, target=1, matrix=np.zeros((2, 1))),
+            Edge(source=0, target=2, matrix=np.array([[np.inf], [0.0]])),
+        ),
+    )
+    answer = solve(problem, solver="longest-path")
+    assert answer.status == Status.UNKNOWN
+    assert "use the solver auto" in answer.notes[0]
+    assert solve(problem).cost == 1.0
+
+
+def test_repeated_blocks_share_their_tables() -> None:
+    rng = np.random.default_rng(0)
+    cost, inner, outer = rng.random(5), rng.random((5, 5)), rng.random((5, 5))
+    edges = []
+    for low in range(0, 40, 4):
+        edges += [Edge(source=low + i, target=low + i + 1, matrix=inner) for i in range(4)]
+        edges.append(Edge(source=low, target=low + 4, matrix=outer))
+    problem = Problem(costs=(cost,) * 41, edges=tuple(edges))
+    buckets = eliminate(problem, plan(problem)).buckets
+    inside = [b for b in buckets if b.node % 4]
+    # Only the first and the last block may differ from the others.
+    assert len(inside) == 30
+    assert len({id(b.message) for b in inside}) <= 9
+
+
+def test_a_solver_that_does_not_exist() -> None:
+    with pytest.raises(ProblemError, match="'simplex'; choose one"):
+        solve(Problem(costs=()), solver="simplex")
+
+
+def test_a_core_without_rows_as_a_problem() -> None:
+    costs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
+    edges = [(0, 1, np.array([[9.0, 9.0], [0.0, 9.0]]))]
+    core = make_core(costs, edges, [], base=np.zeros(0), limit=np.inf, constant=7.0)
+    assert solve(as_problem(core)).cost == 12.0
+
+
+@settings(max_examples=60)
+@given(problems(limited=True))
+def test_the_engine_for_wide_problems_agrees(problem: Problem) -> None:
+    ranked = fitting(problem)
+    least = ranked[0][0] if ranked else math.inf
+    check(problem, auto.solve(problem, max_elements=1), least, exact=True)
