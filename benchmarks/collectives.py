@@ -23,7 +23,7 @@ from costmodels.communication.collectives import (
     all_to_all_time,
     reduce_scatter_time,
 )
-from costmodels.communication.topology import Floats, Network
+from costmodels.communication.topology import Floats, Topology
 
 LARGE = 1e6
 
@@ -39,8 +39,8 @@ EFFICIENCY = 0.95
 class System:
     """Rows that one cluster predicts: those whose source, GPU and software contain the texts.
 
-    `network` is the number and the bandwidth [B/s] of a host's network cards where they differ from
-    the cluster's.
+    `network_cards` is the number and the bandwidth [B/s] of a host's network cards where they
+    differ from the cluster's.
     """
 
     name: str
@@ -50,7 +50,7 @@ class System:
     cluster: str
     fitted: tuple[str, ...] = ()
     software: str = ""
-    network: tuple[int, float] | None = None
+    network_cards: tuple[int, float] | None = None
 
 
 SYSTEMS = (
@@ -71,7 +71,7 @@ SYSTEMS = (
         "A100",
         2,
         "dgx-a100",
-        network=(4, EFFICIENCY * 12.5e9),
+        network_cards=(4, EFFICIENCY * 12.5e9),
     ),
     System("2x 8 H100, EFA 8x 400 Gb/s", "awsome-distributed", "H100", 2, "dgx-h100"),
     System(
@@ -80,7 +80,7 @@ SYSTEMS = (
         "H100",
         2,
         "dgx-h100",
-        network=(8, EFFICIENCY * 25e9),
+        network_cards=(8, EFFICIENCY * 25e9),
     ),
     System("8x 8 H100, NDR with SHARP", "coreweave", "H100", 8, "dgx-h100"),
 )
@@ -89,19 +89,19 @@ SYSTEMS = (
 def predict(cluster: Cluster, num_gpus: int, collective: str, size: float) -> Floats:
     """Predict the time of a collective over the first `num_gpus` devices. [s]"""
     num_hosts = -(-num_gpus // cluster.devices_per_host)
-    network = Network.of(cluster, cluster.shape(num_hosts * cluster.devices_per_host))
+    topology = Topology.of(cluster, cluster.shape(num_hosts * cluster.devices_per_host))
     group, rest = [], num_gpus
-    for used in network.shape:
+    for used in topology.shape:
         group.append(min(used, rest))
         rest //= group[-1]
     if collective == "allreduce":
-        return all_reduce_time(network, group, size)
+        return all_reduce_time(topology, group, size)
     if collective == "allgather":
         # nccl-tests counts what every rank ends up with.
-        return all_gather_time(network, group, size / num_gpus)
+        return all_gather_time(topology, group, size / num_gpus)
     if collective == "reducescatter":
-        return reduce_scatter_time(network, group, size)
-    return all_to_all_time(network, group, size)
+        return reduce_scatter_time(topology, group, size)
+    return all_to_all_time(topology, group, size)
 
 
 # Bus bandwidth counts this many times (p-1)/p of the buffer (PERFORMANCE.md of nccl-tests).
@@ -138,8 +138,8 @@ def measured(path: str, system: System) -> Iterator[tuple[str, int, float, float
 def errors(path: str, system: System) -> dict[tuple[str, str], list[float]]:
     """Relative errors of the predictions, by collective and by "large" or "small"."""
     cluster = load_cluster(system.cluster)
-    if system.network is not None:
-        links, bandwidth = system.network
+    if system.network_cards is not None:
+        links, bandwidth = system.network_cards
         outer = replace(cluster.levels[-1], links=links, bandwidth=bandwidth)
         cluster = replace(cluster, levels=(*cluster.levels[:-1], outer))
     found: dict[tuple[str, str], list[float]] = defaultdict(list)

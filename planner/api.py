@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Network as Model
+from costmodels.graph import Network
 from costmodels.step.training import Training
 from planner.errors import InfeasibleError
 from planner.output import check_writable
@@ -39,7 +39,7 @@ def default_cap(setting: Setting) -> int:
 
 
 def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infeasible]:
-    shape, host = setting.machine.network.shape, setting.cluster.host_index
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
     return {name: strategy_distributions(setting.graph, name, shape, host) for name in STRATEGIES}
 
 
@@ -65,7 +65,7 @@ def _formulate(
 
 
 def prepare(
-    model: str | Model,
+    model: str | Network,
     *,
     gpus: int,
     cap: int | None = None,
@@ -78,7 +78,7 @@ def prepare(
 
 
 def optimize(
-    model: str | Model,
+    model: str | Network,
     *,
     gpus: int,
     search: str = "auto",
@@ -210,7 +210,7 @@ def optimize(
 
 
 def evaluate(
-    model: str | Model,
+    model: str | Network,
     *,
     gpus: int,
     strategy: str | Plan = "data",
@@ -242,7 +242,7 @@ def evaluate(
     if isinstance(strategy, Plan):
         options = options_of(strategy, options)
     setting = resolve(model, gpus=gpus, **options)
-    shape, host = setting.machine.network.shape, setting.cluster.host_index
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
     if isinstance(strategy, Plan):
         given: Mapping[str, Distribution] = plan_distributions(strategy, setting)
         name = "plan file"
@@ -280,7 +280,7 @@ def evaluate(
 
 
 def scale(
-    model: str | Model,
+    model: str | Network,
     *,
     gpus: Sequence[int],
     strong: bool = False,

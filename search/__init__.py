@@ -14,19 +14,19 @@ from search.errors import ProblemError
 from search.presolve.reduction import Reduction, presolve
 from search.problem import (
     Assignment,
-    Edge,
+    CostEdge,
     Problem,
     Shortage,
     Status,
-    evaluate,
-    evaluate_many,
+    cost_and_peak,
+    costs_and_peaks,
 )
 from search.solvers.registry import SOLVERS, Solver, solve
 
 __all__ = [
     "SOLVERS",
     "Assignment",
-    "Edge",
+    "CostEdge",
     "Problem",
     "ProblemError",
     "Reduction",
@@ -35,8 +35,8 @@ __all__ = [
     "Status",
     "Trial",
     "Tuning",
-    "evaluate",
-    "evaluate_many",
+    "cost_and_peak",
+    "costs_and_peaks",
     "k_best",
     "presolve",
     "solve",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.cluster import Cluster, Device, Level
-from costmodels.communication.topology import Network as Links
+from costmodels.communication.topology import Topology as Links
 from costmodels.compute import ComputeModel, Work
 from costmodels.graph import Graph, LayerSpec, Network, build_graph
 from costmodels.step.machine import Machine
@@ -67,7 +67,7 @@ def machine(where: Cluster, shape: Sequence[int] | None = None, **options: Any) 
     training = Training(**{"launch_time": 0.0, **options})
     used = tuple(level.size for level in where.levels) if shape is None else tuple(shape)
     return Machine(
-        network=Links.of(where, used),
+        topology=Links.of(where, used),
         compute=LinearCompute(where.device, training.precision),
         training=training,
     )

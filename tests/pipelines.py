@@ -17,9 +17,9 @@ from costmodels.simulation import (
     Job,
     Queue,
     Runtime,
-    Simulated,
+    SimulatedStep,
     load_runtime,
-    simulate,
+    run_graph,
 )
 from costmodels.step.training import Training
 from costmodels.strategy import Strategy
@@ -86,10 +86,10 @@ def simulated(
     behaviour: Behaviour = PLAIN,
     steps: int = 1,
     **options: Any,
-) -> Simulated:
+) -> SimulatedStep:
     """A step of a strategy; communication is free unless a cluster says otherwise."""
     where = where or cluster(strategy.num_devices, **FREE)
-    return simulate(compile_job(g, strategy, where, **options).compile(steps), behaviour)
+    return run_graph(compile_job(g, strategy, where, **options).compile(steps), behaviour)
 
 
 class Pass(NamedTuple):
@@ -100,7 +100,7 @@ class Pass(NamedTuple):
     end: float
 
 
-def passes(result: Simulated, role: int) -> list[Pass]:
+def passes(result: SimulatedStep, role: int) -> list[Pass]:
     """What a role computes, in order, as such as Pass("F0.1", 0, 2): stage 0, micro-batch 1."""
     line = result.timeline
     letters = dict(zip(COMPUTES, "FRBW", strict=True))
@@ -122,7 +122,7 @@ def as_text(rows: Sequence[Pass]) -> str:
     return ", ".join(f"{row.name} {row.start:g}-{row.end:g}" for row in rows)
 
 
-def in_flight(result: Simulated, role: int) -> int:
+def in_flight(result: SimulatedStep, role: int) -> int:
     """Most micro-batches of a role between the start of forward and the end of backward."""
     events = []
     ends: dict[tuple[int, int], float] = {}

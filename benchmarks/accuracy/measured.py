@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.accuracy.cells import Summary
 from benchmarks.accuracy.report import percent
 from benchmarks.accuracy.rows import Row, Skip, read
-from benchmarks.accuracy.runs import Prediction, Run, calibrate, predict
+from benchmarks.accuracy.runs import MeasuredRun, Prediction, calibrate, predict
 from costmodels.errors import InputError
 
 
@@ -83,7 +83,7 @@ def _plain(summaries: dict[str, Summary | None]) -> dict[str, Any]:
     return {key: asdict(value) if value else None for key, value in summaries.items()}
 
 
-def _identity(run: Run) -> tuple[Any, ...]:
+def _identity(run: MeasuredRun) -> tuple[Any, ...]:
     """Equal for runs that are predicted alike."""
     assert not isinstance(run.cluster, str), "rows have clusters of their own"
     options = tuple(sorted(run.options.items()))
@@ -97,7 +97,7 @@ class _Predictor:
         self._known: dict[tuple[Any, ...], Prediction | str] = {}
         self._factors: dict[tuple[Any, ...], float] = {}
 
-    def __call__(self, run: Run, factor: float = 1.0) -> Prediction | str:
+    def __call__(self, run: MeasuredRun, factor: float = 1.0) -> Prediction | str:
         key = (*_identity(run), round(factor, 6))
         if key not in self._known:
             try:

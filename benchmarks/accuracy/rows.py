@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from benchmarks.accuracy.runs import Run
+from benchmarks.accuracy.runs import MeasuredRun
 from costmodels.cluster import Cluster, Device, Level, list_devices, load_cluster, load_device
 from costmodels.errors import InputError
 
 IMAGENET_SAMPLES = 1_281_167
-MODELS = (
+NETWORKS = (
     (r"resnet-?50(d|.*ssd|.*fpn)", ""),
     (r"(ssd|mask|retina|se-|resnext|wide|nnu|bert|gpu|v-net)", ""),
     (r"resnet[- ]?(18|34|50|101|152)([ -]v1(\.5|b)?)?$", r"resnet\1"),
@@ -95,7 +95,7 @@ class Row:
     """
 
     source: str
-    run: Run
+    run: MeasuredRun
     seconds: float
     whole: bool
     kin: tuple[str, ...]
@@ -216,7 +216,7 @@ def _seconds(row: Mapping[str, str], batch: int, model: str) -> float:
 
 def read(row: Mapping[str, str]) -> Row:
     """A row as a run, or `Skip` with the reason."""
-    model = _match(row["model"], MODELS)
+    model = _match(row["model"], NETWORKS)
     if not model:
         raise Skip(f"no built-in network {row['model']}")
     device = _match(row["gpu"], DEVICES)
@@ -250,7 +250,7 @@ def read(row: Mapping[str, str]) -> Row:
     }
     return Row(
         source=source,
-        run=Run(
+        run=MeasuredRun(
             model=model,
             cluster=cluster,
             gpus=gpus,

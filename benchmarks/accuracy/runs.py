@@ -15,8 +15,7 @@ from typing import Any, cast
 from costmodels.cluster import Cluster, Device
 from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
-from costmodels.graph import Graph, Layer
-from costmodels.graph import Network as Model
+from costmodels.graph import Graph, Layer, Network
 from planner.models import load_network
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import formulate
@@ -28,7 +27,7 @@ Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """A training step that somebody measured.
 
     Parameters
@@ -53,7 +52,7 @@ class Run:
         Whether the framework lets its library use Winograd's algorithm.
     """
 
-    model: str | Model
+    model: str | Network
     cluster: str | Cluster
     gpus: int
     batch: int
@@ -109,13 +108,13 @@ class CalibratedCompute(ComputeModel):
 
 
 @lru_cache(maxsize=64)
-def network(name: str, input_size: int | None = None) -> Model:
+def network(name: str, input_size: int | None = None) -> Network:
     """A built-in network, built once."""
     return load_network(name, input_size)
 
 
-def _distributions(run: Run, setting: Setting) -> Mapping[str, Distribution]:
-    shape, host = setting.machine.network.shape, setting.cluster.host_index
+def _distributions(run: MeasuredRun, setting: Setting) -> Mapping[str, Distribution]:
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
     if run.rule is not None:
         return run.rule(setting.graph, shape)
     found = strategy_distributions(setting.graph, run.strategy, shape, host, run.degree)
@@ -124,7 +123,7 @@ def _distributions(run: Run, setting: Setting) -> Mapping[str, Distribution]:
     return found
 
 
-def _cost(run: Run, factor: float) -> Costed:
+def _cost(run: MeasuredRun, factor: float) -> Costed:
     model = network(run.model) if isinstance(run.model, str) else run.model
     setting = resolve(
         model,
@@ -149,7 +148,7 @@ def _cost(run: Run, factor: float) -> Costed:
     return cost(formulation, formulation.choices(given))
 
 
-def predict(run: Run, factor: float = 1.0) -> Prediction:
+def predict(run: MeasuredRun, factor: float = 1.0) -> Prediction:
     """Predict a run with computation multiplied by a factor."""
     costed = _cost(run, factor)
     return Prediction(
@@ -162,13 +161,13 @@ def predict(run: Run, factor: float = 1.0) -> Prediction:
     )
 
 
-def layer_seconds(run: Run, name: str) -> float:
+def layer_seconds(run: MeasuredRun, name: str) -> float:
     """Forward and backward of one layer, halos and reductions included. [s]"""
     times = _cost(run, 1.0).layers[name]
     return times.forward + times.backward + times.halo + times.reduction
 
 
-def calibrate(pairs: Sequence[tuple[Run, float]]) -> float:
+def calibrate(pairs: Sequence[tuple[MeasuredRun, float]]) -> float:
     """The factor on computation with which the mean prediction is the mean measurement.
 
     Parameters

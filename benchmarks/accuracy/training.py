@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmarks.accuracy import training_abci
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.training_doubts import doubts
-from benchmarks.accuracy.training_report import Table, print_tables
+from benchmarks.accuracy.training_report import RowTable, print_tables
 from benchmarks.accuracy.training_rows import TrainingRow, read_rows
 from benchmarks.accuracy.training_steps import ABLATION, Factors, Setup, steps
 from benchmarks.published.kahira_raw import FILE as RAW_FILE
@@ -37,10 +37,10 @@ NOT_COUNTED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingComparison:
     """Rows on several GPUs beside their predictions, by source; and what was left out."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[RowTable, ...]
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ def compare(
     source: str = "",
     overlap_factor: float | None = None,
     models: Sequence[str] = (),
-) -> Training:
+) -> TrainingComparison:
     """Predict every row on several GPUs.
 
     Parameters
@@ -119,8 +119,8 @@ def compare(
             left[reason] = left.get(reason, 0) + 1
             continue
         cells.setdefault(row.source, []).append(cell)
-    return Training(
-        tables=tuple(Table(name=name, cells=tuple(found)) for name, found in cells.items()),
+    return TrainingComparison(
+        tables=tuple(RowTable(name=name, cells=tuple(found)) for name, found in cells.items()),
         left_out=left,
     )
 
@@ -141,7 +141,7 @@ def main() -> None:
     if path is None and runs is None:
         parser.error(f"the folder must hold {FILE} or {RAW_FILE}")
     models = ABLATION[1:] if arguments.ablation else ()
-    tables: list[Table] = []
+    tables: list[RowTable] = []
     left: dict[str, int] = {}
     if path is not None:
         training = compare(

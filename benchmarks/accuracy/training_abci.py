@@ -20,8 +20,8 @@ import math
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell
-from benchmarks.accuracy.runs import Run, network
-from benchmarks.accuracy.training_report import Table
+from benchmarks.accuracy.runs import MeasuredRun, network
+from benchmarks.accuracy.training_report import RowTable
 from benchmarks.accuracy.training_steps import with_factor
 from benchmarks.published.kahira import PER_HOST, run_of
 from benchmarks.published.kahira_raw import RawRun, exclusions, read_raw_runs
@@ -29,7 +29,7 @@ from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from costmodels.strategy.usual import single_stage
 from planner.request.setting import resolve
-from planner.request.subjects import Degrees, Subject, find_subject, micro_graph
+from planner.request.subjects import Degrees, SimulationInput, find_subject, micro_graph
 from planner.request.usual_strategies import Infeasible, strategy_distributions
 from planner.simulation.run import Input, simulate_subject
 
@@ -62,7 +62,7 @@ def _calibrates(run: RawRun) -> bool:
     return staged and run.gpus == 8 and run.batch == 128
 
 
-def subject_of(run: RawRun) -> Subject:
+def subject_of(run: RawRun) -> SimulationInput:
     """What a run did."""
     if run.strategy == "pipeline":
         return find_subject(
@@ -77,7 +77,7 @@ def subject_of(run: RawRun) -> Subject:
     return _from_run(run_of(run.model, run.strategy, run.gpus, run.batch))
 
 
-def _from_run(run: Run) -> Subject:
+def _from_run(run: MeasuredRun) -> SimulationInput:
     assert isinstance(run.model, str)
     setting = resolve(
         network(run.model),
@@ -87,7 +87,7 @@ def _from_run(run: Run) -> Subject:
         winograd=run.winograd,
         **run.options,
     )
-    shape = setting.machine.network.shape
+    shape = setting.machine.topology.shape
     if run.rule is not None:
         rows = run.rule(setting.graph, shape)
     else:
@@ -97,7 +97,7 @@ def _from_run(run: Run) -> Subject:
         if isinstance(found, Infeasible):
             raise InputError(found.reason)
         rows = found
-    return Subject(
+    return SimulationInput(
         setting=setting,
         graph=micro_graph(setting, 1),
         strategy=single_stage(rows, shape),
@@ -138,7 +138,7 @@ def _factors(runs: list[RawRun]) -> dict[str, float]:
     return factors
 
 
-def compare(path: Path) -> Table:
+def compare(path: Path) -> RowTable:
     """Every raw run beside its prediction."""
     runs = read_raw_runs(path)
     factors = _factors(runs)
@@ -172,7 +172,7 @@ def compare(path: Path) -> Table:
             )
         )
     factors_text = ", ".join(f"{name} {value:.3f}" for name, value in factors.items())
-    return Table(
+    return RowTable(
         name=NAME,
         cells=tuple(cells),
         notes=(

@@ -13,7 +13,7 @@ from benchmarks.accuracy.report import percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class RowTable:
     """Predictions of one publication, and remarks on them."""
 
     name: str
@@ -64,10 +64,10 @@ SUMMARY = (
 )
 
 
-def summary_rows(tables: Sequence[Table]) -> list[tuple[str, ...]]:
+def summary_rows(tables: Sequence[RowTable]) -> list[tuple[str, ...]]:
     """Errors by source and kind, then of all."""
     rows: list[tuple[str, ...]] = []
-    everything = Table(name="all", cells=tuple(c for t in tables for c in t.cells))
+    everything = RowTable(name="all", cells=tuple(c for t in tables for c in t.cells))
     for table in (*tables, everything):
         for kind in dict.fromkeys(c.kind for c in table.cells):
             row = _summary_row(table.name, kind, [c for c in table.cells if c.kind == kind])
@@ -81,7 +81,7 @@ def summary_rows(tables: Sequence[Table]) -> list[tuple[str, ...]]:
     return rows
 
 
-def ablation_rows(tables: Sequence[Table]) -> list[tuple[str, ...]]:
+def ablation_rows(tables: Sequence[RowTable]) -> list[tuple[str, ...]]:
     """Mean absolute error, and bias, of each step model on the rows that all of them predict."""
     cells = [c for t in tables for c in t.cells if c.counts and c.parts]
     models = list(dict.fromkeys(m for c in cells for m in c.parts))
@@ -124,7 +124,7 @@ def _print(
 
 
 def print_tables(
-    tables: Sequence[Table], left: dict[str, int], console: Console, *, markdown: bool
+    tables: Sequence[RowTable], left: dict[str, int], console: Console, *, markdown: bool
 ) -> None:
     """Print every row, the summaries, the other step models and what was left out."""
     for table in tables:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.accuracy.rows import IMAGENET_SAMPLES, MODELS, Skip, precision_of, source_group
+from benchmarks.accuracy.rows import IMAGENET_SAMPLES, NETWORKS, Skip, precision_of, source_group
 from benchmarks.accuracy.training_machines import UnknownMachine, machine
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -82,7 +82,7 @@ class TrainingRow:
 
 
 def _model(text: str) -> str:
-    for pattern, answer in MODELS:
+    for pattern, answer in NETWORKS:
         found = re.search(pattern, text, re.IGNORECASE)
         if found:
             return found.expand(answer) if answer else ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.accuracy.runs import CalibratedCompute, network
 from benchmarks.accuracy.training_rows import TrainingRow
-from planner.request.subjects import Subject, find_subject
+from planner.request.subjects import SimulationInput, find_subject
 from planner.simulation.run import OVERLAP_FACTOR, simulate_subject
 
 ABLATION = ("simulate", "plain", "flexflow-sim", "paradl", "paleo")
@@ -31,7 +31,7 @@ class Setup:
     overlap_factor: float | None = None
 
 
-def with_factor(subject: Subject, factor: float) -> Subject:
+def with_factor(subject: SimulationInput, factor: float) -> SimulationInput:
     """The subject with its computation multiplied."""
     if factor == 1.0:
         return subject
@@ -40,7 +40,7 @@ def with_factor(subject: Subject, factor: float) -> Subject:
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 
-def subject_of(row: TrainingRow) -> Subject:
+def subject_of(row: TrainingRow) -> SimulationInput:
     """What a row ran."""
     return find_subject(
         network(row.model),

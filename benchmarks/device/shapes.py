@@ -24,7 +24,7 @@ from benchmarks.device.passes import OPERATIONS, Shape
 from costmodels.compute import Work
 from costmodels.compute.work import DENSE_DIRECTIONS
 from costmodels.errors import InputError
-from costmodels.layers.local_work import work_of
+from costmodels.layers.local_work import local_work
 from planner.api import prepare
 from planner.planning.formulate import Formulation
 
@@ -34,7 +34,7 @@ def works(formulation: Formulation) -> Iterator[Work]:
     spaces = {id(space): space for space in formulation.spaces.values()}
     for space in spaces.values():
         for direction in DENSE_DIRECTIONS:
-            yield from work_of(space.layer, space.candidates, direction)
+            yield from local_work(space.layer, space.candidates, direction)
 
 
 def shapes_of(work: Work) -> tuple[list[Shape], int]:

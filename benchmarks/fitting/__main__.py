@@ -23,7 +23,7 @@ from benchmarks.fitting.conv import (
     conv_deepbench,
     conv_forward,
 )
-from benchmarks.fitting.files import Entry, family_toml, print_errors
+from benchmarks.fitting.files import SurfaceEntry, family_toml, print_errors
 from benchmarks.fitting.fits import (
     CONV,
     CONV_PLAIN,
@@ -64,11 +64,11 @@ AKIN = {
 }
 
 
-def _entries(operation: str, precision: str, fitted: Fitted) -> list[Entry]:
+def _entries(operation: str, precision: str, fitted: Fitted) -> list[SurfaceEntry]:
     bare = [e.offset for e in fitted.errors if e.source.name.startswith(BARE)]
     kernels = min(4.0, max([1.0, *(offset / TYPICAL_LATENCY for offset in bare)]))
     return [
-        Entry(
+        SurfaceEntry(
             operation=operation,
             direction=direction,
             precision=precision,
@@ -89,7 +89,7 @@ class Fitter:
         self.bf16_products: dict[str, Fitted] = {}
         self.occupied: dict[str, Surface] = {}
 
-    def v100(self) -> list[Entry]:
+    def v100(self) -> list[SurfaceEntry]:
         """V100: FP32 of four sources, mixed precision of DeepBench, shares of the bandwidth."""
         tables, gpu, pcie = self.tables, "NVIDIA V100", "V100 32GB PCIe"
         timings = sd.neusight_product(tables, pcie, "linear")
@@ -132,7 +132,7 @@ class Fitter:
         start = {d: replace(s, direct=0.1, direct_bandwidth=0.5) for d, s in dense.surfaces.items()}
         return fit(timings, names, fixed=start)
 
-    def _v100_half(self) -> tuple[Fitted, list[Entry]]:
+    def _v100_half(self) -> tuple[Fitted, list[SurfaceEntry]]:
         gpu = "NVIDIA V100"
         base = {"any": Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)}
         timings = sd.deepbench_product(self.tables, gpu, "fp16")
@@ -153,10 +153,10 @@ class Fitter:
             )
         return linear, conv
 
-    def _shares(self) -> list[Entry]:
+    def _shares(self) -> list[SurfaceEntry]:
         """Shares of the bandwidth: Aceso's where it timed the pass, its times being cleaner."""
         bandwidth = sd.DEVICES["NVIDIA V100"].memory_bandwidth
-        entries: dict[tuple[str, str], Entry] = {}
+        entries: dict[tuple[str, str], SurfaceEntry] = {}
         for rows in aceso_traffic(self.tables) + pipedream_traffic(self.tables):
             share, error = fit_share(rows, bandwidth)
             key = (rows.operation, rows.direction)
@@ -166,7 +166,7 @@ class Fitter:
                 share = float((known.value * share) ** 0.5)  # type: ignore[operator]
                 entries[key] = replace(known, value=share, errors=(*known.errors, error))
                 continue
-            entries[key] = Entry(
+            entries[key] = SurfaceEntry(
                 operation=rows.operation,
                 direction=rows.direction,
                 precision="",
@@ -184,7 +184,7 @@ class Fitter:
         }
         return Fitted(surfaces=surfaces, errors=fitted.errors)
 
-    def deepbench(self, gpu: str, precision: str, *, alignment: int = 1) -> list[Entry]:
+    def deepbench(self, gpu: str, precision: str, *, alignment: int = 1) -> list[SurfaceEntry]:
         """Products and convolutions of a device that DeepBench timed, with NeuSight's if any."""
         base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=alignment)
         timings = sd.deepbench_product(self.tables, gpu, precision)
@@ -200,7 +200,7 @@ class Fitter:
             entries += _entries("conv", precision, self._with_groups(fitted))
         return entries
 
-    def a100_fp32(self) -> list[Entry]:
+    def a100_fp32(self) -> list[SurfaceEntry]:
         """A100 without tensor cores; the backward passes are left to V100's coefficients."""
         entries = []
         for operation in ("linear", "matmul"):
@@ -209,7 +209,7 @@ class Fitter:
         forward = fit(sd.neusight_conv(self.tables, "A100 80GB PCIe"), {"forward": CONV})
         return entries + _entries("conv", "fp32", self._with_groups(forward))
 
-    def bf16(self, system: str) -> list[Entry]:
+    def bf16(self, system: str) -> list[SurfaceEntry]:
         """Products as measured; convolutions as implicit products, by V100's conv over product."""
         base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)
         timings = sd.aiconfigurator_product(self.tables, system)
@@ -221,7 +221,7 @@ class Fitter:
         note = f", at {TF32_RATE} of their rate, as whole networks on A100 show"
         return entries + self._implicit(linear, "tf32", TF32_RATE, note)
 
-    def ga102(self) -> list[Entry]:
+    def ga102(self) -> list[SurfaceEntry]:
         """RTX 3090: nothing but whole networks is known of it."""
         linear = self.bf16_products["a100_sxm"]
         note = f", at up to {GA102_RATE} of A100's share of the peak, as whole networks show"
@@ -233,7 +233,7 @@ class Fitter:
 
     def _implicit(
         self, linear: Fitted, precision: str, calibration: float, note: str
-    ) -> list[Entry]:
+    ) -> list[SurfaceEntry]:
         """Convolutions as implicit products, less by what V100's tensor cores lose on them."""
         product = linear.surfaces["any"]
         entries = []
@@ -252,7 +252,7 @@ class Fitter:
                 "products'"
             )
             entries.append(
-                Entry(
+                SurfaceEntry(
                     operation="conv",
                     direction=direction,
                     precision=precision,
@@ -264,7 +264,7 @@ class Fitter:
             )
         return entries
 
-    def families(self) -> Mapping[str, Callable[[], list[Entry]]]:
+    def families(self) -> Mapping[str, Callable[[], list[SurfaceEntry]]]:
         """How to fit each family; those that others borrow from come first."""
         return {
             "v100": self.v100,

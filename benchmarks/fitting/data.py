@@ -64,7 +64,7 @@ DEVICES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class TimingSource:
     """Who measured what, for the provenance of a coefficient."""
 
     name: str
@@ -72,17 +72,17 @@ class Source:
     software: str
 
 
-NEUSIGHT = Source(
+NEUSIGHT = TimingSource(
     name="NeuSight, github.com/sitar-lab/NeuSight",
     licence="MIT",
     software="PyTorch 2.1.0, CUDA 12.1, cuDNN 8.9.2",
 )
-PIPEDREAM = Source(
+PIPEDREAM = TimingSource(
     name="PipeDream, github.com/msr-fiddle/pipedream",
     licence="MIT",
     software="PyTorch 0.4-1.0 (not stated)",
 )
-ACESO = Source(
+ACESO = TimingSource(
     name="Aceso, github.com/microsoft/SuperScaler",
     licence="MIT",
     software="PyTorch (not stated)",
@@ -107,7 +107,7 @@ class Timings:
         Rows that no fit may see.
     """
 
-    source: Source
+    source: TimingSource
     device: TimedDevice
     precision: str
     parts: Mapping[str, Work]
@@ -174,7 +174,7 @@ def conv_timings(
     frame: pd.DataFrame,
     directions: tuple[str, ...],
     *,
-    source: Source,
+    source: TimingSource,
     device: TimedDevice,
     precision: str,
 ) -> list[Timings]:
@@ -225,9 +225,9 @@ def neusight_product(tables: Path, gpu: str, operation: str) -> list[Timings]:
     ]
 
 
-def _deepbench(frame: pd.DataFrame) -> Source:
+def _deepbench(frame: pd.DataFrame) -> TimingSource:
     software = str(frame.software.iloc[0]).replace("=", " ").replace(" Version", "")
-    return Source(
+    return TimingSource(
         name="DeepBench, github.com/baidu-research/DeepBench",
         licence="Apache-2.0",
         software=software,
@@ -278,7 +278,7 @@ def aiconfigurator_product(tables: Path, system: str) -> list[Timings]:
     frame = pd.read_parquet(path)
     frame = frame[frame.gemm_dtype == "bfloat16"]
     m, n, k = (column(frame, name) for name in "mnk")
-    source = Source(
+    source = TimingSource(
         name="aiconfigurator, github.com/ai-dynamo/aiconfigurator",
         licence="Apache-2.0",
         software=f"vLLM {frame.version.iloc[0]}",
@@ -328,7 +328,7 @@ def aceso_conv(tables: Path, direction: str) -> list[Timings]:
     return _network_conv(frame.assign(seconds=frame[timed] / 1e6), direction, ACESO)
 
 
-def _network_conv(frame: pd.DataFrame, direction: str, source: Source) -> list[Timings]:
+def _network_conv(frame: pd.DataFrame, direction: str, source: TimingSource) -> list[Timings]:
     """Rows of a network on V100; its first layer has no backward-data pass."""
     device = DEVICES["NVIDIA V100"]
     passes: list[tuple[pd.DataFrame, tuple[str, ...]]]

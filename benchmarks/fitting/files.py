@@ -10,7 +10,7 @@ from costmodels.compute.surface import Surface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class SurfaceEntry:
     """One surface, or one share of the memory bandwidth, of a family."""
 
     operation: str
@@ -26,7 +26,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if not isinstance(value, int) else str(value)
 
 
-def family_toml(name: str, akin: Iterable[str], entries: Iterable[Entry]) -> str:
+def family_toml(name: str, akin: Iterable[str], entries: Iterable[SurfaceEntry]) -> str:
     """The coefficient file of a family."""
     lines = [
         "# Written by benchmarks/fit_surface.py: fitted coefficients only, no measured rows.",
@@ -72,7 +72,7 @@ def _source(error: SourceError) -> str:
     return "{ " + ", ".join(f"{key} = {value}" for key, value in cells.items()) + " }"
 
 
-def print_errors(name: str, entries: Iterable[Entry]) -> None:
+def print_errors(name: str, entries: Iterable[SurfaceEntry]) -> None:
     """Print the held-out errors of a family, those of convolutions by output positions too."""
     for entry in entries:
         what = f"{name} {entry.operation} {entry.direction} {entry.precision}"

@@ -68,7 +68,7 @@ class ErrorBin:
 class SourceError:
     """How well one source is met: rows, mean |relative error| and mean log error held out."""
 
-    source: sd.Source
+    source: sd.TimingSource
     rows: int
     held_out_rows: int
     held_out_error: float

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.fitting.data import ACESO, PIPEDREAM, Floats, Source, column, held_out_rows
+from benchmarks.fitting.data import ACESO, PIPEDREAM, Floats, TimingSource, column, held_out_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Rows of a memory-bound operation: input and output elements, and seconds of one pass."""
 
-    source: Source
+    source: TimingSource
     operation: str
     direction: str
     inputs: Floats

@@ -130,10 +130,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    from planner.models import MODELS
+    from planner.models import BUILT_IN
 
     cases = [("resnet50", 256)] if options.smoke else list(TARGETS)
-    models = ["resnet18"] if options.smoke else list(MODELS)
+    models = ["resnet18"] if options.smoke else list(BUILT_IN)
     result = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, "

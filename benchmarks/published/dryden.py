@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.runs import Run, calibrate, layer_seconds, predict
-from costmodels.graph import LayerSpec
-from costmodels.graph import Network as Model
+from benchmarks.accuracy.runs import MeasuredRun, calibrate, layer_seconds, predict
+from costmodels.graph import LayerSpec, Network
 
 PUBLISHED = Path(__file__).parent / "data"
 AIM = 0.10
@@ -69,9 +68,9 @@ def rows_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def run_of(model: str | Model, gpus: int, batch: int, ways: int) -> Run:
+def run_of(model: str | Network, gpus: int, batch: int, ways: int) -> MeasuredRun:
     """A run on Lassen with so many GPUs a group."""
-    return Run(
+    return MeasuredRun(
         model=model,
         cluster="lassen",
         gpus=gpus,
@@ -156,11 +155,11 @@ def layers() -> Comparison:
     )
 
 
-def _one_layer(row: Mapping[str, str], gpus: int) -> Run:
+def _one_layer(row: Mapping[str, str], gpus: int) -> MeasuredRun:
     """The layer after a batch norm, so that backward sends a gradient to its input."""
     extent = int(row["extent"])
     options = {key: int(row[key]) for key in ("filters", "kernel", "padding", "stride")}
-    model = Model(
+    model = Network(
         name=row["layer"],
         input_shape={"channel": int(row["channels"]), "height": extent, "width": extent},
         layers=(

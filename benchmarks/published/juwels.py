@@ -26,7 +26,7 @@ from benchmarks.accuracy.runs import network
 from benchmarks.accuracy.training_steps import with_factor
 from costmodels.input_pipeline import expected_slowest
 from costmodels.simulation import load_runtime
-from planner.request.subjects import Subject, find_subject
+from planner.request.subjects import SimulationInput, find_subject
 from planner.simulation.run import DEVICE_VARIATION, Input, Simulation, simulate_subject
 
 PUBLISHED = Path(__file__).parent / "data"
@@ -64,7 +64,7 @@ NOTES = (
 
 
 @cache
-def _subject(model: str, gpus: int, factor: float) -> Subject:
+def _subject(model: str, gpus: int, factor: float) -> SimulationInput:
     subject = find_subject(
         network(model),
         gpus=gpus,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.runs import Rule, Run, calibrate, predict, split_rule
+from benchmarks.accuracy.runs import MeasuredRun, Rule, calibrate, predict, split_rule
 from benchmarks.published.dryden import rows_of
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
@@ -54,7 +54,7 @@ TABLE8_BATCH = {
 }
 
 
-def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
+def run_of(model: str, strategy: str, gpus: int, batch: int) -> MeasuredRun:
     """A run on ABCI.
 
     Parameters
@@ -77,7 +77,7 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
             {"depth" if volume else "height": (min(gpus, PER_HOST), 1)},
             last="conv2" if volume else None,
         )
-        return Run(
+        return MeasuredRun(
             model=model,
             cluster=CLUSTER,
             gpus=gpus,
@@ -87,7 +87,7 @@ def run_of(model: str, strategy: str, gpus: int, batch: int) -> Run:
             winograd=False,
         )
     hybrid = "+" in strategy
-    return Run(
+    return MeasuredRun(
         model=model,
         cluster=CLUSTER,
         gpus=gpus,

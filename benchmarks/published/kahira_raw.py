@@ -28,7 +28,7 @@ from costmodels.errors import InputError
 from costmodels.graph import build_graph
 
 FILE = "abci_raw_runs.csv"
-MODELS = {
+NETWORKS = {
     "AlexNet": "alexnet",
     "ResNet-50": "resnet50",
     "ResNet-152": "resnet152",
@@ -88,7 +88,7 @@ def read_raw_runs(path: Path) -> list[RawRun]:
         rows = list(csv.DictReader(file))
     return [
         RawRun(
-            model=MODELS[row["model"]],
+            model=NETWORKS[row["model"]],
             strategy=_strategy(row["strategy"]),
             gpus=int(row["gpus"]),
             batch=int(float(row["global_batch"])),
@@ -97,7 +97,7 @@ def read_raw_runs(path: Path) -> list[RawRun]:
             notes=row["notes"],
         )
         for row in rows
-        if row["model"] in MODELS
+        if row["model"] in NETWORKS
     ]
 
 

@@ -30,7 +30,7 @@ from costmodels.throughput import (
     predict_async,
     predict_sync,
     ring_time,
-    simulate,
+    simulate_workers,
 )
 from planner.distributed_sgd.profile import profile_worker
 from planner.distributed_sgd.result import Throughput
@@ -218,7 +218,7 @@ def _hosts() -> Iterator[WorkerProfile]:
 def _fine(classes: tuple[WorkerClass, ...], links: Links, mode: str, overlap: bool) -> float:
     rules = (PS, FCFS) if mode == "sync" else (PS,)
     return statistics.fmean(
-        simulate(
+        simulate_workers(
             classes, links, synchronous=mode == "sync", discipline=rule, overlap=overlap
         ).throughput
         for rule in rules

@@ -18,7 +18,7 @@ import planner
 from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from planner.simulation.run import MODELS, Degrees
+from planner.simulation.run import STEP_MODELS, Degrees
 
 PUBLISHED = Path(__file__).parent / "data"
 SOURCE = "Duan et al. 2023 (Proteus), Table V and section VIII-C"
@@ -40,7 +40,7 @@ SWAP_NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PublishedStrategy:
     """A row of Table V: ways of data, tensor and pipeline parallelism, and ranks."""
 
     config: str
@@ -81,12 +81,12 @@ VARIANTS = (
 )
 
 
-def entries(config: str | None = None) -> list[Entry]:
+def entries(config: str | None = None) -> list[PublishedStrategy]:
     """Rows of Table V."""
     with (PUBLISHED / "proteus_table5_gpt2.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     numbers = ("dp", "tp", "pp", "micro_batches", "batch", "true_rank", "proteus_rank")
-    found = [Entry(config=r["config"], **{n: int(r[n]) for n in numbers}) for r in rows]
+    found = [PublishedStrategy(config=r["config"], **{n: int(r[n]) for n in numbers}) for r in rows]
     return [entry for entry in found if config in (None, entry.config)]
 
 
@@ -96,7 +96,7 @@ def _runtime(name: str) -> Runtime:
 
 
 @cache
-def step_seconds(entry: Entry, variant: Variant) -> float:
+def step_seconds(entry: PublishedStrategy, variant: Variant) -> float:
     """Predicted step of a row. [s]"""
     gamma = AUTHORS_GAMMA[entry.config] if variant.gamma is None else variant.gamma
     return planner.simulate(
@@ -210,7 +210,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
             rows.append(
                 _by_models(
                     f"vgg19 {config} {count} GPUs, data",
-                    MODELS,
+                    STEP_MODELS,
                     source="vgg19",
                     gpus=count,
                     cluster=cluster,
@@ -222,7 +222,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
         rows.append(
             _by_models(
                 f"gpt2 {entry.config} {entry.label}",
-                MODELS,
+                STEP_MODELS,
                 source="gpt2",
                 gpus=entry.dp * entry.tp * entry.pp,
                 degrees=Degrees(

@@ -33,7 +33,7 @@ from benchmarks.search import instances as search_instances
 from benchmarks.search import tables as search_tables
 from benchmarks.search.check import disagreements, read_raw
 from benchmarks.search.known import BadInput, Instance, find, make_instance, seconds
-from benchmarks.search.runs import Interrupted, Run, run
+from benchmarks.search.runs import Interrupted, SolverRun, run
 
 SMOKE, SMOKE_LIMIT, SMOKE_SOLVERS = "leafy:2000:0", 5.0, ("auto", "cp-sat")
 # wide enough for all columns, also where the output is no terminal
@@ -130,7 +130,7 @@ def seeds_of(options: argparse.Namespace) -> range:
     return range(numbers["seed"], numbers["seed"] + numbers["repeat"])
 
 
-def checked(runs: Sequence[Run]) -> list[Run]:
+def checked(runs: Sequence[SolverRun]) -> list[SolverRun]:
     """Runs of one instance, with what is wrong with their answers."""
     if not any(one.choices for one in runs):
         return list(runs)
@@ -154,11 +154,11 @@ def checked(runs: Sequence[Run]) -> list[Run]:
 
 def run_all(
     instances: Sequence[Instance], solvers: Sequence[str], seeds: range, whole_process: bool
-) -> tuple[list[Run], bool]:
+) -> tuple[list[SolverRun], bool]:
     """All runs, and whether an interrupt ended them early."""
-    done: list[Run] = []
+    done: list[SolverRun] = []
     for instance in instances:
-        here: list[Run] = []
+        here: list[SolverRun] = []
         interrupted = False
         for solver, seed in ((solver, seed) for solver in solvers for seed in seeds):
             print(
@@ -190,7 +190,7 @@ def ending_on_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def report(runs: Sequence[Run], options: argparse.Namespace) -> None:
+def report(runs: Sequence[SolverRun], options: argparse.Namespace) -> None:
     """Print the table and write the file."""
     if options.markdown:
         print(search_tables.markdown(runs))

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search.network import Network, Operand, numbers
+from benchmarks.search.network import MeshNetwork, Operand, numbers
 
 MAX_SIZE = 100_000
 
 
-def _transformer(net: Network, size: int) -> None:
+def _transformer(net: MeshNetwork, size: int) -> None:
     batch, sequence, width = 16 * net.random.choice((1, 2)), 128, 64 * net.random.randint(2, 4)
     heads = net.random.choice((4, 6, 8))
     x = net.map(net.add((batch, sequence, width)))
@@ -48,7 +48,7 @@ def _transformer(net: Network, size: int) -> None:
         x = net.map(x, net.linear(net.map(net.map(hidden)), width))
 
 
-def _unet(net: Network, size: int) -> None:
+def _unet(net: MeshNetwork, size: int) -> None:
     batch, extent, channels = 16, 16, 64
     x = net.add((batch, extent * extent, channels))
     while 3 * len(net) < size:
@@ -64,7 +64,7 @@ def _unet(net: Network, size: int) -> None:
             x = net.map(net.linear(net.map(x, skips.pop()), channels << level))
 
 
-def _resized(net: Network, node: int, extent: int, width: int) -> int:
+def _resized(net: MeshNetwork, node: int, extent: int, width: int) -> int:
     """Another extent and width; the space holds both, of which one is summed over."""
     samples, old, depth = net.made(node)
     wide = net.add((width, depth))
@@ -76,7 +76,7 @@ def _resized(net: Network, node: int, extent: int, width: int) -> int:
     )
 
 
-def _gnn(net: Network, size: int) -> None:
+def _gnn(net: MeshNetwork, size: int) -> None:
     rows, widths = 256 * net.random.randint(1, 4), (64, 128, 192)
     hubs = [net.add((rows, width)) for width in widths]
     graphs = [net.add((rows, rows)) for _ in range(3)]
@@ -103,7 +103,7 @@ def _gnn(net: Network, size: int) -> None:
         features.append(made)
 
 
-def _weights(net: Network, size: int) -> None:
+def _weights(net: MeshNetwork, size: int) -> None:
     batch, width = 64, 128
     big = [net.add((256 * net.random.randint(4, 40), width)) for _ in range(6)]
     x = net.map(net.add((batch, width)))
@@ -115,7 +115,7 @@ def _weights(net: Network, size: int) -> None:
             x = net.affine(x)
 
 
-def _leafy(net: Network, size: int) -> None:
+def _leafy(net: MeshNetwork, size: int) -> None:
     shapes = ((512, 64), (64, 32, 64), (1024, 48))
     while len(net) < size:
         x = net.map(net.add(net.random.choice(shapes)))
@@ -125,7 +125,7 @@ def _leafy(net: Network, size: int) -> None:
             x = net.linear(x, net.made(x)[-1]) if net.random.random() < 0.5 else net.affine(x)
 
 
-FAMILIES: dict[str, Callable[[Network, int], None]] = {
+FAMILIES: dict[str, Callable[[MeshNetwork, int], None]] = {
     "transformer": _transformer,
     "unet": _unet,
     "gnn": _gnn,
@@ -139,10 +139,10 @@ def generate(what: str) -> dict[str, Any]:
     return {"problem": {"name": what, **numbers(network(what))}}
 
 
-def network(what: str) -> Network:
+def network(what: str) -> MeshNetwork:
     """The network behind a problem."""
     family, size, seed = parse(what)
-    net = Network(f"{family}:{size}:{seed}")
+    net = MeshNetwork(f"{family}:{size}:{seed}")
     FAMILIES[family](net, size)
     # leaves are read, not learned: most of what is there is a leaf, as in the contest
     if family != "leafy":

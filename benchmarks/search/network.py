@@ -39,7 +39,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class MeshOperation:
     """An iteration space, the tensor that is made over some of its dims, and what is read."""
 
     dims: tuple[int, ...]
@@ -53,13 +53,13 @@ class Operation:
         return tuple(self.dims[d] for d in self.out)
 
 
-class Network:
+class MeshNetwork:
     """Operations in the order in which they run."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.mesh = self.random.choice(MESHES)
-        self.operations: list[Operation] = []
+        self.operations: list[MeshOperation] = []
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -75,7 +75,7 @@ class Network:
         layouts = tuple(c for c in choices if self._divides(c, dims))
         assert (kept[0],) * len(self.mesh) in layouts, f"{dims} over {self.mesh}"
         self.operations.append(
-            Operation(dims=tuple(dims), out=kept, operands=operands, layouts=layouts)
+            MeshOperation(dims=tuple(dims), out=kept, operands=operands, layouts=layouts)
         )
         return len(self) - 1
 
@@ -135,7 +135,7 @@ class Network:
                 gradients.setdefault(operand.node, []).append(made)
 
 
-def numbers(net: Network) -> dict[str, Any]:
+def numbers(net: MeshNetwork) -> dict[str, Any]:
     """Costs, usages, intervals and limit of a network."""
     usages = [_usages(net, one) for one in net.operations]
     intervals = _intervals(net)
@@ -167,16 +167,16 @@ def _over(layout: Layout, view: View) -> Layout:
     return tuple(view.index(dim) if dim in view else -1 for dim in layout)
 
 
-def _local(net: Network, made: tuple[int, ...], layout: Layout) -> int:
+def _local(net: MeshNetwork, made: tuple[int, ...], layout: Layout) -> int:
     """Bytes of a device's part of a tensor, two an element."""
     return -(-2 * prod(made) // net.shards(layout))
 
 
-def _usages(net: Network, one: Operation) -> list[int]:
+def _usages(net: MeshNetwork, one: MeshOperation) -> list[int]:
     return [_local(net, one.made, _over(layout, one.out)) for layout in one.layouts]
 
 
-def _costs(net: Network, one: Operation) -> list[int]:
+def _costs(net: MeshNetwork, one: MeshOperation) -> list[int]:
     """Work and all-reduces of every candidate; few candidates are forbidden at random."""
     safe = (one.out[0],) * len(net.mesh)
     reducing = len(one.out) < len(one.dims)
@@ -195,7 +195,9 @@ def _costs(net: Network, one: Operation) -> list[int]:
     return costs
 
 
-def _matrix(net: Network, source: Operation, one: Operation, operand: Operand) -> list[int]:
+def _matrix(
+    net: MeshNetwork, source: MeshOperation, one: MeshOperation, operand: Operand
+) -> list[int]:
     """Cost of every pair of candidates, row by row."""
     wanted = [_over(layout, operand.view) for layout in one.layouts]
     row: list[int] = []
@@ -207,7 +209,7 @@ def _matrix(net: Network, source: Operation, one: Operation, operand: Operand) -
     return row
 
 
-def _received(net: Network, made: tuple[int, ...], held: Layout, want: Layout) -> int:
+def _received(net: MeshNetwork, made: tuple[int, ...], held: Layout, want: Layout) -> int:
     """Bytes that a device receives: all-gathers and all-to-alls; to cut further is free."""
     local, received = _local(net, made, held), 0
     for degree, old, new in zip(net.mesh, held, want, strict=True):
@@ -219,7 +221,7 @@ def _received(net: Network, made: tuple[int, ...], held: Layout, want: Layout) -
     return received
 
 
-def _intervals(net: Network) -> list[tuple[int, int]]:
+def _intervals(net: MeshNetwork) -> list[tuple[int, int]]:
     """From where a tensor is made to where it is last read; weights stay, some are in place."""
     end = len(net)
     last = list(range(end))

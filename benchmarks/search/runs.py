@@ -29,7 +29,7 @@ Point = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SolverRun:
     """One solver on one instance.
 
     Parameters
@@ -119,7 +119,7 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = False) -> Run:
+def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = False) -> SolverRun:
     """Run a solver in a new process; an interrupt is passed on, and its answer awaited.
 
     Parameters
@@ -162,7 +162,9 @@ def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = Fal
         found = json.loads(result.read_bytes()) if result.exists() else None
     if found is None:
         failure = _failure(process.returncode, message)
-        one = Run(instance=instance, solver=solver, seed=seed, process=lasted, failure=failure)
+        one = SolverRun(
+            instance=instance, solver=solver, seed=seed, process=lasted, failure=failure
+        )
     else:
         one = make_run(instance, solver, seed, lasted, found)
     if interrupted:
@@ -173,7 +175,7 @@ def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = Fal
 class Interrupted(Exception):
     """An interrupt while a process ran."""
 
-    def __init__(self, partial: Run) -> None:
+    def __init__(self, partial: SolverRun) -> None:
         super().__init__("interrupted")
         self.partial = partial
 
@@ -208,7 +210,7 @@ def _failure(status: int, message: str) -> str:
 
 def make_run(
     instance: Instance, solver: str, seed: int, process: float, found: dict[str, Any]
-) -> Run:
+) -> SolverRun:
     """A run from what its process wrote; null stands for what is not finite."""
 
     def number(value: float | None, otherwise: float) -> float:
@@ -218,7 +220,7 @@ def make_run(
         (float(seconds), number(cost, math.inf), number(bound, -math.inf))
         for seconds, cost, bound in found["trace"]
     )
-    return Run(
+    return SolverRun(
         instance=instance,
         solver=solver,
         seed=seed,
@@ -240,7 +242,7 @@ def make_run(
     )
 
 
-def best_known(runs: Sequence[Run], instance: Instance) -> tuple[float, str]:
+def best_known(runs: Sequence[SolverRun], instance: Instance) -> tuple[float, str]:
     """The least cost that anyone has reached, and who; +inf where nobody has."""
     ours = min((r.cost for r in runs if r.instance.path == instance.path), default=math.inf)
     best = instance.known.best

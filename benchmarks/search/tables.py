@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.search.runs import Run, best_known
+from benchmarks.search.runs import SolverRun, best_known
 
 Key = TypeVar("Key")
 
@@ -57,7 +57,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cells(run: Run, runs: Sequence[Run]) -> dict[str, str]:
+def cells(run: SolverRun, runs: Sequence[SolverRun]) -> dict[str, str]:
     """A row of the table, by heading."""
     known, limit = run.instance.known, f"{run.instance.time_limit:g}"
     row = {
@@ -88,7 +88,7 @@ def cells(run: Run, runs: Sequence[Run]) -> dict[str, str]:
     return {heading: row[heading] for heading in HEADINGS}
 
 
-def _status(run: Run) -> str:
+def _status(run: SolverRun) -> str:
     over = run.solving > run.instance.time_limit * OVER + 0.5
     remarks = {run.stopped_by: bool(run.stopped_by), "over time": over, "WRONG": bool(run.failure)}
     return ", ".join([run.status, *(remark for remark, applies in remarks.items() if applies)])
@@ -98,7 +98,7 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if math.isfinite(value) else NONE
 
 
-def _moment(run: Run, cost: float) -> str:
+def _moment(run: SolverRun, cost: float) -> str:
     moment = run.first_within(cost) if math.isfinite(cost) else None
     if moment is None:
         return NONE
@@ -116,7 +116,7 @@ def _percent(cost: float, reference: int | None) -> str:
     return f"{100 * (cost - reference) / abs(reference):+.3f}"
 
 
-def rows_of(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+def rows_of(runs: Sequence[SolverRun]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows; columns that say nothing are left out."""
     rows = [cells(run, runs) for run in runs]
     silent = {h for h in COMPARISONS if all(row[h] == NONE for row in rows)}
@@ -128,7 +128,7 @@ def rows_of(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     return shown, [[row[heading] for heading in shown] for row in rows]
 
 
-def show(runs: Sequence[Run], console: Console) -> None:
+def show(runs: Sequence[SolverRun], console: Console) -> None:
     """Print the table and what belongs to it."""
     headings, rows = rows_of(runs)
     table = Table(title=TITLE, title_justify="left", padding=(0, 0))
@@ -146,7 +146,7 @@ def show(runs: Sequence[Run], console: Console) -> None:
         console.print(Text(line))
 
 
-def markdown(runs: Sequence[Run]) -> str:
+def markdown(runs: Sequence[SolverRun]) -> str:
     """The same as Markdown."""
     headings, rows = rows_of(runs)
     rule = ["---" if heading in LEFT else "---:" for heading in headings]
@@ -157,7 +157,7 @@ def markdown(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, "", *(f"- {line}" for line in remarks(runs))])
 
 
-def remarks(runs: Sequence[Run]) -> list[str]:
+def remarks(runs: Sequence[SolverRun]) -> list[str]:
     """What the table does not say by itself."""
     lines = [_best_line(runs)]
     if any(run.instance.assumed for run in runs):
@@ -171,11 +171,11 @@ def remarks(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def _label(run: Run) -> str:
+def _label(run: SolverRun) -> str:
     return f"{run.instance.name}, {run.solver}, seed {run.seed}"
 
 
-def _best_line(runs: Sequence[Run]) -> str:
+def _best_line(runs: Sequence[SolverRun]) -> str:
     instances = {run.instance.path: run.instance for run in runs}
     parts = []
     for instance in instances.values():
@@ -184,7 +184,7 @@ def _best_line(runs: Sequence[Run]) -> str:
     return f"Best known: {'; '.join(p for p in parts if p) or 'nothing'}"
 
 
-def _points(runs: Sequence[Run]) -> list[str]:
+def _points(runs: Sequence[SolverRun]) -> list[str]:
     """The contest's points: the least cost of all teams over the cost, at most 1 an instance."""
     lines = []
     for solver, group in _grouped(runs, lambda run: run.solver):
@@ -198,14 +198,14 @@ def _points(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def _point(run: Run) -> float:
+def _point(run: SolverRun) -> float:
     best = run.instance.known.best
     if not run.choices or run.failure or not best:
         return 0.0
     return min(1.0, best / run.cost) if run.cost > 0 else 1.0
 
 
-def _spreads(runs: Sequence[Run]) -> list[str]:
+def _spreads(runs: Sequence[SolverRun]) -> list[str]:
     """How much the cost varies between seeds."""
     lines = []
     for (_, solver), group in _grouped(runs, lambda run: (str(run.instance.path), run.solver)):
@@ -221,8 +221,10 @@ def _spreads(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def _grouped(runs: Iterable[Run], key: Callable[[Run], Key]) -> list[tuple[Key, list[Run]]]:
-    groups: dict[Key, list[Run]] = {}
+def _grouped(
+    runs: Iterable[SolverRun], key: Callable[[SolverRun], Key]
+) -> list[tuple[Key, list[SolverRun]]]:
+    groups: dict[Key, list[SolverRun]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.items())

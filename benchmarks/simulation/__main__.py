@@ -31,8 +31,8 @@ from benchmarks.accuracy.claims import table_of
 from costmodels.errors import InputError
 from costmodels.simulation import Behaviour, Compiler, Job, execute, load_runtime, measure
 from planner.models.gpt import gpt2
-from planner.request.subjects import Subject, find_subject
-from planner.simulation.run import MODELS, OVERLAP_FACTOR, Degrees
+from planner.request.subjects import SimulationInput, find_subject
+from planner.simulation.run import OVERLAP_FACTOR, STEP_MODELS, Degrees
 
 PUBLISHED = Path(__file__).parent.parent / "published" / "data"
 Row = dict[str, object]
@@ -131,13 +131,13 @@ def proteus_seconds(case: Case) -> float | None:
     return None
 
 
-def _job(subject: Subject) -> Job:
+def _job(subject: SimulationInput) -> Job:
     setting = subject.setting
     return Job(
         graph=subject.graph,
         strategy=subject.strategy,
         cluster=setting.cluster,
-        shape=setting.machine.network.shape,
+        shape=setting.machine.topology.shape,
         compute=setting.machine.compute,
         training=setting.machine.training,
         runtime=load_runtime("ddp"),
@@ -218,7 +218,7 @@ def side_by_side(smoke: bool = False) -> list[Row]:
             "degrees": degrees,
         }
         row: Row = {"step": name}
-        for model in MODELS:
+        for model in STEP_MODELS:
             try:
                 row[f"{model} [ms]"] = planner.simulate(model=model, **given).step_time * 1e3
             except InputError:  # closed forms know few strategies

@@ -25,7 +25,7 @@ _MODELS: Mapping[str, Callable[[Graph, Mapping[str, Distribution], Machine], Clo
 CLOSED_FORMS = tuple(_MODELS)
 
 
-def step_time(
+def closed_form_step(
     model: str, graph: Graph, distributions: Mapping[str, Distribution], machine: Machine
 ) -> ClosedForm:
     """Time of a training step by the closed form of that name.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.communication.topology import Floats, Network
+from costmodels.communication.topology import Floats, Topology
 
 
 def _alpha_beta(group: Sequence[int], latency: Floats, bandwidth: Floats) -> tuple[float, float]:
@@ -21,62 +21,62 @@ def _alpha_beta(group: Sequence[int], latency: Floats, bandwidth: Floats) -> tup
     return float(latency[crossed].max()), 1.0 / float(bandwidth[crossed].min())
 
 
-def collective_link(network: Network, group: Sequence[int]) -> tuple[float, float]:
+def collective_link(topology: Topology, group: Sequence[int]) -> tuple[float, float]:
     """Alpha and beta of a step of a collective. [s], [s/B]
 
     Parameters
     ----------
-    network
+    topology
         Links of the devices used.
     group
         Members at each level. [items]
     """
-    return _alpha_beta(group, network.latency, network.link_bandwidth * network.message_links)
+    return _alpha_beta(group, topology.latency, topology.link_bandwidth * topology.message_links)
 
 
-def message_time(network: Network, group: Sequence[int], num_bytes: float) -> float:
+def message_time(topology: Topology, group: Sequence[int], num_bytes: float) -> float:
     """T_p2p = alpha + m beta: one message within the group, also an empty one. [s]
 
     Parameters
     ----------
-    network
+    topology
         Links of the devices used.
     group
         Members at each level; the message crosses those with more than one. [items]
     num_bytes
         Size of the message. [B]
     """
-    bandwidth = network.send_recv_bandwidth * network.message_links
-    alpha, beta = _alpha_beta(group, network.send_recv_latency, bandwidth)
+    bandwidth = topology.send_recv_bandwidth * topology.message_links
+    alpha, beta = _alpha_beta(group, topology.send_recv_latency, bandwidth)
     return alpha + num_bytes * beta
 
 
-def ring_all_gather_time(network: Network, group: Sequence[int], num_bytes: float) -> float:
+def ring_all_gather_time(topology: Topology, group: Sequence[int], num_bytes: float) -> float:
     """T_ag = (p-1) (alpha + m beta). [s]
 
     Parameters
     ----------
-    network
+    topology
         Links of the devices used.
     group
         Members at each level. [items]
     num_bytes
         What each member contributes. [B]
     """
-    alpha, beta = collective_link(network, group)
+    alpha, beta = collective_link(topology, group)
     return (int(np.prod(group)) - 1) * (alpha + num_bytes * beta)
 
 
-def ring_all_reduce_time(network: Network, group: Sequence[int], num_bytes: float) -> float:
+def ring_all_reduce_time(topology: Topology, group: Sequence[int], num_bytes: float) -> float:
     """T_ar = 2 (p-1) (alpha + m/p beta). [s]
 
     Parameters
     ----------
-    network
+    topology
         Links of the devices used.
     group
         Members at each level. [items]
     num_bytes
         Buffer of each member. [B]
     """
-    return 2.0 * ring_all_gather_time(network, group, num_bytes / int(np.prod(group)))
+    return 2.0 * ring_all_gather_time(topology, group, num_bytes / int(np.prod(group)))

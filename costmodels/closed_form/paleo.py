@@ -99,7 +99,7 @@ def step_time(
     communication = dict.fromkeys(CAUSES, 0.0)
     communication["reduction"] = reduction
     for group, size in gradients.items():
-        alpha, beta = collective_link(machine.network, group)
+        alpha, beta = collective_link(machine.topology, group)
         communication["gradient"] += _SCHEMES[scheme](math.prod(group)) * (alpha + size * beta)
     return ClosedForm(
         strategy=_name(graph, distributions),
@@ -143,7 +143,7 @@ def _fetch_time(
     if ways is None or not needs_input_gradient(graph, layer):
         return 0.0
     size = float(local_size(layer.inputs[0], candidates)[0]) * machine.training.activation_size
-    return 2.0 * ring_all_gather_time(machine.network, ways, size / math.prod(ways))
+    return 2.0 * ring_all_gather_time(machine.topology, ways, size / math.prod(ways))
 
 
 def _name(graph: Graph, distributions: Mapping[str, Distribution]) -> str:

@@ -24,7 +24,7 @@ from costmodels.closed_form.links import (
     ring_all_reduce_time,
 )
 from costmodels.closed_form.passes import needs_input_gradient, passes, sample_blocks
-from costmodels.closed_form.recognise import Strategy, recognise
+from costmodels.closed_form.recognise import RecognisedStrategy, recognise
 from costmodels.closed_form.result import CAUSES, ClosedForm
 from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
@@ -101,13 +101,13 @@ def step_time(
     )
 
 
-def _ways(strategy: Strategy, layer: Layer) -> int:
+def _ways(strategy: RecognisedStrategy, layer: Layer) -> int:
     """Ranks among which the work on a group's samples is divided. [ways]"""
     whole = strategy.kind == "spatial" or layer.kind in ("conv", "linear")
     return 1 if whole and layer.name not in strategy.split else strategy.group_size
 
 
-def _gradient_time(graph: Graph, strategy: Strategy, machine: Machine) -> float:
+def _gradient_time(graph: Graph, strategy: RecognisedStrategy, machine: Machine) -> float:
     """Ring all-reduce of all gradients at once (equations 6, 10 and 22). [s]"""
     size = graph.parameters * float(machine.training.gradient_size)
     group = strategy.samples
@@ -115,7 +115,7 @@ def _gradient_time(graph: Graph, strategy: Strategy, machine: Machine) -> float:
         group = tuple(s * o for s, o in zip(strategy.samples, strategy.others, strict=True))
     else:
         size /= strategy.group_size
-    return ring_all_reduce_time(machine.network, group, size)
+    return ring_all_reduce_time(machine.topology, group, size)
 
 
 def _bytes(tensor: Tensor, num_groups: int, machine: Machine) -> float:
@@ -123,13 +123,13 @@ def _bytes(tensor: Tensor, num_groups: int, machine: Machine) -> float:
     return tensor.size * float(machine.training.activation_size) / num_groups
 
 
-def _layer_wise_time(graph: Graph, strategy: Strategy, machine: Machine) -> float:
+def _layer_wise_time(graph: Graph, strategy: RecognisedStrategy, machine: Machine) -> float:
     """Gathers and sums in every layer (equations 15, 19 and 22 before |x_l| = |y_l-1|). [s]
 
     Filter parallelism gathers y in the forward pass and sums dL/dx in the backward pass, channel
     parallelism the other way round; the last output and the data's gradient need neither.
     """
-    network, size = machine.network, strategy.group_size
+    network, size = machine.topology, strategy.group_size
     weighted = [layer for layer in graph.compute_layers if layer.kind in ("conv", "linear")]
     time = 0.0
     for layer in weighted:
@@ -162,7 +162,11 @@ def halo_items(layer: Layer, tensor: Tensor, distribution: Distribution) -> floa
 
 
 def _halo_time(
-    graph: Graph, layer: Layer, distribution: Distribution, strategy: Strategy, machine: Machine
+    graph: Graph,
+    layer: Layer,
+    distribution: Distribution,
+    strategy: RecognisedStrategy,
+    machine: Machine,
 ) -> float:
     """Two messages, one to each side, for x and for dL/dy (equation 10). [s]"""
     wanted = [layer.inputs[0]]
@@ -173,7 +177,7 @@ def _halo_time(
         items = halo_items(layer, tensor, distribution) / strategy.num_groups
         if items:
             size = items * machine.training.activation_size
-            time += 2.0 * message_time(machine.network, strategy.others, size)
+            time += 2.0 * message_time(machine.topology, strategy.others, size)
     return time
 
 
@@ -197,7 +201,7 @@ def pipeline_time(
     machine
         Links, device and training options.
     """
-    p, shape = math.prod(machine.network.shape), machine.network.shape
+    p, shape = math.prod(machine.topology.shape), machine.topology.shape
     _check_stages(graph, stages, num_segments, p)
     blocks = sample_blocks(num_segments)
     times = np.zeros((3, p))
@@ -213,7 +217,7 @@ def pipeline_time(
         pair = [2 if i == level else 1 for i in range(len(shape))]
         sent = {e.source for e in graph.edges if _crosses(graph, e.source, e.target, stages, stage)}
         size = sum(_bytes(graph.layers[name].output, num_segments, machine) for name in sent)
-        messages.append(message_time(machine.network, pair, size))
+        messages.append(message_time(machine.topology, pair, size))
     communication = dict.fromkeys(CAUSES, 0.0)
     communication["stage"] = 2.0 * (p + num_segments - 2) * max(messages)
     return ClosedForm(

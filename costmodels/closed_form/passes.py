@@ -10,7 +10,7 @@ from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
-from costmodels.layers.local_work import work_of
+from costmodels.layers.local_work import local_work
 
 
 def one_candidate(distribution: Distribution) -> Candidates:
@@ -43,8 +43,8 @@ def passes(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Wor
         directions.append("backward_data")
     if layer.parameters or layer.kind == "attention":
         directions.append("backward_weight")
-    backward = [work for way in directions for work in work_of(layer, candidates, way)]
-    return work_of(layer, candidates, "forward"), backward
+    backward = [work for way in directions for work in local_work(layer, candidates, way)]
+    return local_work(layer, candidates, "forward"), backward
 
 
 def distribution_of(distributions: Mapping[str, Distribution], layer: Layer) -> Distribution:

@@ -28,7 +28,7 @@ _ADVICE = "use the planner's own step model for such plans"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class RecognisedStrategy:
     """A plan as one strategy.
 
     Parameters
@@ -103,7 +103,7 @@ def _name(num_groups: int, kind: str) -> str:
     return f"data+{kind}" if num_groups > 1 else kind
 
 
-def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> Strategy:
+def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> RecognisedStrategy:
     """The strategy of a plan.
 
     Spatial parallelism may gather its samples once and go on with whole ones, as the paper's runs
@@ -152,4 +152,4 @@ def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> Strate
             f"layer '{lead.name}': the plan must be one of {', '.join(STRATEGIES)} on all "
             f"devices but {what}; {_ADVICE}"
         )
-    return Strategy(name=name, samples=samples, others=others, split=frozenset(split))
+    return RecognisedStrategy(name=name, samples=samples, others=others, split=frozenset(split))

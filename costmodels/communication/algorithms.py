@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.communication.topology import Floats, Network
+from costmodels.communication.topology import Floats, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Spread:
     `size` [...] the members of the whole group.
     """
 
-    network: Network
+    topology: Topology
     members: NDArray[np.int64]
     below: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -32,24 +32,24 @@ class Spread:
     share: Floats
 
     @classmethod
-    def of(cls, network: Network, group: ArrayLike) -> Spread:
+    def of(cls, topology: Topology, group: ArrayLike) -> Spread:
         members = np.asarray(group, dtype=np.int64)
-        assert members.shape[-1] == network.num_levels, "a group has one entry a level"
-        assert ((members >= 1) & (members <= network.shape)).all(), "a group lies in its network"
+        assert members.shape[-1] == topology.num_levels, "a group has one entry a level"
+        assert ((members >= 1) & (members <= topology.shape)).all(), "a group lies in its topology"
         upto = members.cumprod(axis=-1)
         below = upto // members
-        share = network.devices_below / below
-        wired = network.peer_bandwidth * np.maximum(members - 1, 1)
+        share = topology.devices_below / below
+        wired = topology.peer_bandwidth * np.maximum(members - 1, 1)
         return cls(
-            network=network,
+            topology=topology,
             members=members,
             below=below,
             size=upto[..., -1],
             bandwidth=np.minimum(
-                np.minimum(network.child_bandwidth, wired) / share, network.group_bandwidth
+                np.minimum(topology.child_bandwidth, wired) / share, topology.group_bandwidth
             ),
             core_bandwidth=np.minimum(
-                np.minimum(network.core_bandwidth, wired) / share, network.group_bandwidth
+                np.minimum(topology.core_bandwidth, wired) / share, topology.group_bandwidth
             ),
             share=share,
         )
@@ -64,9 +64,9 @@ def collective_time(
 ) -> Floats:
     """Put the parts together; a group of one has nothing to do. [s]"""
     active = spread.members > 1
-    start = np.where(active, spread.network.start_latency, 0.0).max(axis=-1)
-    ramp = np.where(active, spread.network.ramp, 0.0).max(axis=-1)
-    # Infinite latency marks an algorithm that the network cannot run, whatever the size.
+    start = np.where(active, spread.topology.start_latency, 0.0).max(axis=-1)
+    ramp = np.where(active, spread.topology.ramp, 0.0).max(axis=-1)
+    # Infinite latency marks an algorithm that the topology cannot run, whatever the size.
     runs = np.isfinite(latency)
     fixed = start + np.where(runs, latency, 0.0)
     transfer = per_byte * np.asarray(num_bytes, dtype=float)
@@ -90,7 +90,7 @@ def ring_pass(spread: Spread) -> Parts:
     leaving = np.where(children > 1, children, 0)
     further = np.concatenate([leaving[..., 1:], np.zeros_like(leaving[..., :1])], axis=-1)
     fraction = (spread.size - 1) / spread.size
-    latency = fraction * ((leaving - further) * spread.network.latency).sum(axis=-1)
+    latency = fraction * ((leaving - further) * spread.topology.latency).sum(axis=-1)
     return latency, fraction * slowest(spread, 1 / spread.bandwidth)
 
 
@@ -101,7 +101,7 @@ def hierarchical_pass(spread: Spread) -> Parts:
     buffer again at every level. The phases follow each other.
     """
     steps = spread.members - 1
-    latency = (steps * spread.network.latency).sum(axis=-1)
+    latency = (steps * spread.topology.latency).sum(axis=-1)
     return latency, (steps / spread.members / spread.bandwidth).sum(axis=-1)
 
 
@@ -127,8 +127,8 @@ def halving_doubling(spread: Spread) -> Parts:
     doublings = np.floor(np.log2(spread.members))
     power = 2.0**doublings
     rest = spread.members > power
-    pair = np.minimum(spread.network.core_bandwidth, spread.network.peer_bandwidth) / spread.share
-    latency = 2 * ((doublings + rest) * spread.network.latency).sum(axis=-1)
+    pair = np.minimum(spread.topology.core_bandwidth, spread.topology.peer_bandwidth) / spread.share
+    latency = 2 * ((doublings + rest) * spread.topology.latency).sum(axis=-1)
     return latency, 2 * (((power - 1) / power + rest) / pair).sum(axis=-1)
 
 
@@ -141,14 +141,14 @@ def tree(spread: Spread) -> Parts:
     inside one host has no tree.
     """
     depth, per_byte = _tree_levels(spread)
-    latency = 2 * (depth * spread.network.latency).sum(axis=-1)
-    across = ((spread.members > 1) & ~spread.network.inside_host).any(axis=-1)
+    latency = 2 * (depth * spread.topology.latency).sum(axis=-1)
+    across = ((spread.members > 1) & ~spread.topology.inside_host).any(axis=-1)
     return np.where(across, latency, np.inf), slowest(spread, per_byte)
 
 
 def _tree_levels(spread: Spread) -> Parts:
     """Depth of the tree and seconds per byte, [..., level]."""
-    inside = spread.network.inside_host
+    inside = spread.topology.inside_host
     depth = np.where(inside, spread.members - 1, np.ceil(np.log2(spread.members)))
     sent = np.where(
         inside, 2 * (spread.members - 1) / spread.members, np.minimum(spread.members - 1, 2)
@@ -162,13 +162,13 @@ def in_network(spread: Spread) -> Parts:
     A member sends its buffer once and multicasts its part of the sum: `(p+1)/p` of the buffer,
     against `2 (p-1)/p` of a ring.
     """
-    network = spread.network
-    can = np.isfinite(network.in_network_latency)
+    topology = spread.topology
+    can = np.isfinite(topology.in_network_latency)
     depth, tree_per_byte = _tree_levels(spread)
     switch_per_byte = (
-        (spread.members + 1) / spread.members * spread.share / network.in_network_bandwidth
+        (spread.members + 1) / spread.members * spread.share / topology.in_network_bandwidth
     )
-    step = np.where(can, np.where(can, network.in_network_latency, 0.0), depth * network.latency)
+    step = np.where(can, np.where(can, topology.in_network_latency, 0.0), depth * topology.latency)
     latency = 2 * np.where(spread.members > 1, step, 0.0).sum(axis=-1)
     usable = (can & (spread.members > 1)).any(axis=-1)
     return (

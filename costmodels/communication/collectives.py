@@ -1,4 +1,4 @@
-"""What collectives and point-to-point messages cost on a network of several levels.
+"""What collectives and point-to-point messages cost on a topology of several levels.
 
 Every algorithm has a latency part a and a bandwidth part b, and takes `a + b + ramp * sqrt(a * b)`;
 with ramp and start latency at zero and one level, the ring forms are exactly those of Kahira et
@@ -32,7 +32,7 @@ from costmodels.communication.algorithms import (
     slowest,
     tree,
 )
-from costmodels.communication.topology import Floats, Network
+from costmodels.communication.topology import Floats, Topology
 
 # What a communication library chooses from. Recursive halving-doubling is in MPI libraries but not
 # in NCCL, whose latencies the clusters carry, so it is only used where it is asked for by name.
@@ -54,13 +54,13 @@ _ALL_REDUCE: dict[str, Callable[[Spread], Parts]] = {
 
 
 def all_reduce_time(
-    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
 ) -> Floats:
     """Time until every member has the sum of the members' buffers. [s]
 
     Parameters
     ----------
-    network
+    topology
         The used part of the cluster.
     group
         Members of the group per level, last axis over levels.
@@ -69,16 +69,18 @@ def all_reduce_time(
     algorithm
         "auto" for the cheapest of `AUTO_ALGORITHMS`, or one of `ALL_REDUCE_ALGORITHMS`.
     """
-    spread = Spread.of(network, group)
+    spread = Spread.of(topology, group)
     if algorithm == "auto":
         cheapest: Floats = _all_reduce_times(spread, num_bytes).min(axis=0)
         return cheapest
     return collective_time(spread, *_ALL_REDUCE[algorithm](spread), num_bytes)
 
 
-def all_reduce_choice(network: Network, group: ArrayLike, num_bytes: ArrayLike) -> NDArray[np.str_]:
+def all_reduce_choice(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike
+) -> NDArray[np.str_]:
     """Name of the algorithm that "auto" takes for an all-reduce; the first of equals."""
-    times = _all_reduce_times(Spread.of(network, group), num_bytes)
+    times = _all_reduce_times(Spread.of(topology, group), num_bytes)
     # Rounding must not decide between algorithms that are the same on one level.
     best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)
     names: NDArray[np.str_] = np.array(AUTO_ALGORITHMS)[best]
@@ -86,13 +88,13 @@ def all_reduce_choice(network: Network, group: ArrayLike, num_bytes: ArrayLike) 
 
 
 def reduce_scatter_time(
-    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
 ) -> Floats:
     """Time until every member has its part of the sum of the members' buffers. [s]
 
     Parameters
     ----------
-    network
+    topology
         The used part of the cluster.
     group
         Members of the group per level, last axis over levels.
@@ -101,7 +103,7 @@ def reduce_scatter_time(
     algorithm
         "auto" for the cheapest, or one of `SCATTER_ALGORITHMS`.
     """
-    spread = Spread.of(network, group)
+    spread = Spread.of(topology, group)
     names = SCATTER_ALGORITHMS if algorithm == "auto" else (algorithm,)
     times = [collective_time(spread, *_ONE_PASS[name](spread), num_bytes) for name in names]
     cheapest: Floats = np.minimum.reduce(times)
@@ -109,7 +111,7 @@ def reduce_scatter_time(
 
 
 def all_gather_time(
-    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str = "auto"
 ) -> Floats:
     """Time until every member has what all members contribute. [s]
 
@@ -117,7 +119,7 @@ def all_gather_time(
 
     Parameters
     ----------
-    network
+    topology
         The used part of the cluster.
     group
         Members of the group per level, last axis over levels.
@@ -127,10 +129,10 @@ def all_gather_time(
         "auto" for the cheapest, or one of `SCATTER_ALGORITHMS`.
     """
     size = np.asarray(group).prod(axis=-1)
-    return reduce_scatter_time(network, group, np.asarray(num_bytes) * size, algorithm)
+    return reduce_scatter_time(topology, group, np.asarray(num_bytes) * size, algorithm)
 
 
-def all_to_all_time(network: Network, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
+def all_to_all_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
     """Time until every member has sent an equal part of its buffer to every other. [s]
 
     Pairwise exchange: one message a peer (Thakur et al. 2005, section 3.3). Oversubscribed levels
@@ -138,19 +140,19 @@ def all_to_all_time(network: Network, group: ArrayLike, num_bytes: ArrayLike) ->
 
     Parameters
     ----------
-    network
+    topology
         The used part of the cluster.
     group
         Members of the group per level, last axis over levels.
     num_bytes
         Full buffer of each member, of which it keeps one part for itself. [B]
     """
-    spread = Spread.of(network, group)
+    spread = Spread.of(topology, group)
     within = spread.below * spread.members
-    latency = ((within - spread.below) * network.latency).sum(axis=-1)
-    # A host's own links and its network cards are different wires, while what leaves a rack has
+    latency = ((within - spread.below) * topology.latency).sum(axis=-1)
+    # A host's own links and its topology cards are different wires, while what leaves a rack has
     # left a host too: outside hosts, a level carries all that goes further out as well.
-    reach = np.where(network.inside_host, within, spread.size[..., None])
+    reach = np.where(topology.inside_host, within, spread.size[..., None])
     leaving = spread.below * (reach - spread.below) / spread.size[..., None]
     return collective_time(
         spread, latency, slowest(spread, leaving / spread.core_bandwidth), num_bytes
@@ -158,7 +160,7 @@ def all_to_all_time(network: Network, group: ArrayLike, num_bytes: ArrayLike) ->
 
 
 def send_recv_time(
-    network: Network,
+    topology: Topology,
     level: ArrayLike,
     num_bytes: ArrayLike,
     num_concurrent: ArrayLike | None = None,
@@ -167,7 +169,7 @@ def send_recv_time(
 
     Parameters
     ----------
-    network
+    topology
         The used part of the cluster.
     level
         Index of the outermost level that the message crosses.
@@ -179,12 +181,12 @@ def send_recv_time(
     """
     index = np.asarray(level)
     size = np.asarray(num_bytes, dtype=float)
-    flows = network.devices_below[index] if num_concurrent is None else np.asarray(num_concurrent)
-    links = np.minimum(network.message_links[index], network.links[index] / flows)
-    bandwidth = network.send_recv_bandwidth[index] * links
-    latency = network.send_recv_latency[index]
+    flows = topology.devices_below[index] if num_concurrent is None else np.asarray(num_concurrent)
+    links = np.minimum(topology.message_links[index], topology.links[index] / flows)
+    bandwidth = topology.send_recv_bandwidth[index] * links
+    latency = topology.send_recv_latency[index]
     transfer = size / bandwidth
-    time = latency + transfer + network.send_recv_ramp[index] * np.sqrt(latency * transfer)
+    time = latency + transfer + topology.send_recv_ramp[index] * np.sqrt(latency * transfer)
     return np.where(size > 0, time, 0.0)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import send_recv_time
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Window
 
@@ -90,22 +90,22 @@ class Halo:
     slabs: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
 
-def _neighbour(network: Network, degrees: NDArray[np.int64]) -> tuple[Ints, Ints]:
+def _neighbour(topology: Topology, degrees: NDArray[np.int64]) -> tuple[Ints, Ints]:
     """Level that messages to the next block of a dim cross, and how many leave a child at once.
 
     The slowest neighbour lies across the outermost level at which the dim is split; there, the
     ranks below one child that lie at the edge of the dim all send at once.
     """
-    levels = np.arange(network.num_levels)
+    levels = np.arange(topology.num_levels)
     outer = np.where(degrees > 1, levels, 0).max(axis=1)
     inner = np.where(levels < outer[:, None], degrees, 1).prod(axis=1)
-    return outer, np.maximum(network.devices_below[outer] // inner, 1)
+    return outer, np.maximum(topology.devices_below[outer] // inner, 1)
 
 
 def halo_exchange(
     layer: Layer,
     candidates: Candidates,
-    network: Network,
+    topology: Topology,
     *,
     backward: bool,
     element_size: float,
@@ -118,7 +118,7 @@ def halo_exchange(
         The layer; without windows nothing is exchanged.
     candidates
         Its distributions.
-    network
+    topology
         Links of the devices used.
     backward
         Exchange output gradients for backward-data instead of inputs for forward.
@@ -167,11 +167,11 @@ def halo_exchange(
                 neighbours = neighbours * sides[dim]
                 # rows beyond the next block come from further away, in a message for each block
                 hops = hops * np.maximum(np.ceil(rows[dim] / local[dim]), 1.0)
-                across, at_once = _neighbour(network, candidates.level_degrees(dim))
+                across, at_once = _neighbour(topology, candidates.level_degrees(dim))
                 # a corner goes where the further of its two neighbours is
                 senders = np.where(across > level, at_once, np.maximum(senders, at_once))
                 level = np.maximum(level, across)
-            time += neighbours * hops * send_recv_time(network, level, part / hops, senders)
+            time += neighbours * hops * send_recv_time(topology, level, part / hops, senders)
             total += neighbours * part
             regions += neighbours
             if size == 1:

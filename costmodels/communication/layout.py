@@ -3,7 +3,7 @@
 A layout gives each axis of a tensor a degree at each level. The devices of a level that split
 none of its axes either hold the same block (replicated) or hold partial sums of it. How much must
 move between two layouts depends only on the two layouts, not on the layers or the tensor's size:
-it is counted here once, as fractions of the tensor, and shared by all edges of a network.
+it is counted here once, as fractions of the tensor, and shared by all edges of a topology.
 
 Counting is exact for equal blocks: at each level, a child (a device, a host, ...) lacks what its
 new block holds beyond its old one, and that much must cross the link above it; what comes into a
@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Tensor
@@ -287,7 +287,7 @@ def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
 def movement(
     source: Layouts,
     target: Layouts,
-    network: Network,
+    topology: Topology,
     *,
     steps: Literal["ring", "doubling"] = "ring",
 ) -> Movement:
@@ -303,13 +303,13 @@ def movement(
         Layouts that the tensor is in.
     target
         Layouts that it must get; their partial members are replicas.
-    network
+    topology
         Links of the devices used.
     steps
         Steps among p ranks: "ring" takes p - 1, as the collectives do (Kahira et al. 2021, section
         IV), "doubling" log2 p, as recursive doubling does (Thakur et al. 2005, section 4.1).
     """
-    shape = network.shape
+    shape = topology.shape
     levels = len(shape)
     gathered, spread = _log_changes(source, target)
     # scattered partial sums that the target splits further need no gathering
@@ -331,14 +331,14 @@ def movement(
     log_peers = np.where(moving, np.maximum(gathered + ungathered, 1.0), 0.0)
     peers = np.maximum(np.exp2(log_peers) - 1.0, 1.0)
     exchange = (gathered > 0) & (spread > 0)
-    bandwidth = np.where(exchange, network.core_bandwidth, network.child_bandwidth)
+    bandwidth = np.where(exchange, topology.core_bandwidth, topology.child_bandwidth)
     with np.errstate(invalid="ignore"):
-        bandwidth = np.minimum(bandwidth, network.peer_bandwidth * peers)
+        bandwidth = np.minimum(bandwidth, topology.peer_bandwidth * peers)
     num_steps = np.where(moving, peers, 0.0) if steps == "ring" else log_peers
-    start = np.where(moving, network.start_latency, 0.0).max(axis=2)
+    start = np.where(moving, topology.start_latency, 0.0).max(axis=2)
     return Movement(
         volume=inner,
         seconds_per_byte=(inner / bandwidth).sum(axis=2),
-        latency=start + (num_steps * network.latency).sum(axis=2),
-        ramp=np.where(moving, network.ramp, 0.0).max(axis=2),
+        latency=start + (num_steps * topology.latency).sum(axis=2),
+        ramp=np.where(moving, topology.ramp, 0.0).max(axis=2),
     )

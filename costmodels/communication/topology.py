@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Network:
+class Topology:
     """Links of the used part of a cluster, one entry a level, inside-out.
 
     Attributes
@@ -79,8 +79,8 @@ class Network:
     inside_host: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, cluster: Cluster, shape: tuple[int, ...]) -> Network:
-        """Build the network of a job that uses `shape` children per level of the cluster."""
+    def of(cls, cluster: Cluster, shape: tuple[int, ...]) -> Topology:
+        """Build the topology of a job that uses `shape` children per level of the cluster."""
         levels = cluster.levels
         assert len(shape) == len(levels), "a shape has one entry a level"
         links = np.array([level.links for level in levels], dtype=float)

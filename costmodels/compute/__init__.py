@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodels.compute.model import ComputeModel, Source
+from costmodels.compute.model import ComputeModel, TimeSource
 from costmodels.compute.table import CostTable
 from costmodels.compute.work import MatrixProduct, Work
 
-__all__ = ["ComputeModel", "CostTable", "MatrixProduct", "Source", "Work"]
+__all__ = ["ComputeModel", "CostTable", "MatrixProduct", "TimeSource", "Work"]

@@ -32,7 +32,7 @@ FloatArray = NDArray[np.float64]
 SourceArray = NDArray[np.int8]
 
 
-class Source(IntEnum):
+class TimeSource(IntEnum):
     """Where a time comes from, from the most to the least trustworthy."""
 
     TABLE = 0
@@ -108,7 +108,7 @@ class ComputeModel:
             measured, exact = found
             use = undecided & ~np.isnan(measured) & (outputs > 0)
             seconds = np.where(use, measured, seconds)
-            sources[use] = np.where(exact[use], Source.TABLE, Source.INTERPOLATED)
+            sources[use] = np.where(exact[use], TimeSource.TABLE, TimeSource.INTERPOLATED)
             undecided &= ~use
         return seconds, sources
 
@@ -140,13 +140,13 @@ class ComputeModel:
             self._fits[key] = fit
         return self._fits[key]
 
-    def _modelled(self, work: Work) -> tuple[FloatArray, Source]:
+    def _modelled(self, work: Work) -> tuple[FloatArray, TimeSource]:
         fit = self._fit(work.operation, work.direction)
         if fit is None:
-            return roofline_time(work, self.device, self.precision), Source.ROOFLINE
+            return roofline_time(work, self.device, self.precision), TimeSource.ROOFLINE
         if isinstance(fit.value, Surface):
             seconds = surface_time(fit.value, work, self.device, self.precision)
         else:
             rate = fit.value * self.device.memory_bandwidth
             seconds = self.device.kernel_latency + work.bytes_moved(self.precision) / rate
-        return seconds, Source.DERIVED_SURFACE if fit.derived else Source.SURFACE
+        return seconds, TimeSource.DERIVED_SURFACE if fit.derived else TimeSource.SURFACE

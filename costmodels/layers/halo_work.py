@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodels.communication.halo import Halo, halo_exchange
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer
-from costmodels.layers.local_work import work_of
+from costmodels.layers.local_work import local_work
 from costmodels.step.machine import Machine
 
 Floats = NDArray[np.float64]
@@ -26,7 +26,7 @@ def _boundary_time(
         window, place = layer.windows[dim], dims.index(dim)
         inputs = np.ceil(rows) if direction == "forward" else np.ceil(rows) * window.stride
         outputs = np.ceil(inputs / window.stride)
-        for work in work_of(layer, candidates, direction):
+        for work in local_work(layer, candidates, direction):
             slab = replace(
                 work,
                 in_extents=_replaced(work.in_extents, place, inputs),
@@ -96,7 +96,7 @@ def halo_work(
         halo = halo_exchange(
             layer,
             candidates,
-            machine.network,
+            machine.topology,
             backward=direction != "forward",
             element_size=machine.training.activation_size,
         )

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
 from costmodels.communication.halo import halo_exchange
-from costmodels.compute import Source
+from costmodels.compute import TimeSource
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer
 from costmodels.layers.halo_work import halo_work
-from costmodels.layers.local_work import local_parameters, local_size, update_work, work_of
+from costmodels.layers.local_work import local_parameters, local_size, local_work, update_work
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time
 
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 WORKSPACE_LIMIT = 256 * 2**20
 
 # Rows of computation by source: those of `Source`, and what kernels wait for their launch.
-SOURCES = (*(source.name.lower() for source in Source), "launch")
+SOURCES = (*(source.name.lower() for source in TimeSource), "launch")
 NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
 
 
@@ -128,7 +128,7 @@ def _compute(
     """Seconds of one pass, and by source."""
     count = len(candidates)
     seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
-    for work in work_of(layer, candidates, direction):
+    for work in local_work(layer, candidates, direction):
         time, source = machine.compute.time(work)
         time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
         waiting = np.maximum(machine.training.launch_time - time, 0.0)
@@ -161,7 +161,7 @@ def layer_costs(
     largest_bucket
         Size that no bucket of gradients exceeds. [B]
     """
-    training, network = machine.training, machine.network
+    training, network = machine.training, machine.topology
     count = len(candidates)
     size = training.activation_size
     forward, by_source = _compute(layer, candidates, "forward", machine)

@@ -71,7 +71,7 @@ def _attention(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
     ]
 
 
-def work_of(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
     """Local work of one pass of a layer.
 
     Parameters

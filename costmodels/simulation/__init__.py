@@ -2,8 +2,8 @@
 
 from costmodels.simulation.compiler import Compiler, Job
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
-from costmodels.simulation.executor import Behaviour, Timeline, execute
-from costmodels.simulation.measure import RoleUse, Simulated, measure, simulate
+from costmodels.simulation.executor import Behaviour, TaskTimes, execute
+from costmodels.simulation.measure import RoleUse, SimulatedStep, measure, run_graph
 from costmodels.simulation.messages import LINK_MODELS
 from costmodels.simulation.runtimes import Runtime, load_runtime, runtimes
 
@@ -18,12 +18,12 @@ __all__ = [
     "Role",
     "RoleUse",
     "Runtime",
-    "Simulated",
+    "SimulatedStep",
     "Task",
-    "Timeline",
+    "TaskTimes",
     "execute",
     "load_runtime",
     "measure",
+    "run_graph",
     "runtimes",
-    "simulate",
 ]

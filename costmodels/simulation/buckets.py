@@ -15,7 +15,7 @@ Group = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class GradientBucket:
     """Gradients that travel together.
 
     Parameters
@@ -45,13 +45,13 @@ def unit_of(name: str) -> str:
     return name
 
 
-def gradient_buckets(
+def runtime_buckets(
     layers: Sequence[Layer],
     pieces: Mapping[str, Piece],
     runtime: Runtime,
     training: Training,
     memory: Callable[[str], MemoryConfig],
-) -> list[Bucket]:
+) -> list[GradientBucket]:
     """Buckets of the gradients of a stage.
 
     A bucket leaves when it is full or no gradient is left for it; without a size of buckets, when
@@ -75,12 +75,12 @@ def gradient_buckets(
     served = runtime.gradient == "push_pull" and runtime.servers > 0
     by_unit = runtime.bucket is None and runtime.fusion is None
     filling: dict[tuple[Group, bool], tuple[list[str], float]] = {}
-    done: list[Bucket] = []
+    done: list[GradientBucket] = []
     last_unit = ""
 
     def close(key: tuple[Group, bool]) -> None:
         names, size = filling.pop(key)
-        done.append(Bucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
+        done.append(GradientBucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
 
     for layer in reversed(layers):
         name, piece = layer.name, pieces[layer.name]

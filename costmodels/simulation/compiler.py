@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Cluster
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel
 from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.ledger import STEP_TAG
-from costmodels.simulation.messages import Wires
+from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.simulation.runtimes import Runtime
-from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, Run, group_order
+from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.stage_program import StageProgram
-from costmodels.simulation.tensors import Plant
+from costmodels.simulation.tensors import JobView
 from costmodels.simulation.weights import WeightWork
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
@@ -90,10 +90,10 @@ class Compiler:
         strategy.check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         wires = tuple(
-            Wires(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
+            StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
             for stage in strategy.stages
         )
-        self.plant = Plant(
+        self.plant = JobView(
             graph=job.graph,
             strategy=strategy,
             pieces=self._pieces(),
@@ -126,8 +126,8 @@ class Compiler:
         job, found, machines = self.job, {}, self.known
         for stage in job.strategy.stages:
             if stage.shape not in machines:
-                network = Network.of(job.cluster, stage.shape)
-                machine = Machine(network=network, compute=job.compute, training=job.training)
+                network = Topology.of(job.cluster, stage.shape)
+                machine = Machine(topology=network, compute=job.compute, training=job.training)
                 machines[stage.shape] = Pieces(job.graph, machine)
             for name in stage.layers:
                 owner = job.graph.layers[name].shares_weight_with
@@ -195,7 +195,7 @@ class Compiler:
                 self._add(role, step, stage, schedule.micro_batches - 1, "tied", operation)
         self._update(role, step, stages)
 
-    def _run(self, role: int, step: int, run: Run, *, final: bool) -> None:
+    def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
         units = self.units.setdefault(role, [])
         for operation in weights.gathered(run.phase):

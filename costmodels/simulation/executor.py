@@ -39,7 +39,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class TaskTimes:
     """When every task ran.
 
     Parameters
@@ -66,7 +66,7 @@ class Timeline:
         return max(self.ends, default=0.0)
 
 
-def execute(graph: ExecutionGraph, behaviour: Behaviour) -> Timeline:
+def execute(graph: ExecutionGraph, behaviour: Behaviour) -> TaskTimes:
     """Run all tasks.
 
     Parameters
@@ -82,7 +82,7 @@ def execute(graph: ExecutionGraph, behaviour: Behaviour) -> Timeline:
         run.step()
     left = [task.name for task, end in zip(graph.tasks, run.ends, strict=True) if math.isnan(end)]
     assert not left, f"tasks wait for each other: {left[:5]}"
-    return Timeline(
+    return TaskTimes(
         graph=graph, starts=run.starts, ends=run.ends, ledger=run.ledger, fused=run.fused
     )
 

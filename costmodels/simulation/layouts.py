@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.communication.layout import Layouts, movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, Pattern, match
-from costmodels.simulation.messages import NO_MESSAGE, Message, Wires
+from costmodels.simulation.messages import NO_MESSAGE, Message, StageLinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Change:
 class Changes:
     """Changes of layout in one stage, each worked out once."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: StageLinks) -> None:
         self.wires = wires
         self.known: dict[tuple[bytes, bytes, float, float, float], Change] = {}
 
@@ -87,11 +87,11 @@ class Changes:
         self, pattern: Pattern, source: Layouts, target: Layouts, held: float, whole: float
     ) -> Change:
         """What no collective does: partial sums are reduced and scattered, then blocks move."""
-        moves = movement(source, target, self.wires.network)
+        moves = movement(source, target, self.wires.topology)
         first = np.zeros(1, dtype=np.int64)
         seconds = float(moves.time(first, first, whole)[0, 0])
         # what enters a host or more comes over the links of all its devices alike
-        parts = moves.volume[0, 0] / self.wires.network.devices_below
+        parts = moves.volume[0, 0] / self.wires.topology.devices_below
         received = float(parts.sum()) * whole
         message = self.wires.moved(seconds, float(moves.latency[0, 0]))
         if any(n > 1 for n in pattern.group):

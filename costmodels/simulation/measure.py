@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.simulation.execution import ExecutionGraph, Queue
-from costmodels.simulation.executor import Behaviour, Timeline, execute
+from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.ledger import HeldTensor
 from costmodels.step.memory import PeakMemory
 
@@ -50,7 +50,7 @@ class RoleUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulated:
+class SimulatedStep:
     """A simulated step.
 
     Parameters
@@ -70,7 +70,7 @@ class Simulated:
     step_time: float
     start: float
     end: float
-    timeline: Timeline
+    timeline: TaskTimes
     roles: tuple[RoleUse, ...]
     critical_path: float
 
@@ -112,7 +112,7 @@ def outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> float:
     return length
 
 
-def _clipped(timeline: Timeline, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
+def _clipped(timeline: TaskTimes, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
     """When the queues of every role are busy between two times."""
     rows: list[dict[Queue, list[Interval]]] = [{q: [] for q in Queue} for _ in timeline.graph.roles]
     for number, task in enumerate(timeline.graph.tasks):
@@ -134,7 +134,7 @@ def _received(graph: ExecutionGraph) -> list[float]:
     return total
 
 
-def measure(timeline: Timeline) -> Simulated:
+def measure(timeline: TaskTimes) -> SimulatedStep:
     """Measure the last step of a timeline, or the whole of a single one."""
     graph = timeline.graph
     start, end = 0.0, timeline.end
@@ -165,7 +165,7 @@ def measure(timeline: Timeline) -> Simulated:
                 received=received[number],
             )
         )
-    return Simulated(
+    return SimulatedStep(
         step_time=end - start,
         start=start,
         end=end,
@@ -175,6 +175,6 @@ def measure(timeline: Timeline) -> Simulated:
     )
 
 
-def simulate(graph: ExecutionGraph, behaviour: Behaviour) -> Simulated:
+def run_graph(graph: ExecutionGraph, behaviour: Behaviour) -> SimulatedStep:
     """Run an execution graph and measure it."""
     return measure(execute(graph, behaviour))

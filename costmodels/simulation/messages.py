@@ -21,7 +21,7 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
     send_recv_time,
 )
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.simulation.execution import Link
 from costmodels.step.timeline import gradient_time
 from costmodels.strategy import Stage
@@ -54,7 +54,7 @@ class Message(NamedTuple):
 NO_MESSAGE = Message(0.0, 0.0, ())
 
 
-class Wires:
+class StageLinks:
     """The links that the devices of one stage use.
 
     Parameters
@@ -81,8 +81,8 @@ class Wires:
     ) -> None:
         self.cluster = cluster
         self.links = links
-        self.job = Network.of(cluster, shape)
-        self.network = Network.of(cluster, stage.shape)
+        self.job = Topology.of(cluster, shape)
+        self.topology = Topology.of(cluster, stage.shape)
         self.stage = stage
         self.algorithm = algorithm
 
@@ -108,7 +108,7 @@ class Wires:
         if size == 1 or num_bytes <= 0.0:
             return NO_MESSAGE
         if self.links == "nominal":
-            slowest = float(self.network.link_bandwidth[np.flatnonzero(members > 1)].min())
+            slowest = float(self.topology.link_bandwidth[np.flatnonzero(members > 1)].min())
             part = _PASSES[kind] * (size - 1) / size
             return Message(0.0, part * num_bytes / slowest, ())
         times = self._times(kind, members)(np.array([num_bytes, _NO_BYTES]))
@@ -117,9 +117,9 @@ class Wires:
         loads = []
         if transfer > 0.0:
             below = members.cumprod() // members
-            groups = self.network.devices_below / below
+            groups = self.topology.devices_below / below
             traffic = _PASSES[kind] * num_bytes * (size - 1) / size * groups
-            busy = traffic / self.network.child_bandwidth / transfer
+            busy = traffic / self.topology.child_bandwidth / transfer
             for level in np.flatnonzero(members > 1):
                 part = min(float(busy[level]), 1.0)
                 child = self.child(int(level))
@@ -128,27 +128,27 @@ class Wires:
 
     def _times(self, kind: str, members: NDArray[np.int64]) -> Callable[[Floats], Floats]:
         groups = np.stack([members, members])
-        network = self.network
+        topology = self.topology
         if self.links == "alone":
-            network = Network.of(self.cluster, tuple(int(n) for n in members))
+            topology = Topology.of(self.cluster, tuple(int(n) for n in members))
         if kind == "all_reduce":
-            return lambda sizes: gradient_time(network, groups, sizes, self.algorithm)
+            return lambda sizes: gradient_time(topology, groups, sizes, self.algorithm)
         if kind == "reduce_scatter":
-            return lambda sizes: reduce_scatter_time(network, groups, sizes)
+            return lambda sizes: reduce_scatter_time(topology, groups, sizes)
         if kind == "all_gather":
-            return lambda sizes: all_gather_time(network, groups, sizes / members.prod())
-        return lambda sizes: all_to_all_time(network, groups, sizes)
+            return lambda sizes: all_gather_time(topology, groups, sizes / members.prod())
+        return lambda sizes: all_to_all_time(topology, groups, sizes)
 
     def moved(self, seconds: float, latency: float) -> Message:
         """Messages between neighbours of the stage, whose time is known. [s]"""
         if seconds <= 0.0:
             return NO_MESSAGE
         fixed = min(latency, seconds)
-        spread = [level for level, n in enumerate(self.network.shape) if n > 1]
+        spread = [level for level, n in enumerate(self.topology.shape) if n > 1]
         loads = [((n, self.child(n), way), 1.0) for n in spread[-1:] for way in (OUT, IN)]
         return Message(fixed, seconds - fixed, tuple(loads))
 
-    def to_stage(self, target: Wires, num_bytes: float) -> Message:
+    def to_stage(self, target: StageLinks, num_bytes: float) -> Message:
         """A message from every device of this stage to its like in another one.
 
         Parameters

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 
-from costmodels.simulation.messages import Wires
+from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref, message_operation
 from costmodels.simulation.pieces import Piece
 
 
 def pass_operations(
-    stage: int, phase: str, base: Operation, piece: Piece, wires: Wires
+    stage: int, phase: str, base: Operation, piece: Piece, wires: StageLinks
 ) -> list[Operation]:
     """Operations of a pass, its statistics left out.
 
@@ -58,7 +58,7 @@ def pass_operations(
 
 
 def statistics_operations(
-    stage: int, phase: str, base: Operation, piece: Piece, wires: Wires
+    stage: int, phase: str, base: Operation, piece: Piece, wires: StageLinks
 ) -> list[Operation]:
     """The sum of a pass's statistics over ranks, if there is one; parameters as above."""
     message = wires.collective("all_reduce", piece.statistics_group, piece.statistics_bytes)

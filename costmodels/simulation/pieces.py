@@ -186,7 +186,7 @@ def _halos(
     forward = halo_work(layer, one, "forward", (costs.forward, 0.0), machine)
     fixed = [
         float(
-            halo_exchange(layer, one, machine.network, backward=b, element_size=_NO_BYTES).time[0]
+            halo_exchange(layer, one, machine.topology, backward=b, element_size=_NO_BYTES).time[0]
         )
         for b in (False, True)
     ]

@@ -10,7 +10,7 @@ from costmodels.strategy import Schedule
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 
 
-class Run(NamedTuple):
+class StagePass(NamedTuple):
     """One pass of one stage over one micro-batch.
 
     The pass "backward" includes that of weights unless the schedule runs it apart, as "weight".
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
 def group_order(
     schedule: Schedule, position: int, stages: tuple[int, ...], depth: int
-) -> list[Run]:
+) -> list[StagePass]:
     """What a group of devices runs, in order.
 
     Parameters
@@ -49,35 +49,35 @@ def group_order(
     )
 
 
-def _alternating(count: int, in_flight: int, stage: int) -> list[Run]:
+def _alternating(count: int, in_flight: int, stage: int) -> list[StagePass]:
     """As many forward passes as may be in flight, then a backward pass before each further one."""
-    order = [Run(FORWARD, stage, micro) for micro in range(in_flight)]
+    order = [StagePass(FORWARD, stage, micro) for micro in range(in_flight)]
     for micro in range(count):
-        order.append(Run(BACKWARD, stage, micro))
+        order.append(StagePass(BACKWARD, stage, micro))
         if micro + in_flight < count:
-            order.append(Run(FORWARD, stage, micro + in_flight))
+            order.append(StagePass(FORWARD, stage, micro + in_flight))
     return order
 
 
-def _zero_bubble(schedule: Schedule, position: int, stage: int, depth: int) -> list[Run]:
+def _zero_bubble(schedule: Schedule, position: int, stage: int, depth: int) -> list[StagePass]:
     """ZB-H1 of Qi et al. 2023, section 2.3: a stage keeps as many backward passes of weights
     waiting as there are stages before it, so that it holds no more than the first stage does."""
     count = schedule.micro_batches
     in_flight = min(count, depth - position, schedule.max_in_flight or count)
-    order = [Run(FORWARD, stage, micro) for micro in range(in_flight)]
+    order = [StagePass(FORWARD, stage, micro) for micro in range(in_flight)]
     for micro in range(count):
-        order.append(Run(BACKWARD, stage, micro))
+        order.append(StagePass(BACKWARD, stage, micro))
         if micro >= position:
-            order.append(Run(WEIGHT, stage, micro - position))
+            order.append(StagePass(WEIGHT, stage, micro - position))
         if micro + in_flight < count:
-            order.append(Run(FORWARD, stage, micro + in_flight))
-    order += [Run(WEIGHT, stage, m) for m in range(max(count - position, 0), count)]
+            order.append(StagePass(FORWARD, stage, micro + in_flight))
+    order += [StagePass(WEIGHT, stage, m) for m in range(max(count - position, 0), count)]
     return order
 
 
 def _interleaved(
     schedule: Schedule, position: int, stages: tuple[int, ...], depth: int
-) -> list[Run]:
+) -> list[StagePass]:
     """Narayanan et al. 2021, section 2.2, with the warm-up of Megatron-LM."""
     count, chunks = schedule.micro_batches, len(stages)
     if schedule.max_in_flight is not None:
@@ -92,10 +92,10 @@ def _interleaved(
         )
     total = count * chunks
 
-    def place(number: int, phase: str) -> Run:
+    def place(number: int, phase: str) -> StagePass:
         chunk = number // depth % chunks
         micro = number // (depth * chunks) * depth + number % depth
-        return Run(phase, stages[chunk if phase == FORWARD else chunks - 1 - chunk], micro)
+        return StagePass(phase, stages[chunk if phase == FORWARD else chunks - 1 - chunk], micro)
 
     warm_up = min(2 * (depth - position - 1) + (chunks - 1) * depth, total)
     if count == depth:

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.simulation.execution import Link
-from costmodels.simulation.messages import IN, OUT, Message, Wires
+from costmodels.simulation.messages import IN, OUT, Message, StageLinks
 from costmodels.simulation.runtimes import Runtime
 
 # The process of a host that sends and receives for all its devices, as a link of its own.
@@ -21,7 +21,7 @@ _STACK = 2
 
 
 def push_pull(
-    wires: Wires, cluster: Cluster, runtime: Runtime, group: tuple[int, ...], num_bytes: float
+    wires: StageLinks, cluster: Cluster, runtime: Runtime, group: tuple[int, ...], num_bytes: float
 ) -> tuple[Message, Message]:
     """Pushing gradients of one buffer, and pulling the weights that follow from them.
 

@@ -24,7 +24,7 @@ from costmodels.simulation.operations import (
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
-from costmodels.simulation.tensors import Plant, StageTensors
+from costmodels.simulation.tensors import JobView, StageTensors
 
 ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 
@@ -32,7 +32,7 @@ ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 class StageProgram:
     """Operations of one stage on one micro-batch, by phase."""
 
-    def __init__(self, plant: Plant, number: int) -> None:
+    def __init__(self, plant: JobView, number: int) -> None:
         self.plant, self.number = plant, number
         self.graph, self.pieces = plant.graph, plant.pieces
         self.stage = plant.strategy.stages[number]

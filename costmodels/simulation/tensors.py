@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.communication.patterns import NOTHING, Pattern
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.simulation.layouts import Change, Changes
-from costmodels.simulation.messages import NO_MESSAGE, Wires
+from costmodels.simulation.messages import NO_MESSAGE, StageLinks
 from costmodels.simulation.operations import Key, Local
 from costmodels.simulation.pieces import Piece
 from costmodels.strategy import Strategy
@@ -23,7 +23,7 @@ _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plant:
+class JobView:
     """What all stages of a job know of each other.
 
     Parameters
@@ -47,7 +47,7 @@ class Plant:
     graph: Graph
     strategy: Strategy
     pieces: Mapping[str, Piece]
-    wires: tuple[Wires, ...]
+    wires: tuple[StageLinks, ...]
     stage_of: Mapping[str, int]
     activation_size: int
     weight_apart: bool
@@ -56,7 +56,7 @@ class Plant:
 class StageTensors:
     """Tensors of one stage."""
 
-    def __init__(self, plant: Plant, number: int) -> None:
+    def __init__(self, plant: JobView, number: int) -> None:
         self.plant, self.number = plant, number
         self.graph, self.pieces = plant.graph, plant.pieces
         self.stage = plant.strategy.stages[number]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from costmodels.cluster import Cluster
-from costmodels.simulation.buckets import Bucket, Group, gradient_buckets, unit_of
+from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets, unit_of
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
@@ -43,7 +43,7 @@ class WeightWork:
         self.fused_groups: list[Group] = []
         self.pulled_with: dict[str, Key] = {}
         self.update_waits: list[Ref] = []
-        self.buckets = gradient_buckets(program.layers, program.pieces, runtime, training, memory)
+        self.buckets = runtime_buckets(program.layers, program.pieces, runtime, training, memory)
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
         self._gathered: dict[str, list[Operation]] = {}
@@ -151,7 +151,9 @@ class WeightWork:
             self.update_waits += [(program.number, "reduce", op.key) for op in rows]
         return rows
 
-    def _bucket_operations(self, number: int, bucket: Bucket, after: list[Ref]) -> list[Operation]:
+    def _bucket_operations(
+        self, number: int, bucket: GradientBucket, after: list[Ref]
+    ) -> list[Operation]:
         wires, first = self.program.wires, bucket.layers[0]
         label = first if len(bucket.layers) == 1 else f"{first} to {bucket.layers[-1]}"
         received = bucket.num_bytes * (1.0 - 1.0 / math.prod(bucket.group))
@@ -183,7 +185,7 @@ class WeightWork:
         ]
 
     def _push_pull(
-        self, number: int, bucket: Bucket, after: list[Ref], label: str
+        self, number: int, bucket: GradientBucket, after: list[Ref], label: str
     ) -> list[Operation]:
         """A bucket in pieces, each pulled as soon as it has been pushed and added up."""
         pieces = max(round(bucket.num_bytes / (self.runtime.bucket or bucket.num_bytes)), 1)

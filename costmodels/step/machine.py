@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel
 from costmodels.step.training import Training
 
@@ -13,6 +13,6 @@ from costmodels.step.training import Training
 class Machine:
     """Everything that costs depend on besides the layer: links, device and training options."""
 
-    network: Network
+    topology: Topology
     compute: ComputeModel
     training: Training

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.communication.collectives import all_reduce_time
-from costmodels.communication.topology import Floats, Network
+from costmodels.communication.topology import Floats, Topology
 from costmodels.step.training import Training
 
 
@@ -73,13 +73,13 @@ class StepTime:
 
 
 def gradient_time(
-    network: Network, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
 ) -> Floats:
     """Time of gradient all-reduces; those that cannot run the algorithm take the cheapest. [s]
 
     Parameters
     ----------
-    network
+    topology
         Links of the devices used.
     group
         Members at each level, last axis over levels. [items]
@@ -88,14 +88,14 @@ def gradient_time(
     algorithm
         As of `Training.all_reduce`.
     """
-    cheapest = all_reduce_time(network, group, num_bytes)
+    cheapest = all_reduce_time(topology, group, num_bytes)
     if algorithm == "auto":
         return cheapest
-    named = all_reduce_time(network, group, num_bytes, algorithm=algorithm)
+    named = all_reduce_time(topology, group, num_bytes, algorithm=algorithm)
     return np.where(np.isfinite(named), named, cheapest)
 
 
-def gradient_buckets(
+def fill_buckets(
     layers: Sequence[LayerStep], bucket_bytes: float
 ) -> list[tuple[float, float, tuple[int, ...]]]:
     """All-reduces of a backward pass as (time ready since its start, bytes, group)."""
@@ -113,14 +113,16 @@ def gradient_buckets(
     return buckets + [(clock, num_bytes, group) for group, num_bytes in filling.items()]
 
 
-def step_time(layers: Sequence[LayerStep], network: Network, training: Training) -> StepTime:
+def overlapped_step(
+    layers: Sequence[LayerStep], topology: Topology, training: Training
+) -> StepTime:
     """Time of a step.
 
     Parameters
     ----------
     layers
         The layers in the order of the forward pass.
-    network
+    topology
         Links of the devices used.
     training
         Bucket size, all-reduce algorithm and whether all-reduces overlap the backward pass.
@@ -128,12 +130,12 @@ def step_time(layers: Sequence[LayerStep], network: Network, training: Training)
     forward = sum(layer.forward for layer in layers)
     backward = sum(layer.backward for layer in layers)
     update = sum(layer.update for layer in layers)
-    buckets = gradient_buckets(layers, training.bucket_bytes)
+    buckets = fill_buckets(layers, training.bucket_bytes)
     gradient, end = 0.0, 0.0 if training.gradient_overlap else backward
     if buckets:
         groups = np.array([group for _, _, group in buckets], dtype=np.int64)
         sizes = np.array([num_bytes for _, num_bytes, _ in buckets])
-        times = gradient_time(network, groups, sizes, training.all_reduce)
+        times = gradient_time(topology, groups, sizes, training.all_reduce)
         for (ready, _, _), seconds in zip(buckets, np.atleast_1d(times), strict=True):
             end = max(end, ready) + float(seconds)
             gradient += float(seconds)

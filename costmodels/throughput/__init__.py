@@ -13,11 +13,11 @@ from costmodels.throughput.coarse import (
 )
 from costmodels.throughput.fine import (
     VARIATION,
-    Simulated,
+    SimulatedThroughput,
     check_effort,
     default_steps,
-    simulate,
     simulate_all_reduce,
+    simulate_workers,
 )
 from costmodels.throughput.mva import FCFS, MAX_POPULATIONS, PS, Solution, solve
 from costmodels.throughput.profile import Links, WorkerClass, WorkerProfile
@@ -31,7 +31,7 @@ __all__ = [
     "VARIATION",
     "Links",
     "Predicted",
-    "Simulated",
+    "SimulatedThroughput",
     "Solution",
     "WorkerClass",
     "WorkerProfile",
@@ -41,7 +41,7 @@ __all__ = [
     "predict_async",
     "predict_sync",
     "ring_time",
-    "simulate",
     "simulate_all_reduce",
+    "simulate_workers",
     "solve",
 ]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodels.throughput.mva import PS
 from costmodels.throughput.profile import Links, WorkerClass
 from costmodels.throughput.shares import FirstCome, ProcessorSharing, Share
-from costmodels.throughput.timeline import Timeline, chain
+from costmodels.throughput.timeline import WorkerTimeline, chain
 
 Floats = NDArray[np.float64]
 _STEP, _SEND = 0, 1  # kinds of timers: a step begins, gradients become ready on an idle uplink
@@ -29,7 +29,7 @@ def compute_factors(rng: np.random.Generator, variation: float, shape: tuple[int
     return np.asarray(rng.gamma(1.0 / scale, scale, shape))
 
 
-class Run:
+class WorkerLoop:
     """One simulation of workers around parameter servers.
 
     Parameters
@@ -62,7 +62,7 @@ class Run:
         phases: Floats | None,
         rng: np.random.Generator,
     ) -> None:
-        kinds = [Timeline.of(one.profile, overlap) for one in classes]
+        kinds = [WorkerTimeline.of(one.profile, overlap) for one in classes]
         self.classes, self.links, self.synchronous = classes, links, synchronous
         self.of = [kind for one, kind in zip(classes, kinds, strict=True) for _ in range(one.count)]
         share = ProcessorSharing if discipline == PS else FirstCome

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from costmodels.throughput.coarse import ring_time
-from costmodels.throughput.events import Run, compute_factors
+from costmodels.throughput.events import WorkerLoop, compute_factors
 from costmodels.throughput.mva import FCFS, PS
 from costmodels.throughput.profile import Links, WorkerClass, check_classes
-from costmodels.throughput.timeline import Timeline, chain
+from costmodels.throughput.timeline import WorkerTimeline, chain
 
 Floats = NDArray[np.float64]
 # Steps of a worker in a run, of many workers, and from how many workers on. [items]
@@ -48,7 +48,7 @@ VARIATION = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class SimulatedThroughput:
     """What simulations found.
 
     Parameters
@@ -118,7 +118,7 @@ def _beginnings(num_workers: int, runs: int, rng: np.random.Generator) -> Floats
     return spread
 
 
-def simulate(
+def simulate_workers(
     classes: Sequence[WorkerClass],
     links: Links,
     *,
@@ -129,7 +129,7 @@ def simulate(
     runs: int | None = None,
     variation: float = VARIATION,
     seed: int = 0,
-) -> Simulated:
+) -> SimulatedThroughput:
     """Simulate workers around parameter servers.
 
     Parameters
@@ -168,7 +168,7 @@ def simulate(
     samples = [one.profile.samples for one in classes for _ in range(one.count)]
     throughputs, rates, down, up, done = [], [], 0.0, 0.0, 0
     for phases in _beginnings(num, runs, rng):
-        run = Run(
+        run = WorkerLoop(
             classes,
             links,
             discipline=discipline,
@@ -188,7 +188,7 @@ def simulate(
         down, up = down + run.down.served, up + run.up.served
         done += run.num_steps
     rate = np.mean(rates, axis=0)
-    return Simulated(
+    return SimulatedThroughput(
         throughput=float(np.mean(throughputs)),
         deviation=float(np.std(throughputs)),
         step_time=1.0 / float(rate.mean()),
@@ -208,7 +208,7 @@ def simulate_all_reduce(
     steps: int | None = None,
     variation: float = VARIATION,
     seed: int = 0,
-) -> Simulated:
+) -> SimulatedThroughput:
     """Simulate workers in a ring: Algorithm 1 with link model ALL_REDUCE (section 3.2.2).
 
     There is no downlink, and every worker has its link to itself; the cap on flows does not bind,
@@ -229,7 +229,7 @@ def simulate_all_reduce(
     rng = np.random.default_rng(seed)
     ends, moved = np.zeros(steps), 0.0
     for one in classes:
-        kind = Timeline.of(one.profile, overlap)
+        kind = WorkerTimeline.of(one.profile, overlap)
         transfers = ring_time(num, kind.sizes / links.bandwidth)
         moved = float(transfers.sum())
         here = np.zeros(len(kind.arrivals))
@@ -244,7 +244,7 @@ def simulate_all_reduce(
             ends[step] = max(ends[step], float(end), computed)
     samples = sum(one.count * one.profile.samples for one in classes)
     step_time = float(ends.mean())
-    return Simulated(
+    return SimulatedThroughput(
         throughput=samples / step_time,
         deviation=0.0,
         step_time=step_time,

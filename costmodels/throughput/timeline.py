@@ -33,7 +33,7 @@ def chain(ready: Floats, durations: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class WorkerTimeline:
     """The chains of one kind of worker; arrays over layers with parameters.
 
     Parameters
@@ -56,7 +56,7 @@ class Timeline:
     updates: Floats
 
     @classmethod
-    def of(cls, profile: WorkerProfile, overlap: bool) -> Timeline:
+    def of(cls, profile: WorkerProfile, overlap: bool) -> WorkerTimeline:
         """The timeline of a profile, which need not be merged."""
         merged = profile.merged()
         sends = merged.num_bytes > 0

@@ -120,10 +120,10 @@ def _print_table(
 
 def _list_models(console: Console) -> None:
     from costmodels.graph import build_graph
-    from planner.models import MODELS, build
+    from planner.models import BUILT_IN, build
 
     rows = []
-    for name, model in MODELS.items():
+    for name, model in BUILT_IN.items():
         network = build(name)
         graph = build_graph(network, 1)
         cells = [

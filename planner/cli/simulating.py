@@ -226,9 +226,9 @@ def _check_model(
 ) -> None:
     """Refuse options that a step model would not heed."""
     from costmodels.closed_form import CLOSED_FORMS
-    from planner.simulation.run import MODELS
+    from planner.simulation.run import STEP_MODELS
 
-    if model not in MODELS:
+    if model not in STEP_MODELS:
         return  # said better where models are chosen
     for value, option, heeded in (
         (runtime, "--runtime", model not in CLOSED_FORMS),

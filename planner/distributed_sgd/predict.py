@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 
 from costmodels.errors import InputError
-from costmodels.graph import Network as Model
+from costmodels.graph import Network
 from costmodels.throughput import (
     FCFS,
     PS,
@@ -36,12 +36,12 @@ from planner.distributed_sgd.result import (
 
 ARCHITECTURES = ("ps", "all-reduce")
 MODES = ("sync", "async")
-MODELS = ("coarse", "fine", "both")
+THROUGHPUT_MODELS = ("coarse", "fine", "both")
 RULES = ("auto", PS, FCFS)
 
 
 def throughput(
-    model: str | Model,
+    model: str | Network,
     *,
     workers: str | Sequence[int] | None = None,
     device: str = "v100",
@@ -119,7 +119,7 @@ def throughput(
     for what, value, known in (
         ("architecture", architecture, ARCHITECTURES),
         ("mode", mode, MODES),
-        ("model of throughput", models, MODELS),
+        ("model of throughput", models, THROUGHPUT_MODELS),
         ("rule by which flows share links", rule, RULES),
     ):
         if value not in known:

@@ -14,10 +14,10 @@ import numpy as np
 
 from costmodels.cluster import Cluster, Level, list_clusters, load_cluster, load_device
 from costmodels.communication.collectives import all_gather_time, all_reduce_time
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.compute.coefficients import family_of
 from costmodels.errors import InputError
-from costmodels.graph import Network as Model
+from costmodels.graph import Network
 from costmodels.throughput import WorkerProfile
 from planner.planning.formulate import formulate
 from planner.request.setting import resolve
@@ -28,7 +28,7 @@ PCIE_CLUSTER = "titanxp-pcie"
 
 
 def profile_worker(
-    model: str | Model,
+    model: str | Network,
     *,
     device: str,
     batch: int,
@@ -76,7 +76,7 @@ def profile_worker(
         input_size=input_size,
         tables=tables,
     )
-    given = strategy_distributions(setting.graph, "data", setting.machine.network.shape, 0)
+    given = strategy_distributions(setting.graph, "data", setting.machine.topology.shape, 0)
     assert not isinstance(given, Infeasible), "one GPU can always have all samples"
     formulation = formulate(
         setting.graph,
@@ -136,7 +136,7 @@ def _host_times(
             f"{gpus}; lower --gpus-per-host or name another cluster with --host"
         )
     shape = cluster.shape(gpus)
-    network = Network.of(cluster, shape)
+    network = Topology.of(cluster, shape)
     reduce = float(all_reduce_time(network, shape, num_bytes))
     broadcast = float(all_gather_time(network, shape, num_bytes / gpus))
     text = f"{gpus} GPUs of a host joined as those of {chosen}"

@@ -12,13 +12,13 @@ from costmodels.throughput import (
     PS,
     Links,
     Predicted,
-    Simulated,
+    SimulatedThroughput,
     WorkerClass,
     predict_all_reduce,
     predict_async,
     predict_sync,
-    simulate,
     simulate_all_reduce,
+    simulate_workers,
 )
 
 
@@ -69,7 +69,7 @@ class Question:
             return self.rule
         return HYBRID if self.mode == "sync" else PS
 
-    def fine(self, classes: Sequence[WorkerClass]) -> Simulated | None:
+    def fine(self, classes: Sequence[WorkerClass]) -> SimulatedThroughput | None:
         """The fine-grained prediction, None if it is not asked for."""
         if self.models == "coarse":
             return None
@@ -83,13 +83,13 @@ class Question:
             return simulate_all_reduce(classes, self.links, **usual)
         synchronous, rule = self.mode == "sync", self.fine_rule
         found = [
-            simulate(classes, self.links, synchronous=synchronous, discipline=one, **usual)
+            simulate_workers(classes, self.links, synchronous=synchronous, discipline=one, **usual)
             for one in ((PS, FCFS) if rule == HYBRID else (rule,))
         ]
         return found[0] if len(found) == 1 else _mean(*found)
 
 
-def _mean(a: Simulated, b: Simulated) -> Simulated:
+def _mean(a: SimulatedThroughput, b: SimulatedThroughput) -> SimulatedThroughput:
     """Mean of throughputs, as section 3.2.1 says, and not of times."""
     throughput = 0.5 * (a.throughput + b.throughput)
     return replace(

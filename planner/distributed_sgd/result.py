@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from costmodels.throughput import Predicted, Simulated
+from costmodels.throughput import Predicted, SimulatedThroughput
 
 SATURATION = 0.1
 """Gain of a worker, as part of what one brings alone, below which throughput is saturated."""
@@ -65,7 +65,7 @@ class ThroughputRow:
     workers: int
     counts: tuple[int, ...]
     coarse: Predicted | None
-    fine: Simulated | None
+    fine: SimulatedThroughput | None
     fine_rule: str
     coarse_efficiency: float | None
     fine_efficiency: float | None
@@ -135,8 +135,8 @@ class Throughput:
 
 
 def efficiency(
-    found: Predicted | Simulated | None,
-    alone: Sequence[Predicted | Simulated | None],
+    found: Predicted | SimulatedThroughput | None,
+    alone: Sequence[Predicted | SimulatedThroughput | None],
     numbers: Sequence[int],
 ) -> float | None:
     """Throughput relative to that of the same workers, each alone."""

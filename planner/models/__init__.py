@@ -1,11 +1,11 @@
 """Networks: built in, and read from files."""
 
 from planner.models.files import dump_network, format_network, load_network, parse_network
-from planner.models.registry import MODELS, Model, build, list_models
+from planner.models.registry import BUILT_IN, BuiltInNetwork, build, list_models
 
 __all__ = [
-    "MODELS",
-    "Model",
+    "BUILT_IN",
+    "BuiltInNetwork",
     "build",
     "dump_network",
     "format_network",

@@ -22,7 +22,7 @@ from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network, build_graph, closest
 from costmodels.graph.kinds import KINDS
 from costmodels.graph.network import INPUT_AXES
-from planner.models.registry import MODELS, build
+from planner.models.registry import BUILT_IN, build
 
 RESIZED_AXES = ("depth", "height", "width", "sequence")
 SUFFIXES = (".toml", ".json")
@@ -162,7 +162,7 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
     path = Path(name_or_path)
-    if str(name_or_path) in MODELS or path.suffix not in SUFFIXES:
+    if str(name_or_path) in BUILT_IN or path.suffix not in SUFFIXES:
         return build(str(name_or_path), input_size)
     try:
         text = path.read_text(encoding="utf-8")

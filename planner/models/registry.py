@@ -26,7 +26,7 @@ from planner.models.vgg import alexnet, vgg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class BuiltInNetwork:
     """A built-in network and the input sizes that it takes.
 
     Parameters
@@ -78,49 +78,53 @@ class Model:
         return self.make(size)
 
 
-def _image_models() -> dict[str, Model]:
+def _image_models() -> dict[str, BuiltInNetwork]:
     models = {
         # a side at which the last features still have the 6 positions that the head expects
-        "alexnet": Model(description="AlexNet, one tower", make=alexnet, size=224, minimum=223)
+        "alexnet": BuiltInNetwork(
+            description="AlexNet, one tower", make=alexnet, size=224, minimum=223
+        )
     }
     for depth in VGG_DEPTHS:
-        models[f"vgg{depth}"] = Model(
+        models[f"vgg{depth}"] = BuiltInNetwork(
             description=f"VGG with {depth} weighted layers",
             make=partial(vgg, depth),
             size=224,
             minimum=224,
         )
     for depth in RESNET_DEPTHS:
-        models[f"resnet{depth}"] = Model(
+        models[f"resnet{depth}"] = BuiltInNetwork(
             description=f"ResNet with {depth} weighted layers",
             make=partial(resnet, depth),
             size=224,
         )
-    models["googlenet"] = Model(
+    models["googlenet"] = BuiltInNetwork(
         description="GoogLeNet without auxiliary classifiers", make=googlenet, size=224
     )
-    models["inception_v3"] = Model(
+    models["inception_v3"] = BuiltInNetwork(
         description="Inception v3 without auxiliary classifier",
         make=inception_v3,
         size=299,
         minimum=75,
     )
     for depth in DENSENET_DEPTHS:
-        models[f"densenet{depth}"] = Model(
+        models[f"densenet{depth}"] = BuiltInNetwork(
             description=f"DenseNet with {depth} weighted layers",
             make=partial(densenet, depth),
             size=224,
         )
-    models["mobilenet_v2"] = Model(
+    models["mobilenet_v2"] = BuiltInNetwork(
         description="MobileNet v2 of width 1", make=mobilenet_v2, size=224
     )
-    models["efficientnet_b0"] = Model(description="EfficientNet B0", make=efficientnet_b0, size=224)
+    models["efficientnet_b0"] = BuiltInNetwork(
+        description="EfficientNet B0", make=efficientnet_b0, size=224
+    )
     return models
 
 
-def _science_models() -> dict[str, Model]:
+def _science_models() -> dict[str, BuiltInNetwork]:
     models = {
-        "unet": Model(
+        "unet": BuiltInNetwork(
             description="U-Net for segmentation, padded",
             make=unet,
             size=512,
@@ -130,7 +134,7 @@ def _science_models() -> dict[str, Model]:
     }
     for size in (max(COSMOFLOW_SIZES), *COSMOFLOW_SIZES):
         name = f"cosmoflow-{size}" if "cosmoflow" in models else "cosmoflow"
-        models[name] = Model(
+        models[name] = BuiltInNetwork(
             description=f"CosmoFlow on volumes of 4 x {size}^3",
             make=cosmoflow,
             size=size,
@@ -138,7 +142,7 @@ def _science_models() -> dict[str, Model]:
             unit="voxels a side",
         )
     for size, (convs, _) in MESH_SIZES.items():
-        models[f"mesh-{size // 1024}k"] = Model(
+        models[f"mesh-{size // 1024}k"] = BuiltInNetwork(
             description=f"Mesh tangling, {convs} convolutions in each of six blocks",
             make=partial(mesh, size),
             size=size,
@@ -148,7 +152,7 @@ def _science_models() -> dict[str, Model]:
     return models
 
 
-_GPT2 = Model(
+_GPT2 = BuiltInNetwork(
     description="GPT-2 with 124 million parameters",
     make=gpt2,
     size=1024,
@@ -156,12 +160,12 @@ _GPT2 = Model(
     unit="tokens",
 )
 
-MODELS = MappingProxyType({**_image_models(), **_science_models(), "gpt2": _GPT2})
+BUILT_IN = MappingProxyType({**_image_models(), **_science_models(), "gpt2": _GPT2})
 
 
 def list_models() -> tuple[str, ...]:
     """Names of the built-in networks."""
-    return tuple(MODELS)
+    return tuple(BUILT_IN)
 
 
 def build(name: str, input_size: int | None = None) -> Network:
@@ -179,9 +183,9 @@ def build(name: str, input_size: int | None = None) -> Network:
     InputError
         When there is no such network, or it cannot have that input size.
     """
-    if name not in MODELS:
+    if name not in BUILT_IN:
         raise InputError(
             f"the network must be a built-in one or a path that ends in .toml or .json but is "
-            f"'{name}'; use one of {closest(name, list(MODELS))}"
+            f"'{name}'; use one of {closest(name, list(BUILT_IN))}"
         )
-    return MODELS[name].build(name, input_size)
+    return BUILT_IN[name].build(name, input_size)

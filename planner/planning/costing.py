@@ -11,7 +11,7 @@ from costmodels.graph import Edge
 from costmodels.layers.layer_cost import NUM_SOURCES, SOURCES
 from costmodels.layers.local_work import local_size
 from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl
-from costmodels.step.timeline import LayerStep, StepTime, step_time
+from costmodels.step.timeline import LayerStep, StepTime, overlapped_step
 from costmodels.step.training import Training
 from planner.planning.formulate import Formulation
 
@@ -131,7 +131,7 @@ def cost(
         )
     return Costed(
         choices=tuple(choices),
-        step=step_time(steps, machine.network, training),
+        step=overlapped_step(steps, machine.topology, training),
         memory=memory,
         layers=layers,
         sizes=sizes,

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.simulation import Behaviour, Compiler, Job, Simulated, load_runtime
-from costmodels.simulation import simulate as run
+from costmodels.simulation import (
+    Behaviour,
+    Compiler,
+    Job,
+    SimulatedStep,
+    load_runtime,
+    run_graph,
+)
 from costmodels.simulation.pieces import Pieces
 from costmodels.step.training import Training
 from costmodels.strategy.usual import single_stage
@@ -40,7 +46,7 @@ def simulate_assignment(
     costed: Costed,
     training: Training,
     known: dict[tuple[int, ...], Pieces] | None = None,
-) -> Simulated:
+) -> SimulatedStep:
     """Simulate one assignment with the usual runtime of a plan.
 
     Parameters
@@ -55,7 +61,7 @@ def simulate_assignment(
         Costs of layers, which assignments share.
     """
     machine = formulation.machine
-    shape = machine.network.shape
+    shape = machine.topology.shape
     job = Job(
         graph=formulation.graph,
         strategy=single_stage(formulation.distributions(costed.choices), shape),
@@ -65,7 +71,7 @@ def simulate_assignment(
         training=training,
         runtime=plan_runtime(load_runtime("ddp"), training.bucket_bytes),
     )
-    return run(Compiler(job, known).compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
+    return run_graph(Compiler(job, known).compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
 
 
 def recost(formulation: Formulation, ranked: Sequence[Costed], training: Training) -> Recosted:
@@ -83,7 +89,7 @@ def recost(formulation: Formulation, ranked: Sequence[Costed], training: Trainin
     known: dict[tuple[int, ...], Pieces] = {}
     simulated = [simulate_assignment(formulation, costed, training, known) for costed in ranked]
     capacity = formulation.cluster.device.memory
-    devices = formulation.machine.network.num_devices
+    devices = formulation.machine.topology.num_devices
     times = [s.step_time + waiting_time(computing_time(s), devices) for s in simulated]
     fitting = [n for n, s in enumerate(simulated) if s.peak.memory.total <= capacity]
     # the first of equals: the simulation must give a reason to leave the order of the timeline

@@ -25,7 +25,7 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.step.machine import Machine
 from planner.planning.layer_space import LayerSpace, cost_layers
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
-from search.problem import Edge as PairCost
+from search.problem import CostEdge as PairCost
 from search.problem import Problem
 
 Floats = NDArray[np.float64]
@@ -202,7 +202,7 @@ def formulate(
         cap=cap,
         bucket_bytes=bucket_bytes,
     )
-    spaces, moves = number_layouts(distinct, machine.network)
+    spaces, moves = number_layouts(distinct, machine.topology)
     edge_times = shuffle_times(graph, spaces, moves, machine)
     return Formulation(
         graph=graph,

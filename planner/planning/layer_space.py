@@ -103,7 +103,7 @@ def _candidates(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
 ) -> Candidates:
     """All candidates of a layer in a space: "sensible", "full" or "given"."""
-    shape = machine.network.shape
+    shape = machine.topology.shape
     if space == "given":
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
         candidates = Candidates(dims=none.dims, degrees=none.degrees[:0], shape=shape)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, Movement, concatenate, movement
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Edge, Graph, Layer, Tensor
@@ -29,7 +29,7 @@ class EdgeTimes:
 
 
 def number_layouts(
-    distinct: Sequence[tuple[LayerSpace, list[Layer]]], network: Network
+    distinct: Sequence[tuple[LayerSpace, list[Layer]]], topology: Topology
 ) -> tuple[dict[str, LayerSpace], Movement]:
     """Number the layouts of all tensors, and count what moves between any two of them."""
     parts: list[Layouts] = []
@@ -54,7 +54,7 @@ def number_layouts(
         position += 1 + len(space.layer.inputs)
         for layer in alike:
             spaces[layer.name] = numbered
-    return spaces, movement(unique, unique, network)
+    return spaces, movement(unique, unique, topology)
 
 
 def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:

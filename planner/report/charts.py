@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from planner.plan import LayerPlan, Plan
 from planner.report import figures, svg
-from planner.report.runs import Run
+from planner.report.runs import LayerRun
 
 WIDTH = 1080.0
 # Strategies that take longer than so many times the plan are cut off in the chart.
@@ -91,7 +91,7 @@ def memory_chart(plan: Plan) -> Markup:
     return svg.drawing(WIDTH, 74, label, drawn)
 
 
-def _describe(layer: LayerPlan, run: Run) -> str:
+def _describe(layer: LayerPlan, run: LayerRun) -> str:
     """The tip of a layer."""
     causes = [
         f"{label} {figures.seconds(getattr(layer, f'{key}_s'))}"
@@ -106,7 +106,7 @@ def _describe(layer: LayerPlan, run: Run) -> str:
     )
 
 
-def band_chart(plan: Plan, runs: Sequence[Run]) -> Markup:
+def band_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
     """The network as a band in the order of the forward pass, as wide as layers take time."""
     whole = sum(run.time for run in runs)
     if not whole > 0.0:
@@ -133,7 +133,7 @@ def band_chart(plan: Plan, runs: Sequence[Run]) -> Markup:
     return svg.drawing(WIDTH, 94, label, drawn)
 
 
-def layers_chart(plan: Plan, runs: Sequence[Run]) -> Markup:
+def layers_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
     """Time of every layer by cause upwards, its gradient all-reduce downwards."""
     rows = [(layer, run) for run in runs for layer in run.layers]
     longest = max(layer.time for layer, _ in rows)

@@ -45,7 +45,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Figure:
     """One figure of several that make up a whole.
 
     Parameters
@@ -169,10 +169,10 @@ def options(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def step_rows(plan: Plan) -> list[Row]:
+def step_rows(plan: Plan) -> list[Figure]:
     """What the step is made of; the rows sum to it."""
     return [
-        Row(
+        Figure(
             key=key,
             label=label,
             value=plan.breakdown_s[key],
@@ -182,11 +182,11 @@ def step_rows(plan: Plan) -> list[Row]:
     ]
 
 
-def memory_rows(plan: Plan) -> list[Row]:
+def memory_rows(plan: Plan) -> list[Figure]:
     """What holds memory at the peak, most first, as parts of the capacity."""
     holders = sorted(plan.memory_bytes.items(), key=lambda item: (-item[1], item[0]))
     return [
-        Row(
+        Figure(
             key=holder.replace(" ", "_"),
             label=holder,
             value=held,
@@ -196,13 +196,13 @@ def memory_rows(plan: Plan) -> list[Row]:
     ]
 
 
-def source_rows(plan: Plan) -> list[Row]:
+def source_rows(plan: Plan) -> list[Figure]:
     """Where the time of computation comes from, from the most to the least trustworthy."""
     total = sum(plan.compute_sources_s.values())
     known = [key for key in SOURCES if key in plan.compute_sources_s]
     known += [key for key in plan.compute_sources_s if key not in SOURCES]
     return [
-        Row(
+        Figure(
             key=key,
             label=SOURCES.get(key, key.replace("_", " ")),
             value=plan.compute_sources_s[key],

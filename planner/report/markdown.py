@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import planner
 from planner.plan import Plan
 from planner.report import figures, sentences
-from planner.report.runs import Run, runs_of_plan, shares
+from planner.report.runs import LayerRun, runs_of_plan, shares
 
 
 def markdown_report(plan: Plan) -> str:
@@ -96,7 +96,7 @@ def _memory(plan: Plan) -> str:
     return f"## Peak memory of a GPU\n\n{table}"
 
 
-def _splits(plan: Plan, runs: Sequence[Run]) -> str:
+def _splits(plan: Plan, runs: Sequence[LayerRun]) -> str:
     def part(seconds: float) -> str:
         return figures.percent(seconds / plan.step_time_s)
 
@@ -180,7 +180,7 @@ def _again(plan: Plan) -> str:
     )
 
 
-def _layers(runs: Sequence[Run]) -> str:
+def _layers(runs: Sequence[LayerRun]) -> str:
     headings = ["Layer", "Kind", "Split"]
     headings += [f">{label}" for label in figures.LAYER_CAUSES.values()]
     headings += [">gradient all-reduce", ">weights", ">output"]

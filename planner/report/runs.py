@@ -21,7 +21,7 @@ Split = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LayerRun:
     """Consecutive layers that are split alike.
 
     Parameters
@@ -89,7 +89,7 @@ def letter(index: int) -> str:
     return text
 
 
-def runs_of_plan(plan: Plan) -> list[Run]:
+def runs_of_plan(plan: Plan) -> list[LayerRun]:
     """The runs of a plan in the order of the forward pass.
 
     Splits are lettered by the time that is spent under them, so that A is the main one.
@@ -108,7 +108,7 @@ def runs_of_plan(plan: Plan) -> list[Run]:
     for group in groups:
         split = split_of(group[0])
         label, short = labels[split]
-        runs.append(Run(key=keys[split], label=label, short=short, layers=group))
+        runs.append(LayerRun(key=keys[split], label=label, short=short, layers=group))
     return runs
 
 
@@ -129,9 +129,9 @@ def _label(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, 
     return by_level, over_all
 
 
-def shares(plan: Plan) -> Mapping[str, tuple[Run, int, float]]:
+def shares(plan: Plan) -> Mapping[str, tuple[LayerRun, int, float]]:
     """For each letter a run that shows the split, its layers and its time, most time first. [s]"""
-    result: dict[str, tuple[Run, int, float]] = {}
+    result: dict[str, tuple[LayerRun, int, float]] = {}
     for run in runs_of_plan(plan):
         _, count, seconds = result.get(run.key, (run, 0, 0.0))
         result[run.key] = (run, count + len(run.layers), seconds + run.time)

@@ -22,7 +22,7 @@ from planner.report.simulation_figures import (
 )
 
 if TYPE_CHECKING:
-    from costmodels.simulation.measure import RoleUse, Simulated
+    from costmodels.simulation.measure import RoleUse, SimulatedStep
     from planner.simulation.run import Simulation
 
 # More roles than this are listed as the first, the last and the worst ones only.
@@ -98,7 +98,7 @@ def _show(console: Console, table: Table) -> None:
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _left_out(console: Console, shown: int, simulated: Simulated) -> None:
+def _left_out(console: Console, shown: int, simulated: SimulatedStep) -> None:
     rest = len(simulated.roles) - shown
     if rest > 0:
         text = f"{rest} roles are left out: these are the first, the last and those that compute "
@@ -181,7 +181,7 @@ def _figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _time(simulated: Simulated, console: Console) -> None:
+def _time(simulated: SimulatedStep, console: Console) -> None:
     _section(console, "Where the time of a step goes")
     roles = main_roles(simulated, MAX_ROLES)
     used = [q for q in QUEUES if any(role.busy[q] > 0.0 for role in simulated.roles)]
@@ -211,7 +211,7 @@ def _time(simulated: Simulated, console: Console) -> None:
     )
 
 
-def _memory(simulation: Simulation, simulated: Simulated, console: Console) -> None:
+def _memory(simulation: Simulation, simulated: SimulatedStep, console: Console) -> None:
     _section(console, "Peak memory of a GPU")
     capacity = float(simulation.subject.setting.cluster.device.memory)
     roles = main_roles(simulated, MAX_ROLES)

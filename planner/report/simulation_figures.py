@@ -8,7 +8,7 @@ from costmodels.units import format_seconds
 from planner.report import figures
 
 if TYPE_CHECKING:
-    from costmodels.simulation.measure import RoleUse, Simulated
+    from costmodels.simulation.measure import RoleUse, SimulatedStep
     from planner.simulation.run import Simulation
 
 
@@ -33,7 +33,7 @@ def summary_line(simulation: Simulation) -> str:
     return ", ".join(parts)
 
 
-def main_roles(simulated: Simulated, most: int) -> list[RoleUse]:
+def main_roles(simulated: SimulatedStep, most: int) -> list[RoleUse]:
     """All roles or, of many: the first, the last, and those that compute and hold the most."""
     roles = simulated.roles
     if len(roles) <= most:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from planner.plan import Plan
 from planner.report import figures, sentences
-from planner.report.runs import Run, runs_of_plan, shares
+from planner.report.runs import LayerRun, runs_of_plan, shares
 
 # More runs than this are listed as their main ones only: the reports hold all of them.
 MAX_RUNS = 24
@@ -192,7 +192,7 @@ def _runs(plan: Plan, console: Console) -> None:
         _sentence(console, f"and {rest} shorter runs; a report (--report) lists all of them")
 
 
-def _main_runs(runs: Sequence[Run]) -> list[Run]:
+def _main_runs(runs: Sequence[LayerRun]) -> list[LayerRun]:
     """The runs of most time, in the order of the forward pass."""
     order = sorted(range(len(runs)), key=lambda i: -runs[i].time)
     return [runs[i] for i in sorted(order[:MAX_RUNS])]

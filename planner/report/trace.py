@@ -17,8 +17,8 @@ from costmodels.simulation.execution import ExecutionGraph, Queue, Task
 from costmodels.units import format_bytes
 
 if TYPE_CHECKING:
-    from costmodels.simulation import Simulated
-    from costmodels.simulation.executor import Timeline
+    from costmodels.simulation import SimulatedStep
+    from costmodels.simulation.executor import TaskTimes
     from planner.simulation.run import Simulation
 
 Event = dict[str, Any]
@@ -103,7 +103,7 @@ def _place(task: Task) -> dict[str, int]:
     return {"pid": _process(task.role), "tid": _process(task.role) + task.queue}
 
 
-def _shown(timeline: Timeline) -> dict[int, tuple[int, int]]:
+def _shown(timeline: TaskTimes) -> dict[int, tuple[int, int]]:
     """Start and length of every task that is an event. [ns]"""
     result = {}
     for number, (start, end) in enumerate(zip(timeline.starts, timeline.ends, strict=True)):
@@ -138,7 +138,7 @@ def _facts(simulation: Simulation, left_out: int) -> dict[str, Any]:
     return {**facts, "tasks_of_no_time_left_out": left_out}
 
 
-def _names(simulation: Simulation, simulated: Simulated) -> Iterator[Event]:
+def _names(simulation: Simulation, simulated: SimulatedStep) -> Iterator[Event]:
     """What processes and threads are called, and their order."""
     subject = simulation.subject
     title = f"{subject.setting.model.name}, {subject.name}, {simulation.runtime.name}"
@@ -164,7 +164,7 @@ def _named(what: str, process: int, thread: int, name: str, index: int) -> Itera
 # slices
 
 
-def _step_events(simulation: Simulation, simulated: Simulated) -> Iterator[Event]:
+def _step_events(simulation: Simulation, simulated: SimulatedStep) -> Iterator[Event]:
     """The step that was measured, and the loading of the next batch beside it."""
     start = _nanoseconds(simulated.start)
     rows: list[tuple[int, str, float, dict[str, Any]]] = [
@@ -194,7 +194,7 @@ def _step_events(simulation: Simulation, simulated: Simulated) -> Iterator[Event
             }
 
 
-def _task_events(timeline: Timeline, shown: Mapping[int, tuple[int, int]]) -> Iterator[Event]:
+def _task_events(timeline: TaskTimes, shown: Mapping[int, tuple[int, int]]) -> Iterator[Event]:
     graph = timeline.graph
     members: dict[int, list[int]] = {}
     for other, first in timeline.fused.items():
@@ -239,7 +239,7 @@ def _task_facts(graph: ExecutionGraph, together: list[Task], length: int) -> dic
     return facts
 
 
-def _arrows(timeline: Timeline, shown: Mapping[int, tuple[int, int]]) -> Iterator[Event]:
+def _arrows(timeline: TaskTimes, shown: Mapping[int, tuple[int, int]]) -> Iterator[Event]:
     """From what one role does to the first task of each other role that waits for it."""
     tasks = timeline.graph.tasks
     first: dict[tuple[int, int], int] = {}
@@ -268,7 +268,7 @@ def _arrows(timeline: Timeline, shown: Mapping[int, tuple[int, int]]) -> Iterato
 # memory
 
 
-def _memory_events(timeline: Timeline, role: int) -> Iterator[Event]:
+def _memory_events(timeline: TaskTimes, role: int) -> Iterator[Event]:
     """Memory of a role by holder, whenever it has changed. [B]"""
     log = timeline.ledger.log[role]
     now = {key: size for key, size in timeline.graph.roles[role].fixed_memory.items() if size}
@@ -298,7 +298,7 @@ def _memory_events(timeline: Timeline, role: int) -> Iterator[Event]:
         yield state(_nanoseconds(timeline.end))
 
 
-def _peaks(simulated: Simulated) -> Iterator[Event]:
+def _peaks(simulated: SimulatedStep) -> Iterator[Event]:
     """When each role holds the most."""
     for number, role in enumerate(simulated.roles):
         process = _process(number)

@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
-from costmodels.graph import Network as Model
+from costmodels.graph import Network
 from planner.plan import Plan, digest
 from planner.request.setting import Setting, resolve
 
@@ -51,7 +51,7 @@ def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
             f"the plan is for {plan.model}, whose layers are not those of {setting.model.name} "
             f"('{strange[0]}' is in one only); give the network that it was made for"
         )
-    shape = setting.machine.network.shape
+    shape = setting.machine.topology.shape
     result = {}
     for layer in setting.graph.compute_layers:
         distribution = plan.layers[layer.name].distribution
@@ -67,7 +67,7 @@ def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
     return result
 
 
-def network_digest(model: Model, batch: int) -> str:
+def network_digest(model: Network, batch: int) -> str:
     """SHA-256 of a network and a global batch."""
     return digest([model, batch])
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodels.cluster import Cluster, load_cluster
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
-from costmodels.graph import Graph, build_graph
-from costmodels.graph import Network as Model
+from costmodels.graph import Graph, Network, build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
@@ -27,7 +26,7 @@ DEFAULT_BATCH_PER_GPU = 32
 class Setting:
     """All inputs of a question, defaults filled in; of tables the SHA-256 of their files."""
 
-    model: Model
+    model: Network
     graph: Graph
     cluster: Cluster
     machine: Machine
@@ -37,7 +36,7 @@ class Setting:
     tables: tuple[str, ...]
 
 
-def _default_batch(model: Model, cluster: Cluster, gpus: int, activation_size: int) -> int:
+def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size: int) -> int:
     """32 samples a GPU, halved until the activations of data parallelism take half the memory."""
     graph = build_graph(model, 1)
     kept = sum(
@@ -51,7 +50,7 @@ def _default_batch(model: Model, cluster: Cluster, gpus: int, activation_size: i
 
 
 def resolve(
-    model: str | Model,
+    model: str | Network,
     *,
     gpus: int,
     cluster: str | Cluster | None = None,
@@ -106,7 +105,7 @@ def resolve(
         )
     graph = build_graph(network, global_batch_size)
     machine = Machine(
-        network=Network.of(cluster, shape),
+        topology=Topology.of(cluster, shape),
         compute=_compute_model(cluster, training, tables),
         training=training,
     )

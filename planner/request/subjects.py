@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph, build_graph
-from costmodels.graph import Network as Model
+from costmodels.graph import Graph, Network, build_graph
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import Strategy
@@ -24,7 +23,7 @@ from planner.request.plans import options_of, plan_distributions, plan_setting
 from planner.request.setting import Setting, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 
-Source = str | os.PathLike[str] | Plan | Model
+Source = str | os.PathLike[str] | Plan | Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class SimulationInput:
     """A network, a machine and a complete strategy.
 
     Parameters
@@ -104,7 +103,7 @@ def find_subject(
     degree: int | None = None,
     degrees: Degrees | None = None,
     **options: Any,
-) -> Subject:
+) -> SimulationInput:
     """Find out what is to be simulated.
 
     Parameters
@@ -134,7 +133,7 @@ def find_subject(
         raise InputError(
             "give either a strategy or degrees of data, tensor and pipeline parallelism, not both"
         )
-    model = source if isinstance(source, Model) else os.fspath(source)
+    model = source if isinstance(source, Network) else os.fspath(source)
     if isinstance(strategy, Plan) or _is_json(strategy):
         plan = strategy if isinstance(strategy, Plan) else Plan.load(os.fspath(strategy))  # type: ignore[arg-type]
         return _from_plan(plan, gpus, options, model)
@@ -144,7 +143,7 @@ def find_subject(
         raise InputError("the number of GPUs must be given with a network; add --gpus")
     setting = resolve(model, gpus=gpus, **options)
     if isinstance(strategy, Strategy):
-        return Subject(
+        return SimulationInput(
             setting=setting,
             graph=micro_graph(setting, strategy.schedule.micro_batches),
             strategy=strategy,
@@ -211,8 +210,8 @@ def _is_strategy_file(source: object) -> bool:
 
 
 def _from_plan(
-    source: Source, gpus: int | None, options: Mapping[str, Any], model: str | Model | None = None
-) -> Subject:
+    source: Source, gpus: int | None, options: Mapping[str, Any], model: str | Network | None = None
+) -> SimulationInput:
     plan = source if isinstance(source, Plan) else Plan.load(os.fspath(source))  # type: ignore[arg-type]
     if model is None:
         given = {key: value for key, value in options.items() if value is not None}
@@ -220,18 +219,18 @@ def _from_plan(
     else:
         setting = resolve(model, gpus=gpus or plan.gpus, **options_of(plan, options))
     distributions = plan_distributions(plan, setting)
-    return Subject(
+    return SimulationInput(
         setting=setting,
         graph=setting.graph,
-        strategy=single_stage(distributions, setting.machine.network.shape),
+        strategy=single_stage(distributions, setting.machine.topology.shape),
         name="plan",
         plan=plan,
     )
 
 
 def _from_file(
-    model: str | Model | None, path: Path, gpus: int | None, options: Mapping[str, Any]
-) -> Subject:
+    model: str | Network | None, path: Path, gpus: int | None, options: Mapping[str, Any]
+) -> SimulationInput:
     from planner.request.strategy_files import load_strategy, read_strategy_file
 
     file = read_strategy_file(path)
@@ -253,12 +252,12 @@ def _from_file(
     setting = resolve(network, gpus=devices, **{**says, **given})
     graph = micro_graph(setting, file.description.micro_batches)
     strategy, notes = load_strategy(path, graph, setting.cluster, devices)
-    return Subject(
+    return SimulationInput(
         setting=setting, graph=graph, strategy=strategy, name=path.name, notes=tuple(notes)
     )
 
 
-def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
+def _from_degrees(setting: Setting, degrees: Degrees) -> SimulationInput:
     rest = max(degrees.tp * degrees.pp, 1)
     dp = degrees.dp if degrees.dp is not None else max(setting.gpus // rest, 1)
     graph = micro_graph(setting, degrees.micro_batches)
@@ -266,7 +265,7 @@ def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
     def cut(weights: Mapping[str, float] | None) -> Strategy:
         return hybrid(
             graph,
-            setting.machine.network.shape,
+            setting.machine.topology.shape,
             dp=dp,
             tp=degrees.tp,
             pp=degrees.pp,
@@ -283,7 +282,7 @@ def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
         strategy = cut(_seconds(setting, graph, strategy))
     if degrees.recompute:
         strategy = with_recomputation(strategy, graph)
-    return Subject(
+    return SimulationInput(
         setting=setting,
         graph=graph,
         strategy=strategy,
@@ -294,8 +293,8 @@ def _from_degrees(setting: Setting, degrees: Degrees) -> Subject:
 def _seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
     """Computation of every layer on one micro-batch, by which stages are balanced. [s]"""
     machine = setting.machine
-    network = Network.of(setting.cluster, strategy.stages[0].shape)
-    pieces = Pieces(graph, replace(machine, network=network))
+    network = Topology.of(setting.cluster, strategy.stages[0].shape)
+    pieces = Pieces(graph, replace(machine, topology=network))
     result = {}
     for name, distribution in strategy.distributions.items():
         piece = pieces.of(name, distribution)
@@ -303,19 +302,19 @@ def _seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, fl
     return result
 
 
-def _from_name(setting: Setting, name: str, degree: int | None) -> Subject:
+def _from_name(setting: Setting, name: str, degree: int | None) -> SimulationInput:
     if name not in STRATEGIES:
         raise InputError(
             f"the strategy must be one of {', '.join(STRATEGIES)}, or a plan or strategy file, but "
             f"is '{name}'; choose one"
         )
-    shape, host = setting.machine.network.shape, setting.cluster.host_index
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
     rows = strategy_distributions(setting.graph, name, shape, host, degree)
     if isinstance(rows, Infeasible):
         raise InputError(
             f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
             f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
         )
-    return Subject(
+    return SimulationInput(
         setting=setting, graph=setting.graph, strategy=single_stage(rows, shape), name=name
     )

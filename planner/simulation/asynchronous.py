@@ -8,8 +8,7 @@ import numpy as np
 
 from costmodels.errors import InputError
 from costmodels.simulation import Compiler, Runtime
-from costmodels.throughput import Links, WorkerClass, WorkerProfile
-from costmodels.throughput import simulate as simulate_workers
+from costmodels.throughput import Links, WorkerClass, WorkerProfile, simulate_workers
 
 
 def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
-from planner.request.subjects import Subject
+from planner.request.subjects import SimulationInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Input:
     storage: str | None = None
 
 
-def loading_time(subject: Subject, given: Input) -> InputTime:
+def loading_time(subject: SimulationInput, given: Input) -> InputTime:
     """What loading the samples of a step takes."""
     setting, strategy = subject.setting, subject.strategy
     loader = load_loader(given.loader)
@@ -61,7 +61,7 @@ def loading_time(subject: Subject, given: Input) -> InputTime:
 
 
 def loading_notes(
-    loading: InputTime, step_seconds: float, subject: Subject, given: Input
+    loading: InputTime, step_seconds: float, subject: SimulationInput, given: Input
 ) -> list[str]:
     """Whether the input holds a step up, and what its time rests on, a sentence each.
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from costmodels.closed_form import ClosedForm
 from costmodels.input_pipeline import InputTime
-from costmodels.simulation import Runtime, Simulated
-from planner.request.subjects import Subject
+from costmodels.simulation import Runtime, SimulatedStep
+from planner.request.subjects import SimulationInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,13 +39,13 @@ class Simulation:
         On approximations and what was filled in, a sentence each.
     """
 
-    subject: Subject
+    subject: SimulationInput
     model: str
     runtime: Runtime
     step_time: float
     computed: float
     waiting: float
-    simulated: Simulated | None
+    simulated: SimulatedStep | None
     closed_form: ClosedForm | None
     input: InputTime | None
     notes: tuple[str, ...]

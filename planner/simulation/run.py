@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
-from costmodels.closed_form import step_time as closed_form_time
+from costmodels.closed_form import closed_form_step as closed_form_time
 from costmodels.closed_form.paradl import pipeline_time
 from costmodels.cluster import load_cluster
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.input_pipeline import expected_slowest
 from costmodels.simulation import (
@@ -20,13 +20,13 @@ from costmodels.simulation import (
     Job,
     Queue,
     Runtime,
-    Simulated,
+    SimulatedStep,
     load_runtime,
+    run_graph,
 )
-from costmodels.simulation import simulate as run
 from planner.models import load_network
 from planner.planning.assemble import estimate_notes
-from planner.request.subjects import Degrees, Source, Subject, find_subject
+from planner.request.subjects import Degrees, SimulationInput, Source, find_subject
 from planner.simulation.asynchronous import asynchronous_step
 from planner.simulation.loading import Input, loading_notes, loading_time
 from planner.simulation.result import Simulation
@@ -52,7 +52,7 @@ _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "plain": (False, False, "alone"),
     "flexflow-sim": (False, False, "nominal"),
 }
-MODELS = (*_SIMULATIONS, *CLOSED_FORMS)
+STEP_MODELS = (*_SIMULATIONS, *CLOSED_FORMS)
 
 
 def simulate(
@@ -99,9 +99,9 @@ def simulate(
     InputError
         When an input cannot be used.
     """
-    if model not in MODELS:
+    if model not in STEP_MODELS:
         raise InputError(
-            f"the step model must be one of {', '.join(MODELS)} but is '{model}'; choose one"
+            f"the step model must be one of {', '.join(STEP_MODELS)} but is '{model}'; choose one"
         )
     if overlap_factor is not None and not 0.0 <= overlap_factor <= 10.0:
         raise InputError(
@@ -127,7 +127,7 @@ def simulate(
     return simulate_subject(subject, chosen, model, gamma, input, variation)
 
 
-def _closed_form(subject: Subject, model: str) -> ClosedForm:
+def _closed_form(subject: SimulationInput, model: str) -> ClosedForm:
     """A closed form of the strategy, where there is one."""
     strategy, machine = subject.strategy, subject.setting.machine
     count, parts = len(strategy.stages), strategy.schedule.micro_batches
@@ -143,7 +143,7 @@ def _closed_form(subject: Subject, model: str) -> ClosedForm:
     )
 
 
-def computing_time(simulated: Simulated) -> float:
+def computing_time(simulated: SimulatedStep) -> float:
     """Time that the devices compute that compute the longest. [s]"""
     return simulated.slowest.busy[Queue.COMPUTE.name.lower()]
 
@@ -163,12 +163,12 @@ def waiting_time(computing: float, devices: int, variation: float = DEVICE_VARIA
     return expected_slowest(computing, variation, devices) - computing
 
 
-def _congested(subject: Subject, factor: float) -> Subject:
+def _congested(subject: SimulationInput, factor: float) -> SimulationInput:
     """The same, on a machine whose links between hosts other jobs use, too."""
     setting = subject.setting
     cluster = setting.cluster.congested(factor)
-    network = Network.of(cluster, setting.machine.network.shape)
-    machine = replace(setting.machine, network=network)
+    network = Topology.of(cluster, setting.machine.topology.shape)
+    machine = replace(setting.machine, topology=network)
     note = f"links between hosts carry {factor:g} times less, because of other jobs"
     return replace(
         subject,
@@ -183,7 +183,7 @@ def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
 
 
 def simulate_subject(
-    subject: Subject,
+    subject: SimulationInput,
     runtime: Runtime,
     model: str,
     overlap_factor: float,
@@ -194,7 +194,7 @@ def simulate_subject(
     setting = subject.setting
     loading = None if input is None or input.loader == "synthetic" else loading_time(subject, input)
     notes = list(setting.defaults) + list(subject.notes)
-    simulated: Simulated | None = None
+    simulated: SimulatedStep | None = None
     form: ClosedForm | None = None
     if model in CLOSED_FORMS:
         form = _closed_form(subject, model)
@@ -205,7 +205,7 @@ def simulate_subject(
             graph=subject.graph,
             strategy=subject.strategy,
             cluster=setting.cluster,
-            shape=setting.machine.network.shape,
+            shape=setting.machine.topology.shape,
             compute=setting.machine.compute,
             training=setting.machine.training,
             runtime=runtime,
@@ -216,7 +216,7 @@ def simulate_subject(
         # weights pulled while the next step begins make steps reach into each other
         graph = compiler.compile(3 if runtime.gradient == "push_pull" else 1)
         behaviour = Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing)
-        simulated = run(graph, behaviour)
+        simulated = run_graph(graph, behaviour)
         computed = simulated.step_time
         busy = computing_time(simulated)
         notes += estimate_notes(compiler.sources, setting.machine.training)
@@ -302,7 +302,7 @@ def _found_again(alike: Callable[[], bool]) -> bool:
 
 
 __all__ = [
-    "MODELS",
+    "STEP_MODELS",
     "Degrees",
     "Input",
     "Simulation",

@@ -23,7 +23,7 @@ CoreEdge = tuple[int, int, np.ndarray]
 CoreHolding = tuple[int, int, int, np.ndarray]
 
 
-class Graph(NamedTuple):
+class CoreGraph(NamedTuple):
     """Nodes and edges as compiled loops take them.
 
     Node v's candidate i is at `offsets[v] + i`. The edges of v are at `starts[v]` to
@@ -77,7 +77,7 @@ class Core:
         What a forbidden pair costs in `graph`: more than any two assignments differ by.
     """
 
-    graph: Graph
+    graph: CoreGraph
     costs: np.ndarray
     holdings: Holdings
     base: np.ndarray
@@ -197,7 +197,7 @@ def make_core(
     )
 
 
-def _graph(sizes: np.ndarray, edges: Sequence[CoreEdge], penalty: float) -> Graph:
+def _graph(sizes: np.ndarray, edges: Sequence[CoreEdge], penalty: float) -> CoreGraph:
     """Store every edge at both of its ends, in the order of its nodes."""
     store = _Store()
     ends = np.array([(s, t, store.add(m), store.add(m, turned=True)) for s, t, m in edges])
@@ -209,7 +209,7 @@ def _graph(sizes: np.ndarray, edges: Sequence[CoreEdge], penalty: float) -> Grap
     rank[order] = np.arange(order.size)
     matrices = store.joined()
     matrices[np.isinf(matrices)] = penalty
-    return Graph(
+    return CoreGraph(
         sizes=sizes,
         offsets=_offsets(sizes),
         starts=_offsets(np.bincount(owners, minlength=sizes.size)),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from search.core.core import Core, Graph, Holdings
+from search.core.core import Core, CoreGraph, Holdings
 from search.core.jit import compiled
 
 # Sums of many numbers of either sign: how much of their size may be rounding.
@@ -66,7 +66,7 @@ class Messages:
 
 @compiled
 def _sweep(
-    graph: Graph,
+    graph: CoreGraph,
     costs: np.ndarray,
     shares: np.ndarray,
     places: np.ndarray,

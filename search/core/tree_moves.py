@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from search.core.core import Core, Graph, Holdings
+from search.core.core import Core, CoreGraph, Holdings
 from search.core.jit import compiled
 
 # Work after which a caller is asked whether to go on: about 0.1 s.
@@ -110,7 +110,7 @@ class TreeSearch:
             )
 
 
-def _reach(graph: Graph) -> int:
+def _reach(graph: CoreGraph) -> int:
     """The most entries that the decisions of any forest can take."""
     owners = np.repeat(np.arange(graph.sizes.size), np.diff(graph.starts))
     widest = np.zeros(graph.sizes.size, dtype=np.int64)
@@ -120,7 +120,7 @@ def _reach(graph: Graph) -> int:
 
 @compiled
 def _moves(
-    graph: Graph,
+    graph: CoreGraph,
     costs: np.ndarray,
     holdings: Holdings,
     limit: float,

@@ -27,7 +27,7 @@ MAX_ELEMENTS = 2.0**26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bucket:
+class EliminationBucket:
     """What is left of one node once it is eliminated.
 
     Parameters
@@ -71,7 +71,7 @@ class Eliminated:
         The order followed.
     """
 
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[EliminationBucket, ...]
     minimum: float
     order: EliminationOrder
 
@@ -116,7 +116,7 @@ def eliminate(
     """
     incident, constant = _initial_tables(problem, costs or problem.costs)
     seen: dict[tuple[object, ...], np.ndarray] = {}
-    buckets: list[Bucket] = []
+    buckets: list[EliminationBucket] = []
     for node, scope in zip(order.nodes, order.scopes, strict=True):
         if deadline is not None:
             deadline.check()
@@ -132,7 +132,7 @@ def eliminate(
         if message is None:
             shape = tuple(problem.costs[u].size for u in (node, *scope))
             message = seen[key] = min_sum(parts, shape)
-        buckets.append(Bucket(node=node, scope=scope, parts=parts, message=message))
+        buckets.append(EliminationBucket(node=node, scope=scope, parts=parts, message=message))
         for u in scope:
             incident[u] = [x for x in incident[u] if node not in x[0]]
         if scope:

@@ -19,7 +19,7 @@ import numpy as np
 from search.elimination.buckets import Eliminated, eliminate
 from search.elimination.infeasible import least_usage_at, shortage_at
 from search.elimination.order import EliminationOrder
-from search.problem import Problem, Shortage, evaluate
+from search.problem import Problem, Shortage, cost_and_peak
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.local_moves import improved
 
@@ -78,7 +78,7 @@ class Dual:
 
     def offer(self, choices: list[int]) -> None:
         """Keep an assignment if it fits and is the cheapest so far."""
-        cost, peak = evaluate(self.problem, choices)
+        cost, peak = cost_and_peak(self.problem, choices)
         assert self.problem.usage_limit is not None
         if peak <= self.problem.usage_limit and cost < self.cost:
             self.cost, self.choices = cost, choices
@@ -148,8 +148,8 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
         return
     _repair(dual, small, deadline)
     # Two assignments, as (cost, usage at the step): one above the limit, one within it.
-    above = (evaluate(problem, free)[0], float(_profile(problem, free)[step]))
-    within = (evaluate(problem, small)[0], float(_profile(problem, small)[step]))
+    above = (cost_and_peak(problem, free)[0], float(_profile(problem, free)[step]))
+    within = (cost_and_peak(problem, small)[0], float(_profile(problem, small)[step]))
     prices = np.zeros(problem.timeline.steps.size)
     for _ in range(MAX_LINE_STEPS):
         price = (within[0] - above[0]) / (above[1] - within[1])
@@ -160,7 +160,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
         _repair(dual, choices, deadline)
         if dual.closed or bound >= line - CLOSED * max(abs(line), abs(above[0])):
             return
-        point = (evaluate(problem, choices)[0], float(_profile(problem, choices)[step]))
+        point = (cost_and_peak(problem, choices)[0], float(_profile(problem, choices)[step]))
         if point in (above, within):
             return
         if point[1] > limit:

@@ -15,7 +15,7 @@ import numpy as np
 
 from search.elimination.buckets import eliminate, plan
 from search.elimination.order import EliminationOrder
-from search.problem import Edge, Problem, ProblemError, Shortage
+from search.problem import CostEdge, Problem, ProblemError, Shortage
 
 # How many of the fullest time steps are looked into, and how many nodes are named.
 STEPS_TRIED = 8
@@ -87,7 +87,7 @@ def without_edge_costs(problem: Problem) -> Problem:
         if matrix is None:
             matrix = np.where(np.isfinite(edge.matrix), 0.0, np.inf)
             zeroed[id(edge.matrix)] = matrix
-        edges.append(Edge(source=edge.source, target=edge.target, matrix=matrix))
+        edges.append(CostEdge(source=edge.source, target=edge.target, matrix=matrix))
     return replace(problem, edges=tuple(edges))
 
 

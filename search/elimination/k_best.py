@@ -18,7 +18,7 @@ from itertools import islice
 from search.elimination.buckets import MAX_ELEMENTS, Eliminated, eliminate, plan
 from search.elimination.dual import Dual, tighten
 from search.elimination.ranking import increasing_assignments
-from search.problem import Assignment, Problem, ProblemError, evaluate
+from search.problem import Assignment, Problem, ProblemError, cost_and_peak
 from search.problem.answers import RELATIVE_TOLERANCE, make_assignment
 from search.problem.deadline import Deadline, OutOfTime
 from search.solvers.elimination import stopped
@@ -106,7 +106,7 @@ def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
                 if deadline.passed:
                     stopped_by = "time limit"
                     break
-                cost, peak = evaluate(dual.problem, choices)
+                cost, peak = cost_and_peak(dual.problem, choices)
                 if peak <= (dual.problem.usage_limit or 0.0):
                     insort(kept, (cost, choices))
             else:

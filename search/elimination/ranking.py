@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search.elimination.buckets import Bucket, Eliminated
+from search.elimination.buckets import Eliminated, EliminationBucket
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ def _push(
     return count + 1
 
 
-def _first(backwards: list[Bucket]) -> _Known:
+def _first(backwards: list[EliminationBucket]) -> _Known:
     choices = [0] * len(backwards)
     values: list[np.ndarray] = []
     candidates: list[np.ndarray] = []
@@ -86,7 +86,7 @@ def _first(backwards: list[Bucket]) -> _Known:
 
 
 def _rank(
-    bucket: Bucket,
+    bucket: EliminationBucket,
     choices: list[int],
     values: list[np.ndarray],
     candidates: list[np.ndarray],
@@ -99,7 +99,9 @@ def _rank(
     choices[bucket.node] = int(order[0])
 
 
-def _departed(backwards: list[Bucket], parent: _Known, place: int, candidate: int) -> _Known:
+def _departed(
+    backwards: list[EliminationBucket], parent: _Known, place: int, candidate: int
+) -> _Known:
     """Take another candidate at one place and complete the rest as well as possible."""
     choices = list(parent.choices)
     values, candidates = parent.values[: place + 1], parent.candidates[: place + 1]

@@ -17,7 +17,7 @@ from search.elimination.dual import NOISE, Dual, tighten
 from search.elimination.marginals import min_marginals
 from search.elimination.order import EliminationOrder
 from search.presolve.reduction import shrink
-from search.problem import Edge, Problem
+from search.problem import CostEdge, Problem
 from search.problem.answers import RELATIVE_TOLERANCE
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.local_moves import cheap_start
@@ -36,7 +36,7 @@ def as_problem(core: Core) -> Problem:
     costs = [core.costs[a:b] for a, b in pairwise(offsets)]
     usages: list[np.ndarray] = [np.zeros(c.size) for c in costs]
     intervals: list[tuple[int, int] | None] = [None] * core.num_nodes
-    edges: list[Edge] = []
+    edges: list[CostEdge] = []
     matrices: dict[tuple[int, int, int], np.ndarray] = {}
     for v in range(core.num_nodes):
         size = int(graph.sizes[v])
@@ -47,7 +47,7 @@ def as_problem(core: Core) -> Problem:
                 if key not in matrices:
                     values = graph.matrices[key[0] : key[0] + key[1] * key[2]].reshape(key[1:])
                     matrices[key] = np.where(values >= core.penalty, np.inf, values)
-                edges.append(Edge(source=v, target=u, matrix=matrices[key]))
+                edges.append(CostEdge(source=v, target=u, matrix=matrices[key]))
         for h in range(int(held.starts[v]), int(held.starts[v + 1])):
             used = held.usages[held.places[h] : held.places[h] + size]
             interval = (int(held.first[h]), int(held.last[h]))
@@ -55,7 +55,7 @@ def as_problem(core: Core) -> Problem:
                 usages[v], intervals[v] = used, interval
                 continue
             tie = matrices.setdefault((-1, size, size), np.where(np.eye(size) > 0, 0.0, np.inf))
-            edges.append(Edge(source=v, target=len(costs), matrix=tie))
+            edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
             costs.append(np.zeros(size))
             usages.append(used)
             intervals.append(interval)

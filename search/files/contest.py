@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from search.errors import ProblemError
-from search.problem import Edge, Problem
+from search.problem import CostEdge, Problem
 from search.problem.checks import EXACT_LIMIT
 
 # A cost from here on forbids; so do files that this writes.
@@ -255,7 +255,9 @@ def _interval(raw: msgspec.Raw, node: int) -> tuple[int, int] | None:
     return None if bounds[0] == bounds[1] else (bounds[0], bounds[1])
 
 
-def _edges(edges: _Edges, sizes: Sequence[int], known: dict[bytes, np.ndarray]) -> Iterable[Edge]:
+def _edges(
+    edges: _Edges, sizes: Sequence[int], known: dict[bytes, np.ndarray]
+) -> Iterable[CostEdge]:
     """The edges; those with the same list and shape share one matrix."""
     matrices: dict[tuple[int, int], np.ndarray] = {}
     for number, (raw, costs) in enumerate(zip(edges.nodes, edges.costs, strict=True)):
@@ -279,4 +281,4 @@ def _edges(edges: _Edges, sizes: Sequence[int], known: dict[bytes, np.ndarray]) 
         key = (id(flat), rows)
         if key not in matrices:
             matrices[key] = flat.reshape(rows, columns)
-        yield Edge(source=source, target=target, matrix=matrices[key])
+        yield CostEdge(source=source, target=target, matrix=matrices[key])

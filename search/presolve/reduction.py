@@ -20,7 +20,7 @@ from search.core.core import Core, make_core
 from search.presolve.rows import check_base, drop_rows, drop_too_large
 from search.presolve.rules import drop_dominated, reduce_edge, reduce_node
 from search.presolve.state import Impossible, State, Step
-from search.presolve.tables import Pool, Table
+from search.presolve.tables import Pool, PooledArray
 from search.problem import Problem
 from search.problem.deadline import Deadline
 
@@ -126,9 +126,9 @@ def shrink(core: Core, alive: np.ndarray, *, deadline: Deadline | None = None) -
 
 def _from_problem(problem: Problem) -> State:
     pool = Pool()
-    known: dict[int, Table] = {}
+    known: dict[int, PooledArray] = {}
 
-    def table(array: np.ndarray) -> Table:
+    def table(array: np.ndarray) -> PooledArray:
         found = known.get(id(array))
         if found is None:
             found = known[id(array)] = pool.table(array)
@@ -167,7 +167,7 @@ def _from_core(core: Core) -> State:
         constant=core.constant,
     )
     matrices = np.where(graph.matrices < core.penalty, graph.matrices, np.inf)
-    known: dict[tuple[int, int, int], Table] = {}
+    known: dict[tuple[int, int, int], PooledArray] = {}
     for node, (rows, start) in enumerate(zip(sizes, graph.starts.tolist(), strict=False)):
         for edge in range(start, int(graph.starts[node + 1])):
             other, place = int(graph.neighbours[edge]), int(graph.places[edge])

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 
 from search.presolve.state import State
-from search.presolve.tables import Pool, Table, matrix_facts, turn
+from search.presolve.tables import Pool, PooledArray, matrix_facts, turn
 
 # A node with two neighbours is looked into where the three have no more triples of candidates.
 MAX_TRIPLES = 400_000
@@ -42,7 +42,9 @@ def reduce_edge(state: State, a: int, b: int) -> None:
         _reduce_tie(state, a, b, ahead and ahead.partner, back and back.partner)
 
 
-def _reduce_tie(state: State, a: int, b: int, of_a: Table | None, of_b: Table | None) -> None:
+def _reduce_tie(
+    state: State, a: int, b: int, of_a: PooledArray | None, of_b: PooledArray | None
+) -> None:
     """Let one of two nodes go if the candidate of the other says which is its own."""
     if of_a is not None and of_b is not None:
         # Fewer edges move, so that nodes with very many stay where they are.
@@ -71,17 +73,19 @@ def reduce_node(state: State, node: int) -> None:
         _reduce_between(state, node)
 
 
-def _best(pool: Pool, costs: Table, *usages: Table) -> int | None:
+def _best(pool: Pool, costs: PooledArray, *usages: PooledArray) -> int | None:
     found = _responses(costs.array[None, :], usages)
     return None if found is None else int(found[0])
 
 
-def _best_partner(pool: Pool, matrix: Table, costs: Table, *usages: Table) -> Table | None:
+def _best_partner(
+    pool: Pool, matrix: PooledArray, costs: PooledArray, *usages: PooledArray
+) -> PooledArray | None:
     found = _responses(matrix.array + costs.array, usages)
     return None if found is None else pool.table(found)
 
 
-def _responses(totals: np.ndarray, usages: tuple[Table, ...]) -> np.ndarray | None:
+def _responses(totals: np.ndarray, usages: tuple[PooledArray, ...]) -> np.ndarray | None:
     """The column of every row that costs least and never uses more than another that is allowed;
     None where some row has none."""
     chosen: np.ndarray = totals.argmin(axis=1)
@@ -117,8 +121,8 @@ def _reduce_between(state: State, node: int) -> None:
 
 
 def _between(
-    pool: Pool, ahead: Table, back: Table, costs: Table, *usages: Table
-) -> tuple[np.ndarray, Table, list[tuple[Table, Table]]] | None:
+    pool: Pool, ahead: PooledArray, back: PooledArray, costs: PooledArray, *usages: PooledArray
+) -> tuple[np.ndarray, PooledArray, list[tuple[PooledArray, PooledArray]]] | None:
     """The best candidate per pair of the neighbours' candidates, what it costs, and per usage how
     it is the sum of a part per neighbour; None where it is none or no candidate is best."""
     sums = back.array.T + costs.array
@@ -174,7 +178,7 @@ def drop_dominated(state: State, node: int) -> bool:
     return kept is not None
 
 
-def _use_no_more(pool: Pool, *usages: Table) -> Table | None:
+def _use_no_more(pool: Pool, *usages: PooledArray) -> PooledArray | None:
     """Which candidate (row) never uses more than another one (column); None for no two."""
     found = np.ones((usages[0].array.size,) * 2, dtype=bool)
     for usage in usages:
@@ -184,8 +188,11 @@ def _use_no_more(pool: Pool, *usages: Table) -> Table | None:
 
 
 def _undominated(
-    pool: Pool, costs: Table, may: Table | None, matrices: tuple[tuple[Table, int], ...]
-) -> Table | None:
+    pool: Pool,
+    costs: PooledArray,
+    may: PooledArray | None,
+    matrices: tuple[tuple[PooledArray, int], ...],
+) -> PooledArray | None:
     """The candidates to keep, or None for all."""
     # worse[r, d]: by how much r in place of d can raise the cost at most.
     worse = costs.array[:, None] - costs.array
@@ -206,7 +213,7 @@ def _undominated(
     return pool.table(np.flatnonzero(alive))
 
 
-def _excess(pool: Pool, matrix: Table) -> np.ndarray:
+def _excess(pool: Pool, matrix: PooledArray) -> np.ndarray:
     """max_j (E[r, j] - E[d, j]) for all pairs of rows; a pair that d forbids counts for nothing."""
     low = pool.once(turn, matrix).array
     high = np.minimum(low, _HUGE)

@@ -17,7 +17,7 @@ import numpy as np
 
 from search.presolve.tables import (
     Pool,
-    Table,
+    PooledArray,
     allowed,
     minus,
     plus,
@@ -27,7 +27,7 @@ from search.presolve.tables import (
 )
 
 # (first row, row after the last, usage per candidate)
-Holding = tuple[int, int, Table]
+Holding = tuple[int, int, PooledArray]
 # (node, its label per label of each of the leaders, the nodes that lead it)
 Step = tuple[int, Any, tuple[int, ...]]
 
@@ -54,7 +54,13 @@ class State:
     """
 
     def __init__(
-        self, pool: Pool, costs: list[Table], *, base: np.ndarray, limit: float, constant: float
+        self,
+        pool: Pool,
+        costs: list[PooledArray],
+        *,
+        base: np.ndarray,
+        limit: float,
+        constant: float,
     ) -> None:
         size = len(costs)
         self.pool = pool
@@ -65,7 +71,7 @@ class State:
         self.num_labels = [c.array.size for c in costs]
         ranges = {n: pool.table(np.arange(n)) for n in set(self.num_labels)}
         self.labels = [ranges[n] for n in self.num_labels]
-        self.edges: list[dict[int, Table]] = [{} for _ in costs]
+        self.edges: list[dict[int, PooledArray]] = [{} for _ in costs]
         self.holdings: list[list[Holding]] = [[] for _ in costs]
         self.num_rows = base.size
         self.rise = np.diff(base, prepend=0.0, append=0.0).tolist()
@@ -90,7 +96,7 @@ class State:
             self.queued[node] = True
             self.pending_nodes.append(node)
 
-    def set_costs(self, node: int, costs: Table) -> None:
+    def set_costs(self, node: int, costs: PooledArray) -> None:
         """Change a node's costs; what is forbidden goes."""
         self.costs[node] = costs
         left = self.pool.once(allowed, costs)
@@ -99,11 +105,11 @@ class State:
         else:
             self.touch(node)
 
-    def add_costs(self, node: int, costs: Table) -> None:
+    def add_costs(self, node: int, costs: PooledArray) -> None:
         """Add to a node's costs."""
         self.set_costs(node, self.pool.once(plus, self.costs[node], costs))
 
-    def set_edge(self, a: int, b: int, matrix: Table) -> None:
+    def set_edge(self, a: int, b: int, matrix: PooledArray) -> None:
         """Put an edge, with a row per candidate of a, in the place of what joins two nodes."""
         self.edges[a][b] = matrix
         self.edges[b][a] = self.pool.once(turn, matrix)
@@ -114,7 +120,7 @@ class State:
         self.touch(a)
         self.touch(b)
 
-    def add_edge(self, a: int, b: int, matrix: Table) -> None:
+    def add_edge(self, a: int, b: int, matrix: PooledArray) -> None:
         """Put an edge beside what joins two nodes."""
         present = self.edges[a].get(b)
         self.set_edge(a, b, matrix if present is None else self.pool.once(plus, present, matrix))
@@ -125,7 +131,7 @@ class State:
         self.touch(a)
         self.touch(b)
 
-    def hold(self, node: int, first: int, last: int, usage: Table) -> None:
+    def hold(self, node: int, first: int, last: int, usage: PooledArray) -> None:
         """Add a holding."""
         least, beyond = self.pool.once(split, usage)
         if least:
@@ -174,11 +180,11 @@ class State:
                 since = row
             total = once(change, total, usage)
 
-    def usages(self, node: int) -> tuple[Table, ...]:
+    def usages(self, node: int) -> tuple[PooledArray, ...]:
         """The distinct usages of a node, whenever they are."""
         return tuple(dict.fromkeys(u for _, _, u in self.segments(node)))
 
-    def restrict(self, node: int, index: Table) -> None:
+    def restrict(self, node: int, index: PooledArray) -> None:
         """Keep only the candidates at these positions."""
         if not index.array.size:
             raise Impossible
@@ -201,7 +207,7 @@ class State:
         self.steps.append((node, int(self.labels[node].array[choice]), ()))
         self._remove(node)
 
-    def absorb(self, node: int, gone: int, partner: Table) -> None:
+    def absorb(self, node: int, gone: int, partner: PooledArray) -> None:
         """Let a node go that takes the candidate `partner[i]` if the other takes candidate i."""
         once = self.pool.once
         matrix = self.edges[node][gone]
@@ -219,7 +225,7 @@ class State:
                 self.add_edge(node, other, once(take, pairs, partner))
         self.add_costs(node, extra)
 
-    def bridge(self, gone: int, a: int, b: int, chosen: np.ndarray, matrix: Table) -> None:
+    def bridge(self, gone: int, a: int, b: int, chosen: np.ndarray, matrix: PooledArray) -> None:
         """Let a node go that takes the candidate `chosen[i, j]` if its neighbours take i and j."""
         following = np.zeros((self.num_labels[a], self.num_labels[b]), dtype=np.int64)
         ends = np.ix_(self.labels[a].array, self.labels[b].array)
@@ -238,7 +244,9 @@ class State:
         self.alive[node] = False
 
 
-def _labels(pool: Pool, kept: Table, gone: Table, partner: Table, size: int) -> list[int]:
+def _labels(
+    pool: Pool, kept: PooledArray, gone: PooledArray, partner: PooledArray, size: int
+) -> list[int]:
     """The label of the node that goes, per label of the one that stays."""
     following = np.zeros(size, dtype=np.int64)
     following[kept.array] = gone.array[partner.array]
@@ -246,7 +254,9 @@ def _labels(pool: Pool, kept: Table, gone: Table, partner: Table, size: int) -> 
     return found
 
 
-def _picked(pool: Pool, matrix: Table, costs: Table, partner: Table) -> Table:
+def _picked(
+    pool: Pool, matrix: PooledArray, costs: PooledArray, partner: PooledArray
+) -> PooledArray:
     """What the candidates of a neighbour cost along with their partners."""
     rows = np.arange(len(partner.array))
     return pool.table(matrix.array[rows, partner.array] + costs.array[partner.array])

@@ -15,7 +15,7 @@ import numpy as np
 T = TypeVar("T")
 
 
-class Table:
+class PooledArray:
     """An array of which there is only one in its pool; tables are compared as objects and
     ordered by number."""
 
@@ -30,15 +30,15 @@ class Pool:
     """All tables of one presolve."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[tuple[int, ...], str, bytes], Table] = {}
+        self._tables: dict[tuple[tuple[int, ...], str, bytes], PooledArray] = {}
         self._known: dict[tuple[Any, ...], Any] = {}
 
-    def table(self, array: np.ndarray) -> Table:
+    def table(self, array: np.ndarray) -> PooledArray:
         """The table with this content."""
         key = (array.shape, array.dtype.char, array.tobytes())
         found = self._tables.get(key)
         if found is None:
-            found = self._tables[key] = Table(np.ascontiguousarray(array), len(self._tables))
+            found = self._tables[key] = PooledArray(np.ascontiguousarray(array), len(self._tables))
         return found
 
     def once(self, function: Callable[..., T], *tables: Any) -> T:
@@ -51,27 +51,27 @@ class Pool:
             return found
 
 
-def plus(pool: Pool, a: Table, b: Table) -> Table:
+def plus(pool: Pool, a: PooledArray, b: PooledArray) -> PooledArray:
     """The sum."""
     return pool.table(a.array + b.array)
 
 
-def minus(pool: Pool, a: Table, b: Table) -> Table:
+def minus(pool: Pool, a: PooledArray, b: PooledArray) -> PooledArray:
     """The difference."""
     return pool.table(a.array - b.array)
 
 
-def take(pool: Pool, table: Table, index: Table) -> Table:
+def take(pool: Pool, table: PooledArray, index: PooledArray) -> PooledArray:
     """The rows at these positions."""
     return pool.table(table.array[index.array])
 
 
-def turn(pool: Pool, matrix: Table) -> Table:
+def turn(pool: Pool, matrix: PooledArray) -> PooledArray:
     """The transpose."""
     return pool.table(matrix.array.T)
 
 
-def allowed(pool: Pool, costs: Table) -> Table | None:
+def allowed(pool: Pool, costs: PooledArray) -> PooledArray | None:
     """The positions of finite costs, or None where all are."""
     return _positions(pool, np.isfinite(costs.array))
 
@@ -80,10 +80,10 @@ class Split(NamedTuple):
     """A usage vector: what is used at the least, and what beyond it (None where never more)."""
 
     least: float
-    beyond: Table | None
+    beyond: PooledArray | None
 
 
-def split(pool: Pool, usage: Table) -> Split:
+def split(pool: Pool, usage: PooledArray) -> Split:
     """Take the least off a usage vector."""
     values = usage.array
     least = float(values.min())
@@ -92,12 +92,12 @@ def split(pool: Pool, usage: Table) -> Split:
     return Split(least, pool.table(values - least) if least else usage)
 
 
-def most_of(pool: Pool, usage: Table) -> float:
+def most_of(pool: Pool, usage: PooledArray) -> float:
     """The largest usage."""
     return float(usage.array.max())
 
 
-def most_added(pool: Pool, old: Table, new: Table) -> float:
+def most_added(pool: Pool, old: PooledArray, new: PooledArray) -> float:
     """By how much usage rises at the most from one vector to the other."""
     return float((new.array - old.array).max())
 
@@ -116,12 +116,12 @@ class MatrixFacts(NamedTuple):
         The only allowed column of every row, or None where a row allows several.
     """
 
-    supported: Table | None
-    terms: tuple[Table, Table] | None
-    partner: Table | None
+    supported: PooledArray | None
+    terms: tuple[PooledArray, PooledArray] | None
+    partner: PooledArray | None
 
 
-def matrix_facts(pool: Pool, matrix: Table) -> MatrixFacts | None:
+def matrix_facts(pool: Pool, matrix: PooledArray) -> MatrixFacts | None:
     """What can be done about an edge with this matrix, or None for nothing."""
     values = matrix.array
     if values.max() < np.inf:
@@ -141,5 +141,5 @@ def matrix_facts(pool: Pool, matrix: Table) -> MatrixFacts | None:
     return MatrixFacts(supported, None, partner)
 
 
-def _positions(pool: Pool, mask: np.ndarray) -> Table | None:
+def _positions(pool: Pool, mask: np.ndarray) -> PooledArray | None:
     return None if mask.all() else pool.table(np.flatnonzero(mask))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from search.problem.problem import (
     Assignment,
-    Edge,
+    CostEdge,
     Problem,
     ProblemError,
     Shortage,
     Status,
-    evaluate,
-    evaluate_many,
+    cost_and_peak,
+    costs_and_peaks,
 )
 
 __all__ = [
     "Assignment",
-    "Edge",
+    "CostEdge",
     "Problem",
     "ProblemError",
     "Shortage",
     "Status",
-    "evaluate",
-    "evaluate_many",
+    "cost_and_peak",
+    "costs_and_peaks",
 ]

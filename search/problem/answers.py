@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from search.problem.problem import Assignment, Problem, Shortage, Status, evaluate
+from search.problem.problem import Assignment, Problem, Shortage, Status, cost_and_peak
 
 # Sums taken in another order differ in their last digits; that is not a gap.
 RELATIVE_TOLERANCE = 1e-9
@@ -16,7 +16,7 @@ RELATIVE_TOLERANCE = 1e-9
 
 def fits(problem: Problem, choices: Iterable[int]) -> bool:
     """Whether an assignment is neither forbidden nor over the usage limit."""
-    cost, peak = evaluate(problem, tuple(choices))
+    cost, peak = cost_and_peak(problem, tuple(choices))
     return cost < math.inf and (problem.usage_limit is None or peak <= problem.usage_limit)
 
 
@@ -47,7 +47,7 @@ def make_assignment(
         What cut the search short, if anything.
     """
     chosen = tuple(int(c) for c in choices)
-    cost, peak = evaluate(problem, chosen)
+    cost, peak = cost_and_peak(problem, chosen)
     assert cost < math.inf, "a solver returned a forbidden assignment"
     assert problem.usage_limit is None or peak <= problem.usage_limit, "over the usage limit"
     proven = lower_bound >= cost - RELATIVE_TOLERANCE * abs(cost)

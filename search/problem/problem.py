@@ -28,13 +28,22 @@ from search.problem.checks import (
     usage_arrays,
 )
 from search.problem.flat import Flat, flatten
-from search.problem.timeline import Timeline, make_timeline
+from search.problem.timeline import UsageTimeline, make_timeline
 
-__all__ = ["Assignment", "Edge", "Problem", "ProblemError", "Shortage", "Status", "evaluate"]
+__all__ = [
+    "Assignment",
+    "CostEdge",
+    "Problem",
+    "ProblemError",
+    "Shortage",
+    "Status",
+    "cost_and_peak",
+    "costs_and_peaks",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Edge:
+class CostEdge:
     """A cost for every pair of candidates of two nodes.
 
     Parameters
@@ -79,12 +88,12 @@ class Problem:
     """
 
     costs: tuple[np.ndarray, ...]
-    edges: tuple[Edge, ...] = ()
+    edges: tuple[CostEdge, ...] = ()
     usages: tuple[np.ndarray, ...] = ()
     intervals: tuple[tuple[int, int] | None, ...] = ()
     usage_limit: float | None = None
     names: tuple[str, ...] = ()
-    _timeline: Timeline | None = field(init=False, default=None, repr=False)
+    _timeline: UsageTimeline | None = field(init=False, default=None, repr=False)
     _flat: Flat | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,7 +119,7 @@ class Problem:
         return tuple(c.size for c in self.costs)
 
     @property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> UsageTimeline:
         """The time steps at which usage can peak."""
         if self._timeline is None:
             # A property of a frozen value, computed once when first asked for.
@@ -223,7 +232,7 @@ class Assignment:
         return (self.cost - self.lower_bound) / abs(self.cost) if self.cost else math.inf
 
 
-def evaluate(problem: Problem, choices: Sequence[int]) -> tuple[float, float]:
+def cost_and_peak(problem: Problem, choices: Sequence[int]) -> tuple[float, float]:
     """Cost and peak usage of one assignment; the cost is +inf where it is forbidden.
 
     Parameters
@@ -233,11 +242,11 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> tuple[float, float]:
     choices
         The candidate of each node.
     """
-    costs, peaks = evaluate_many(problem, np.array(choices, dtype=np.int64).reshape(1, -1))
+    costs, peaks = costs_and_peaks(problem, np.array(choices, dtype=np.int64).reshape(1, -1))
     return float(costs[0]), float(peaks[0])
 
 
-def evaluate_many(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def costs_and_peaks(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cost and peak usage of many assignments at once.
 
     Parameters

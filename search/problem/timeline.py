@@ -16,7 +16,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class UsageTimeline:
     """The time steps at which usage can peak, and which of them each node covers.
 
     Parameters
@@ -57,7 +57,7 @@ class Timeline:
         return np.asarray(prefix[self.last] - prefix[self.first])
 
 
-def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> Timeline:
+def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> UsageTimeline:
     """Find the steps at which usage can peak.
 
     Parameters
@@ -75,4 +75,4 @@ def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> Timeline:
     steps = starts[np.diff(ended) > 0]
     first = np.where(live, np.searchsorted(steps, bounds[:, 0]), 0)
     last = np.where(live, np.searchsorted(steps, bounds[:, 1]), 0)
-    return Timeline(steps=steps, first=first, last=last)
+    return UsageTimeline(steps=steps, first=first, last=last)

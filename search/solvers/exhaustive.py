@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from search.elimination.infeasible import find_shortage, shortage_note, why_forbidden
-from search.problem import Assignment, Problem, ProblemError, evaluate_many
+from search.problem import Assignment, Problem, ProblemError, costs_and_peaks
 from search.problem.answers import fits, make_assignment, no_assignment, trivial_bound
 from search.problem.deadline import Deadline
 
@@ -76,4 +76,4 @@ def all_assignments(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray, 
             choices = np.stack(np.unravel_index(index, problem.sizes), axis=1).astype(np.int64)
         else:
             choices = np.zeros((1, 0), dtype=np.int64)
-        yield choices, *evaluate_many(problem, choices)
+        yield choices, *costs_and_peaks(problem, choices)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.accuracy import rows as accuracy_rows
 from benchmarks.accuracy.cells import Cell, Comparison, Summary, rank_agreement
-from benchmarks.accuracy.runs import Run, calibrate, predict
+from benchmarks.accuracy.runs import MeasuredRun, calibrate, predict
 from benchmarks.published import dryden as accuracy_dryden
 from benchmarks.published import kahira as accuracy_kahira
 from benchmarks.published import kahira_raw as accuracy_raw
@@ -171,7 +171,9 @@ class TestPredictions:
 
     def test_filter_on_abci_is_for_convolutions_only(self) -> None:
         run = accuracy_kahira.run_of("vgg16", "data+filter", 8, 64)
-        whole = predict(Run(**{**{f: getattr(run, f) for f in Run.__slots__}, "rule": None}))
+        whole = predict(
+            MeasuredRun(**{**{f: getattr(run, f) for f in MeasuredRun.__slots__}, "rule": None})
+        )
         assert predict(run).communication > 2 * whole.communication
 
 

@@ -90,7 +90,7 @@ def test_single_files_stop_scaling() -> None:
 
 def test_every_step_model_has_a_column() -> None:
     rows = simulation.side_by_side(smoke=True)
-    assert list(rows[0])[1:] == [f"{model} [ms]" for model in planner.simulation.run.MODELS]
+    assert list(rows[0])[1:] == [f"{model} [ms]" for model in planner.simulation.run.STEP_MODELS]
 
 
 def test_speed_names_what_it_took() -> None:
@@ -143,9 +143,9 @@ def test_a_ring_crosses_sockets_in_one_place() -> None:
 
     from costmodels.cluster import load_cluster
     from costmodels.communication.collectives import all_reduce_time
-    from costmodels.communication.topology import Network
+    from costmodels.communication.topology import Topology
 
-    network = Network.of(load_cluster("proteus-hc1"), (2, 2, 2))
+    network = Topology.of(load_cluster("proteus-hc1"), (2, 2, 2))
     size = 400e6
     groups = np.array([[2, 2, 2], [1, 2, 2]])
     one, two = (float(all_reduce_time(network, g, size, algorithm="ring")) for g in groups)

@@ -15,7 +15,7 @@ from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.training_doubts import HOST, REPEATED, doubts
 from benchmarks.accuracy.training_machines import UnknownMachine, device_of, machine
 from benchmarks.accuracy.training_report import (
-    Table,
+    RowTable,
     ablation_rows,
     print_tables,
     rank_correlation,
@@ -184,7 +184,7 @@ def test_summaries_count_errors_ranks_and_other_models() -> None:
         cell(4.0, 4.0, parts={"paleo": 4.0}),
         cell(1.0, 9.0, excluded="why"),
     )
-    table = Table(name="t", cells=cells)
+    table = RowTable(name="t", cells=cells)
     assert rank_correlation(cells) == pytest.approx(1.0)
     first = summary_rows([table])[0]
     assert first[:6] == ("t", "calibrated", "3", "6.7%", "+10.0%", "+0.0%")
@@ -196,7 +196,7 @@ def test_summaries_count_errors_ranks_and_other_models() -> None:
 
 
 def test_tables_print_every_row_and_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table(name="t", cells=(cell(1.0, 1.1), cell(1.0, 9.0, excluded="no source")))
+    table = RowTable(name="t", cells=(cell(1.0, 1.1), cell(1.0, 9.0, excluded="no source")))
     print_tables([table], {"unknown": 3}, Console(), markdown=True)
     text = capsys.readouterr().out
     assert text.count("| a run |") == 2

@@ -15,9 +15,9 @@ from benchmarks.device import shapes as measure_shapes
 from benchmarks.device.measure import cells_of, read_shapes
 from benchmarks.device.passes import OPERATIONS, Shape
 from costmodels.cluster import load_cluster
-from costmodels.compute import ComputeModel, CostTable, Source, Work
+from costmodels.compute import ComputeModel, CostTable, TimeSource, Work
 from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, MEMORY_DIRECTIONS
-from costmodels.layers.local_work import work_of
+from costmodels.layers.local_work import local_work
 from planner.api import prepare
 
 SHAPES = (
@@ -183,7 +183,7 @@ class TestShapesOfNetworks:
             candidates = formulation.spaces[layer.name].candidates
             for index in range(len(candidates)):
                 one = candidates.take(np.array([index]))
-                for item in work_of(layer, one, "forward"):
+                for item in local_work(layer, one, "forward"):
                     if item.operation in OPERATIONS:
                         (shape,) = measure_shapes.shapes_of(item)[0]
                         seen.add(shape)
@@ -241,7 +241,7 @@ class TestOnTheProcessor:
                 dense = shape.operation in DENSE_OPERATIONS
                 for direction in DENSE_DIRECTIONS if dense else MEMORY_DIRECTIONS:
                     seconds, sources = model.time(work(shape, direction))
-                    assert sources.tolist() == [Source.TABLE], (shape, direction, precision)
+                    assert sources.tolist() == [TimeSource.TABLE], (shape, direction, precision)
                     assert math.isfinite(seconds[0])
 
     def test_tf32_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from benchmarks.search import worker as search_worker
 from benchmarks.search.__main__ import benchmark, parser
 from benchmarks.search.check import FORBIDDEN, cost_of, disagreements, peak_of, read_raw
 from benchmarks.search.known import BadInput, Instance, Known, contest_limit, find, read_known
-from benchmarks.search.runs import Interrupted, Run, best_known, make_run, run
+from benchmarks.search.runs import Interrupted, SolverRun, best_known, make_run, run
 from benchmarks.search.tables import cells, markdown, remarks, show
 from search.files.contest import read_problem
 
@@ -61,7 +61,7 @@ def test_the_evaluator_agrees_with_that_of_the_search(tmp_path: Path) -> None:
         rng = random.Random(seed)
         for _ in range(20):
             choices = [rng.randrange(size) for size in problem.sizes]
-            cost, peak = search.evaluate(problem, choices)
+            cost, peak = search.cost_and_peak(problem, choices)
             assert peak_of(raw, choices) == peak
             if cost < float("inf"):
                 allowed += 1
@@ -174,7 +174,7 @@ INSTANCE = Instance(
     time_limit=60.0,
     known=Known(time_limit=60.0, best=1000, best_team="team02", winner=1010, xla=2500),
 )
-RUN = Run(
+RUN = SolverRun(
     instance=INSTANCE,
     solver="auto",
     seed=0,
@@ -237,7 +237,7 @@ def test_tables_leave_out_what_says_nothing_and_mark_what_is_odd() -> None:
     unknown = replace(INSTANCE, known=Known(), assumed=True)
     odd = replace(RUN, instance=unknown, solving=70.0, trace=((70.0, 1004.0, 953.8),))
     odd = replace(odd, failure="the cost is 1")
-    lost = Run(instance=unknown, solver="cp-sat", seed=0, failure="the process was killed")
+    lost = SolverRun(instance=unknown, solver="cp-sat", seed=0, failure="the process was killed")
     text = markdown([odd, lost])
     header, rule, first, second = text.splitlines()[:4]
     assert "XLA" not in header
@@ -366,7 +366,7 @@ def test_a_file_that_is_no_problem_fails_with_one_sentence(tmp_path: Path, capsy
 def test_a_wrong_answer_fails(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     (tmp_path / "small.json").write_text(json.dumps(small()))
 
-    def wrong(instance: Instance, solver: str, seed: int, **kept: Any) -> Run:
+    def wrong(instance: Instance, solver: str, seed: int, **kept: Any) -> SolverRun:
         return replace(run(instance, solver, seed, **kept), cost=11.0, bound=3.0)
 
     monkeypatch.setattr(benchmark_module, "run", wrong)
@@ -380,7 +380,7 @@ def test_an_interrupt_prints_what_there_is(tmp_path: Path, monkeypatch: Any, cap
     for name in ("a.json", "b.json", "c.json"):
         (tmp_path / name).write_text(json.dumps(small()))
 
-    def stopped(instance: Instance, solver: str, seed: int, **kept: Any) -> Run:
+    def stopped(instance: Instance, solver: str, seed: int, **kept: Any) -> SolverRun:
         done = run(instance, solver, seed, **kept)
         if instance.name == "b":
             raise Interrupted(replace(done, stopped_by="interrupt"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from machines import ALPHA, BANDWIDTH, FLOP_RATE, UPDATE_RATE, cluster, graph, machine
 
-from costmodels.closed_form import CLOSED_FORMS, paleo, paradl, step_time
+from costmodels.closed_form import CLOSED_FORMS, closed_form_step, paleo, paradl
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -56,7 +56,7 @@ def ring(p: int, size: float) -> float:
 
 
 def test_serial():
-    result = step_time("paradl", network(), plan((1,)), machine(cluster(1)))
+    result = closed_form_step("paradl", network(), plan((1,)), machine(cluster(1)))
     assert result.strategy == "serial"
     assert result.forward == pytest.approx(BATCH * FW)
     assert result.backward == pytest.approx(BATCH * BW)
@@ -66,7 +66,9 @@ def test_serial():
 
 @pytest.mark.parametrize("p", [2, 8])
 def test_data(p):
-    result = step_time("paradl", network(), everywhere((p,), sample=(p,)), machine(cluster(p)))
+    result = closed_form_step(
+        "paradl", network(), everywhere((p,), sample=(p,)), machine(cluster(p))
+    )
     assert result.strategy == "data"
     assert result.forward + result.backward == pytest.approx(BATCH / p * (FW + BW))
     assert result.update == pytest.approx(WU)
@@ -86,7 +88,7 @@ def spatial(ways: tuple[int, ...], **more: tuple[int, ...]) -> dict:
 
 @pytest.mark.parametrize("p", [2, 4])
 def test_spatial(p):
-    result = step_time("paradl", network(), plan((p,), **spatial((p,))), machine(cluster(p)))
+    result = closed_form_step("paradl", network(), plan((p,), **spatial((p,))), machine(cluster(p)))
     assert result.strategy == "spatial"
     # the fully connected layer is not split
     per_sample = (2 * M1 + 3 * M2) / p + 3 * M3
@@ -104,7 +106,7 @@ def test_halo_of_two_split_dims():
     split = {"height": (2,), "width": (3,)}
     where = cluster(6)
     plans = {"conv": Distribution(degrees=split, shape=(6,))}
-    result = step_time("paradl", g, plans, machine(where))
+    result = closed_form_step("paradl", g, plans, machine(where))
     # one row of 12/3 and two columns of 8/2 positions; the data wants no gradient
     items = 4 * 2 * (1 * 4 + 2 * 4)
     assert result.communication["halo"] == pytest.approx(2 * (ALPHA + items * DELTA * BETA))
@@ -118,7 +120,7 @@ def weighted(**degrees: tuple[int, ...]) -> dict:
 @pytest.mark.parametrize("kind", ["filter", "channel"])
 def test_filter_and_channel(kind, p):
     split = weighted(**{kind: (p,)})
-    result = step_time("paradl", network(), plan((p,), **split), machine(cluster(p)))
+    result = closed_form_step("paradl", network(), plan((p,), **split), machine(cluster(p)))
     assert result.strategy == kind
     assert result.forward + result.backward == pytest.approx(BATCH / p * (FW + BW))
     assert result.update == pytest.approx(WU / p)
@@ -130,7 +132,7 @@ def test_filter_and_channel(kind, p):
 def test_channel_parallelism_may_start_at_the_second_layer():
     split = weighted(channel=(4,))
     split["conv1"] = {}
-    result = step_time("paradl", network(), plan((4,), **split), machine(cluster(4)))
+    result = closed_form_step("paradl", network(), plan((4,), **split), machine(cluster(4)))
     once = BATCH * 2 * (2 * M1 + (3 * M2 + 3 * M3) / 4) / FLOP_RATE
     assert result.forward + result.backward == pytest.approx(once)
     # all-reduce of y2 forward; all-gathers of dL/dx of conv2 and fc backward
@@ -143,7 +145,9 @@ def test_data_and_filter():
     p1, p2 = 2, 4
     split = weighted(sample=(1, p1), filter=(p2, 1))
     split["relu1"] = {"sample": (1, p1)}
-    result = step_time("paradl", network(), plan((p2, p1), **split), machine(cluster(p2, p1)))
+    result = closed_form_step(
+        "paradl", network(), plan((p2, p1), **split), machine(cluster(p2, p1))
+    )
     assert result.strategy == "data+filter"
     assert result.forward + result.backward == pytest.approx(BATCH / (p1 * p2) * (FW + BW))
     assert result.update == pytest.approx(WU / p2)
@@ -157,7 +161,9 @@ def test_data_and_filter():
 def test_data_and_spatial():
     p1, p2 = 2, 4
     split = spatial((p2, 1), sample=(1, p1))
-    result = step_time("paradl", network(), plan((p2, p1), **split), machine(cluster(p2, p1)))
+    result = closed_form_step(
+        "paradl", network(), plan((p2, p1), **split), machine(cluster(p2, p1))
+    )
     assert result.strategy == "data+spatial"
     per_sample = (2 * M1 + 3 * M2) / p2 + 3 * M3
     seconds = BATCH / p1 * 2 * per_sample / FLOP_RATE
@@ -177,7 +183,7 @@ def test_alpha_and_beta_are_those_of_the_levels_that_a_group_crosses():
     sizes[(2, 2)] = (5 * ALPHA, 3 * BETA, 4)
     for ways, (alpha, beta, p) in sizes.items():
         used = everywhere(ways, sample=ways)
-        result = step_time("paradl", network(), used, machine(where, ways))
+        result = closed_form_step("paradl", network(), used, machine(where, ways))
         expected = 2 * (p - 1) * (alpha + W * DELTA / p * beta)
         assert result.communication["gradient"] == pytest.approx(expected)
 
@@ -185,7 +191,7 @@ def test_alpha_and_beta_are_those_of_the_levels_that_a_group_crosses():
 def test_measured_times_hold_the_launch():
     # 4 layers forward; 3 gradients of weights and 3 of inputs; each takes no less than its launch
     work = machine(cluster(1), launch_time=1e-3)
-    result = step_time("paradl", network(), plan((1,)), work)
+    result = closed_form_step("paradl", network(), plan((1,)), work)
     assert result.forward == pytest.approx(4e-3)
     assert result.backward == pytest.approx(6e-3)
 
@@ -237,7 +243,7 @@ def test_paradl_refuses_mixed_plans_and_names_the_layer(case):
     distributions, layer = MIXED[case]
     shape = distributions["fc"].shape
     with pytest.raises(InputError, match=f"layer '{layer}'"):
-        step_time("paradl", network(), distributions, machine(cluster(*shape)))
+        closed_form_step("paradl", network(), distributions, machine(cluster(*shape)))
 
 
 def paleo_passes(samples: float, ways: int = 1, peak: float = 0.62) -> tuple[float, float]:
@@ -255,7 +261,9 @@ def paleo_passes(samples: float, ways: int = 1, peak: float = 0.62) -> tuple[flo
 
 @pytest.mark.parametrize("p", [1, 2, 8])
 def test_paleo_data(p):
-    result = step_time("paleo", network(), everywhere((p,), sample=(p,)), machine(cluster(p)))
+    result = closed_form_step(
+        "paleo", network(), everywhere((p,), sample=(p,)), machine(cluster(p))
+    )
     forward, backward = paleo_passes(BATCH / p)
     assert result.forward == pytest.approx(forward)
     assert result.backward == pytest.approx(backward)
@@ -273,7 +281,7 @@ def test_paleo_data(p):
 def test_paleo_filter():
     p = 4
     split = weighted(filter=(p,))
-    result = step_time("paleo", network(), plan((p,), **split), machine(cluster(p)))
+    result = closed_form_step("paleo", network(), plan((p,), **split), machine(cluster(p)))
     assert result.strategy == "filter"
     forward, backward = paleo_passes(BATCH, p)
     assert result.forward == pytest.approx(forward)
@@ -287,7 +295,7 @@ def test_paleo_hybrid_of_convolutions_by_sample_and_the_rest_by_filter():
     p = 4
     split = {name: {"sample": (p,)} for name in ("conv1", "relu1", "conv2")}
     split["fc"] = {"filter": (p,)}
-    result = step_time("paleo", network(), plan((p,), **split), machine(cluster(p)))
+    result = closed_form_step("paleo", network(), plan((p,), **split), machine(cluster(p)))
     assert result.strategy == "data+filter"
     fetched = 2 * (p - 1) * (ALPHA + BATCH * Y2 / p * DELTA * BETA)
     assert result.communication["reduction"] == pytest.approx(fetched)
@@ -319,7 +327,7 @@ def test_paleo_counts_the_platforms_percent_of_peak():
 def test_paleo_refuses_other_splits_and_names_the_layer(dim):
     distributions = plan((2,), conv2={dim: (2,)})
     with pytest.raises(InputError, match="layer 'conv2'"):
-        step_time("paleo", network(), distributions, machine(cluster(2)))
+        closed_form_step("paleo", network(), distributions, machine(cluster(2)))
 
 
 @pytest.mark.parametrize("model", CLOSED_FORMS)
@@ -327,9 +335,9 @@ def test_every_layer_must_have_a_distribution(model):
     distributions = plan((1,))
     del distributions["fc"]
     with pytest.raises(InputError, match="'fc'"):
-        step_time(model, network(), distributions, machine(cluster(1)))
+        closed_form_step(model, network(), distributions, machine(cluster(1)))
 
 
 def test_unknown_models_are_refused():
     with pytest.raises(InputError, match="paradl, paleo"):
-        step_time("flexflow", network(), plan((1,)), machine(cluster(1)))
+        closed_form_step("flexflow", network(), plan((1,)), machine(cluster(1)))

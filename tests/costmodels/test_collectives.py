@@ -19,7 +19,7 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
     send_recv_time,
 )
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 
 ALPHA = 9e-6
 BANDWIDTH = 50e9
@@ -31,7 +31,7 @@ def level(name: str, size: int, **changes: float | None) -> Level:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def network(*levels: Level, host: int = 0) -> Network:
+def network(*levels: Level, host: int = 0) -> Topology:
     machine = Cluster(
         name="test",
         device=load_cluster("lassen").device,
@@ -39,7 +39,7 @@ def network(*levels: Level, host: int = 0) -> Network:
         host_level=levels[host].name,
         default_precision="fp32",
     )
-    return Network.of(machine, tuple(x.size for x in levels))
+    return Topology.of(machine, tuple(x.size for x in levels))
 
 
 TWO_LEVELS = network(
@@ -113,7 +113,7 @@ def test_two_hosts_reduce_at_twice_the_speed_of_a_ring() -> None:
     dual = replace(machine.levels[1], links=2)
     wide = replace(machine, levels=(machine.levels[0], dual))
     size = 4e9
-    time = all_reduce_time(Network.of(wide, (4, 2)), [4, 2], size)
+    time = all_reduce_time(Topology.of(wide, (4, 2)), [4, 2], size)
     assert float(2 * 7 / 8 * size / time) == pytest.approx(41.55e9, rel=0.04)
 
 
@@ -159,7 +159,7 @@ def test_all_to_all_keeps_one_part_and_sends_the_rest() -> None:
 
 def test_reducing_switches_move_the_buffer_once() -> None:
     """361 GB/s for rings and 480 GB/s with NVLink SHARP on 8 H200 (ml-engineering, 16 GiB)."""
-    machine = Network.of(load_cluster("dgx-h200"), (8, 1))
+    machine = Topology.of(load_cluster("dgx-h200"), (8, 1))
     size = float(2**34)
     time = all_reduce_time(machine, [8, 1], size)
     assert all_reduce_choice(machine, [8, 1], size) == "in_network"
@@ -182,7 +182,7 @@ def test_time_per_byte_never_grows(name: str, algorithm: str) -> None:
     """Lower bounds rely on it."""
     machine = load_cluster(name)
     num_gpus = min(machine.num_devices, 4 * machine.devices_per_host)
-    used = Network.of(machine, machine.shape(num_gpus))
+    used = Topology.of(machine, machine.shape(num_gpus))
     sizes = np.logspace(0, 11, 60)
     group = np.array(groups(used.shape))[:, None, :]
     per_byte = all_reduce_time(used, group, sizes, algorithm) / sizes
@@ -193,7 +193,7 @@ def test_time_per_byte_never_grows(name: str, algorithm: str) -> None:
 
 
 def test_auto_is_the_cheapest_element_by_element() -> None:
-    used = Network.of(load_cluster("dgx-h100"), (8, 16))
+    used = Topology.of(load_cluster("dgx-h100"), (8, 16))
     group = np.array(groups(used.shape))[:, None, :]
     times = {name: all_reduce_time(used, group, SIZES, name) for name in AUTO_ALGORITHMS}
     best = all_reduce_time(used, group, SIZES)
@@ -240,12 +240,12 @@ def test_messages_share_the_links_of_a_host() -> None:
 
 def test_messages_may_take_another_path_than_collectives() -> None:
     """3 ms a halo message without GPUDirect, PCIe at 16 GB/s (tool of Kahira et al. 2021)."""
-    machine = Network.of(load_cluster("abci"), (4, 2))
+    machine = Topology.of(load_cluster("abci"), (4, 2))
     assert send_recv_time(machine, 0, 16e6) == pytest.approx(3e-3 + 1e-3)
     assert all_reduce_time(machine, [4, 1], 1e3) < 1e-4
 
 
 def test_a_published_measurement_is_met() -> None:
     """8 A100, 512 MiB, NCCL 2.27: 4.226 ms (aiconfigurator, Apache-2.0)."""
-    machine = Network.of(load_cluster("dgx-a100"), (8, 1))
+    machine = Topology.of(load_cluster("dgx-a100"), (8, 1))
     assert float(all_reduce_time(machine, [8, 1], 2.0**29)) == pytest.approx(4.226e-3, rel=0.1)

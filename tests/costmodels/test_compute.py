@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from costmodels import compute
-from costmodels.compute import ComputeModel, CostTable, Source, Work
+from costmodels.compute import ComputeModel, CostTable, TimeSource, Work
 from costmodels.compute.coefficients import family_names, family_of, find_fit, load_family
 from costmodels.compute.roofline import BANDWIDTH_FRACTION, PEAK_FRACTION, roofline_time
 from costmodels.compute.surface import Surface, surface_time
@@ -324,7 +324,7 @@ def test_published_kernel_times_come_out(
         )
         seconds, source = model.time(work)
         assert seconds[0] * 1e3 == pytest.approx(expected, rel=0.4)
-        assert source[0] == Source.SURFACE
+        assert source[0] == TimeSource.SURFACE
 
 
 def test_500_candidates_take_well_under_a_planning_step() -> None:
@@ -376,18 +376,20 @@ def test_every_fit_says_where_it_is_from() -> None:
 
 def test_what_a_family_lacks_is_borrowed_and_marked() -> None:
     a100 = Gpu(name="A100-SXM4-40GB", num_sms=108, memory_bandwidth=1555e9)
-    assert ComputeModel(a100, "fp32").time(conv())[1][0] == Source.SURFACE
-    assert ComputeModel(a100, "fp32").time(conv("backward_data"))[1][0] == Source.DERIVED_SURFACE
-    assert ComputeModel(a100, "bf16").time(linear())[1][0] == Source.SURFACE
-    assert ComputeModel(a100, "fp16").time(linear())[1][0] == Source.DERIVED_SURFACE
+    assert ComputeModel(a100, "fp32").time(conv())[1][0] == TimeSource.SURFACE
+    assert (
+        ComputeModel(a100, "fp32").time(conv("backward_data"))[1][0] == TimeSource.DERIVED_SURFACE
+    )
+    assert ComputeModel(a100, "bf16").time(linear())[1][0] == TimeSource.SURFACE
+    assert ComputeModel(a100, "fp16").time(linear())[1][0] == TimeSource.DERIVED_SURFACE
     unknown = ComputeModel(replace(a100, name="XPU 9000"), "bf16")
-    assert unknown.time(linear())[1][0] == Source.DERIVED_SURFACE
+    assert unknown.time(linear())[1][0] == TimeSource.DERIVED_SURFACE
     assert "transferred from a100" in unknown.describe()["linear forward"]
 
 
 def test_a_family_chosen_by_hand_is_a_transfer() -> None:
     seconds, source = ComputeModel(V100, "fp32", family="p100").time(conv())
-    assert source[0] == Source.DERIVED_SURFACE
+    assert source[0] == TimeSource.DERIVED_SURFACE
     assert seconds[0] != ComputeModel(V100, "fp32").time(conv())[0][0]
     with pytest.raises(InputError, match="family"):
         ComputeModel(V100, "fp32", family="abacus")
@@ -403,14 +405,14 @@ def test_memory_bound_time_is_traffic_over_a_fitted_share_of_the_bandwidth() -> 
     seconds, source = ComputeModel(V100, "fp32").time(work)
     moved = 2 * 4 * 32 * 64 * 56 * 56
     assert seconds[0] == pytest.approx(5e-6 + moved / (fit.value * 900e9))
-    assert source[0] == Source.SURFACE
+    assert source[0] == TimeSource.SURFACE
 
 
 def test_what_nobody_measured_takes_the_roofline() -> None:
     work = Work(operation="sgd_update", direction="forward", samples=25e6, channels=1, filters=1)
     seconds, source = ComputeModel(V100, "fp32").time(work)
     assert seconds[0] == pytest.approx(5e-6 + 25e6 * 20 / (BANDWIDTH_FRACTION * 900e9))
-    assert source[0] == Source.ROOFLINE
+    assert source[0] == TimeSource.ROOFLINE
     big = linear(samples=8192, channels=8192)
     assert roofline_time(big, V100, "fp16") == pytest.approx(
         5e-6 + float(big.flops) / (PEAK_FRACTION * 125e12)
@@ -478,7 +480,7 @@ def test_a_measured_shape_is_taken_as_it_is(tmp_path: Path) -> None:
     model = ComputeModel(V100, "fp32", tables=(table,))
     seconds, source = model.time(conv(samples=np.array([16, 64])))
     assert seconds == pytest.approx([1.5e-3, 9e-3])
-    assert list(source) == [Source.TABLE, Source.TABLE]
+    assert list(source) == [TimeSource.TABLE, TimeSource.TABLE]
     assert "software by hand" in model.describe()["table 1"]
 
 
@@ -490,7 +492,7 @@ def test_between_measured_shapes_the_ratio_to_the_model_is_interpolated(tmp_path
     model = ComputeModel(V100, "fp32", tables=(table,))
     seconds, source = model.time(conv(samples=np.array([9, 16, 30])))
     ratio = seconds / plain.time(conv(samples=np.array([9, 16, 30])))[0]
-    assert (source == Source.INTERPOLATED).all()
+    assert (source == TimeSource.INTERPOLATED).all()
     assert ratio == pytest.approx([2, 6**0.5, 3], rel=0.01)
     assert (np.diff(ratio) > 0).all()
 
@@ -499,7 +501,12 @@ def test_a_shape_out_of_reach_is_left_to_the_surface(tmp_path: Path) -> None:
     table = CostTable.load(write(tmp_path / "t.csv", [row(1.0)]))
     model = ComputeModel(V100, "fp32", tables=(table,))
     samples = np.array([16 * REACH, 16 * REACH + 1, 16 / REACH, 16 / REACH - 1])
-    expected = [Source.INTERPOLATED, Source.SURFACE, Source.INTERPOLATED, Source.SURFACE]
+    expected = [
+        TimeSource.INTERPOLATED,
+        TimeSource.SURFACE,
+        TimeSource.INTERPOLATED,
+        TimeSource.SURFACE,
+    ]
     assert list(model.time(conv(samples=samples))[1]) == expected
 
 
@@ -528,7 +535,7 @@ def test_the_first_table_is_trusted_most(tmp_path: Path) -> None:
     model = ComputeModel(V100, "fp32", tables=(first, second))
     seconds, source = model.time(conv(filters=np.array([128, 4096])))
     assert seconds == pytest.approx([1e-3, 7e-3])
-    assert list(source) == [Source.TABLE, Source.TABLE]
+    assert list(source) == [TimeSource.TABLE, TimeSource.TABLE]
 
 
 @pytest.mark.parametrize("bad", ["nan", "-1e-3", "0", "inf", "", "fast"])

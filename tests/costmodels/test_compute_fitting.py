@@ -39,7 +39,7 @@ def test_a_fit_recovers_the_surface_that_made_the_timings() -> None:
     noise = np.exp(generator.normal(0, 0.05, size=600))
     offset = 20e-6
     timings = sd.Timings(
-        source=sd.Source(name="made up", licence="none", software="none"),
+        source=sd.TimingSource(name="made up", licence="none", software="none"),
         device=device,
         precision="fp32",
         parts={"forward": work},

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
-from costmodels.simulation.executor import Behaviour, Timeline, execute
+from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.measure import measure
 from costmodels.simulation.sharing import Sharing, fair_paces
 
@@ -44,11 +44,11 @@ def graph(
     return ExecutionGraph(roles=roles, tasks=tuple(tasks), **more)
 
 
-def run(tasks: Sequence[Task], gamma: float = 0.0, sharing: bool = True, **more: Any) -> Timeline:
+def run(tasks: Sequence[Task], gamma: float = 0.0, sharing: bool = True, **more: Any) -> TaskTimes:
     return execute(graph(tasks, **more), Behaviour(overlap_factor=gamma, sharing=sharing))
 
 
-def times(timeline: Timeline) -> list[tuple[float, float]]:
+def times(timeline: TaskTimes) -> list[tuple[float, float]]:
     return [
         (pytest.approx(a), pytest.approx(b))
         for a, b in zip(timeline.starts, timeline.ends, strict=True)

@@ -17,7 +17,7 @@ from costmodels.communication.halo import (
     forward_reach,
     halo_exchange,
 )
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer, Window
 
@@ -101,7 +101,7 @@ def conv(extents: dict[str, int], *, batch: int = 4, channels: int = 6, **option
 
 
 def exchange(
-    layer: Layer, network: Network, *levels: dict[str, int], backward: bool = False
+    layer: Layer, network: Topology, *levels: dict[str, int], backward: bool = False
 ) -> Halo:
     dims = ("sample", "filter", "channel", "depth", "height", "width")
     degrees = np.array([[[level.get(d, 1) for d in dims] for level in levels]], dtype=np.int64)

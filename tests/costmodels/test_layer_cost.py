@@ -12,7 +12,7 @@ from costmodels.communication.collectives import all_reduce_time, reduce_scatter
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
-from costmodels.layers.local_work import local_parameters, local_size, work_of
+from costmodels.layers.local_work import local_parameters, local_size, local_work
 
 GPUS = 8
 SIZE = 4
@@ -88,7 +88,7 @@ def costs(layer: Layer, candidates: Candidates, **options) -> LayerCosts:
 def test_the_parts_of_a_product_are_the_product(name, layer, direction):
     one = GRAPHS[name].layers[layer]
     candidates = everything(one)
-    works = work_of(one, candidates, direction)
+    works = local_work(one, candidates, direction)
     flops = sum(np.broadcast_to(work.flops, len(candidates)) for work in works)
     workers = GPUS / candidates.replication.prod(axis=1)
     assert np.allclose(flops * workers, 2.0 * one.macs)
@@ -100,7 +100,7 @@ def test_the_parts_of_a_product_are_the_product(name, layer, direction):
 def test_the_parts_of_memory_bound_layers_are_the_whole(name, layer):
     one = GRAPHS[name].layers[layer]
     candidates = everything(one)
-    for work in work_of(one, candidates, "forward"):
+    for work in local_work(one, candidates, "forward"):
         if work.is_dense:
             continue
         outputs = np.broadcast_to(work.outputs, len(candidates))
@@ -134,7 +134,7 @@ def test_weights_are_split_by_their_own_dims_and_reduced_over_the_others(name, l
 def test_sums_over_split_dims_are_scattered():
     conv = GRAPHS["images"].layers["conv"]
     found = costs(conv, only(conv, {"channel": 4, "filter": 2}))
-    network = machine(cluster(GPUS)).network
+    network = machine(cluster(GPUS)).topology
     # the output of half the filters is summed over four ranks, the input gradient of a quarter of
     # the channels over two
     output, gradient = conv.output.size * SIZE / 2, conv.inputs[0].size * SIZE / 4
@@ -151,7 +151,7 @@ def test_sums_over_split_dims_are_scattered():
 def test_a_mean_over_split_space_is_a_sum_of_parts():
     mean = GRAPHS["images"].layers["mean"]
     found = costs(mean, only(mean, {"height": 2, "width": 4}))
-    network = machine(cluster(GPUS)).network
+    network = machine(cluster(GPUS)).topology
     output = mean.output.size * SIZE
     assert found.reduce_forward.item() == reduce_scatter_time(network, [8], output).item()
     assert found.reduce_backward.item() == 0.0
@@ -159,7 +159,7 @@ def test_a_mean_over_split_space_is_a_sum_of_parts():
 
 def test_statistics_are_summed_over_what_they_run_over():
     layers = {**GRAPHS["images"].layers, **GRAPHS["words"].layers}
-    network = machine(cluster(GPUS)).network
+    network = machine(cluster(GPUS)).topology
 
     def statistics(name: str, **split: int) -> float:
         return float(costs(layers[name], only(layers[name], split)).statistics.item())
@@ -185,7 +185,7 @@ def test_statistics_are_summed_over_what_they_run_over():
 def test_keys_and_values_are_wanted_whole_by_every_part_of_a_sequence():
     attention = GRAPHS["words"].layers["attention"]
     found = costs(attention, only(attention, {"sequence": 8}))
-    network = machine(cluster(GPUS)).network
+    network = machine(cluster(GPUS)).topology
     # queries are split with the sequence; gradients of keys and values are partial sums
     keys_and_values = attention.inputs[1].size * SIZE
     expected = reduce_scatter_time(network, [8], keys_and_values).item()

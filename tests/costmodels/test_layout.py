@@ -19,7 +19,7 @@ from costmodels.communication.collectives import (
     reduce_scatter_time,
 )
 from costmodels.communication.layout import Layouts, Movement, concatenate, movement
-from costmodels.communication.topology import Network
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.graph import DIMS, Axis, Tensor
 
@@ -37,13 +37,13 @@ def layouts(shape: tuple[int, ...], *rows: Levels) -> Layouts:
     return Layouts.of(candidates, OUTPUT, {"channel"})
 
 
-def moved(network: Network, source: Levels, target: Levels) -> Movement:
+def moved(network: Topology, source: Levels, target: Levels) -> Movement:
     return movement(
         layouts(network.shape, source), layouts(network.shape, target), network, steps="ring"
     )
 
 
-def time(network: Network, source: Levels, target: Levels, num_bytes: float) -> float:
+def time(network: Topology, source: Levels, target: Levels, num_bytes: float) -> float:
     first = np.array([0])
     return moved(network, source, target).time(first, first, num_bytes).item()
 
@@ -176,7 +176,7 @@ def test_symmetric_changes_within_a_host_are_the_collectives(name, num_bytes):
     machine = load_cluster(name)
     inside = [1] * len(machine.levels)
     inside[0] = k = machine.levels[0].size
-    network = Network.of(machine, tuple(inside))
+    network = Topology.of(machine, tuple(inside))
     rest = tuple({} for _ in inside[1:])
     whole, samples = ({}, *rest), ({"sample": k}, *rest)
     width, sums = ({"width": k}, *rest), ({"channel": k}, *rest)

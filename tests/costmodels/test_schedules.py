@@ -27,7 +27,7 @@ from pipelines import (
 )
 
 from costmodels.errors import InputError
-from costmodels.simulation import Queue, Simulated
+from costmodels.simulation import Queue, SimulatedStep
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, group_order
 from costmodels.strategy import Schedule, Strategy
 from costmodels.strategy.usual import hybrid
@@ -63,7 +63,7 @@ def pipeline(
     return replace(strategy, stages=stages)
 
 
-def run(layers: int, groups: int, kind: str, micro_batches: int, **more) -> Simulated:
+def run(layers: int, groups: int, kind: str, micro_batches: int, **more) -> SimulatedStep:
     links = more.pop("links", None)
     strategy = pipeline(layers, groups, kind, micro_batches, **more)
     where = None if links is None else cluster(groups, **links)
@@ -258,7 +258,7 @@ def test_memory_of_gpipe_grows_with_the_micro_batches_and_that_of_1f1b_does_not(
 # recomputation
 
 
-def recomputing(layers: int, groups: int, kind: str, micro: int) -> Simulated:
+def recomputing(layers: int, groups: int, kind: str, micro: int) -> SimulatedStep:
     """All layers of a stage but the free one are one segment."""
     plain = pipeline(layers, groups, kind, micro)
     stages = tuple(

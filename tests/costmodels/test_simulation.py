@@ -25,11 +25,11 @@ from costmodels.simulation import (
     Behaviour,
     Compiler,
     Queue,
-    Simulated,
+    SimulatedStep,
     Task,
     load_runtime,
+    run_graph,
     runtimes,
-    simulate,
 )
 from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.strategy.usual import hybrid, single_stage
@@ -93,7 +93,9 @@ def by_filter(layer: Any) -> Mapping[str, int]:
     return {"filter": 4} if layer.kind in ("conv", "linear") else {}
 
 
-def both_models(g: Graph, split: Split, bucket: float, **options: Any) -> tuple[Costed, Simulated]:
+def both_models(
+    g: Graph, split: Split, bucket: float, **options: Any
+) -> tuple[Costed, SimulatedStep]:
     """The additive model and the simulation of one stage on 4 devices, with equal buckets."""
     where = cluster(4)
     options = {"bucket_bytes": bucket, **options}
@@ -400,7 +402,7 @@ LAYERS = 6
 SMALL_BUCKET = {"bucket": 2 * WEIGHT}
 
 
-def zero(name: str, p: int = 4, micro: int = 1, **changes: Any) -> Simulated:
+def zero(name: str, p: int = 4, micro: int = 1, **changes: Any) -> SimulatedStep:
     runtime = load_runtime(name, **changes)
     return simulated(chain(LAYERS), dp(chain(LAYERS), p, micro), cluster(p), runtime=runtime)
 
@@ -598,7 +600,7 @@ def test_horovod_fuses_what_is_ready_and_moves_as_much_as_ddp():
 # parameter servers
 
 
-def servers(hosts: int, local: int, **changes: Any) -> Simulated:
+def servers(hosts: int, local: int, **changes: Any) -> SimulatedStep:
     plain = {"server_rate": math.inf, "bucket": WEIGHT, "local_reduce": False}
     runtime = load_runtime("ps-sync", **{**plain, **changes})
     g = chain(1)
@@ -607,7 +609,7 @@ def servers(hosts: int, local: int, **changes: Any) -> Simulated:
     return simulated(g, dp(g, p, shape=(local, hosts)), where, runtime=runtime)
 
 
-def push_and_pull(result: Simulated) -> tuple[Task, Task]:
+def push_and_pull(result: SimulatedStep) -> tuple[Task, Task]:
     tasks = result.timeline.graph.tasks
     pushes = [t for t in tasks if t.kind == "push"]
     pulls = [t for t in tasks if t.kind == "pull"]
@@ -664,7 +666,7 @@ def test_the_next_step_begins_before_all_weights_are_pulled_if_the_runtime_allow
     strategy = dp(g, 4, shape=(1, 4))
     runtime = load_runtime("ps-sync", crosses_steps=True)
     graph_ = compile_job(g, strategy, where, runtime=runtime).compile(2)
-    line = simulate(graph_, PLAIN).timeline
+    line = run_graph(graph_, PLAIN).timeline
     pulls = [n for n, t in enumerate(graph_.tasks) if t.kind == "pull" and t.step == 0]
     forward = {t.name: n for n, t in enumerate(graph_.tasks) if (t.kind, t.step) == ("forward", 1)}
     by_layer = {graph_.tasks[n].name: n for n in pulls}
@@ -673,7 +675,7 @@ def test_the_next_step_begins_before_all_weights_are_pulled_if_the_runtime_allow
     assert line.starts[forward["relu"]] < max(line.ends[n] for n in pulls)
     # else the update, and all after it, waits for the last
     waiting = compile_job(g, strategy, where, runtime="ps-sync").compile(2)
-    line = simulate(waiting, PLAIN).timeline
+    line = run_graph(waiting, PLAIN).timeline
     forward = next(n for n, t in enumerate(waiting.tasks) if (t.kind, t.step) == ("forward", 1))
     last = max(line.ends[n] for n, t in enumerate(waiting.tasks) if (t.kind, t.step) == ("pull", 0))
     assert line.starts[forward] >= last
@@ -774,7 +776,7 @@ def test_a_tensor_that_skips_a_stage_is_sent_to_each_reader():
         schedule=Schedule(kind="1f1b", micro_batches=4),
     )
     compiler = compile_job(g, strategy, cluster(3))
-    result = simulate(compiler.compile(1), PLAIN)
+    result = run_graph(compiler.compile(1), PLAIN)
     sends = Counter((op.key, stage) for _, _, stage, _, op in compiler.rows if "send" in op.key[0])
     assert sends == {
         (("send", "a", 1), 0): 4,
@@ -863,7 +865,7 @@ def test_laws_of_every_plan(job, behaviour, steps):
     tasks = compiler.compile(steps)
     # no operation is laid out twice
     assert len(compiler.ids) == len(compiler.rows) == len(tasks.tasks)
-    result = simulate(tasks, behaviour)
+    result = run_graph(tasks, behaviour)
     line = result.timeline
     assert all(b >= a for a, b in zip(line.starts, line.ends, strict=True))
     assert line.end * (1 + 1e-9) >= result.critical_path
@@ -882,7 +884,7 @@ def test_laws_of_every_plan(job, behaviour, steps):
         assert line.ledger.total[role] == pytest.approx(fixed)
         assert use.memory.total >= fixed * (1 - 1e-12)
         assert use.memory.total == pytest.approx(sum(use.memory.holders.values()))
-    again = simulate(compiled(job).compile(steps), behaviour)
+    again = run_graph(compiled(job).compile(steps), behaviour)
     assert again.step_time == result.step_time
     assert again.timeline.starts == line.starts
 
@@ -896,7 +898,7 @@ def test_bytes_do_not_depend_on_how_they_are_timed(job):
         ("alone", PLAIN),
         ("nominal", PLAIN),
     ):
-        result = simulate(compiled(job, links=links).compile(1), behaviour)
+        result = run_graph(compiled(job, links=links).compile(1), behaviour)
         counts.append([role.received for role in result.roles])
     assert counts[0] == counts[1] == counts[2]
 
@@ -923,8 +925,8 @@ def test_faster_links_never_slow_a_step_down(job, factor):
     """Strict where tasks take what they take; fusing while the step runs may go either way."""
     if job[3] == "horovod":
         job = (*job[:3], "ddp")
-    slow = simulate(compiled(job).compile(1), PLAIN)
-    fast = simulate(compiled(job, links_of={"bandwidth": factor * BANDWIDTH}).compile(1), PLAIN)
+    slow = run_graph(compiled(job).compile(1), PLAIN)
+    fast = run_graph(compiled(job, links_of={"bandwidth": factor * BANDWIDTH}).compile(1), PLAIN)
     assert fast.step_time <= slow.step_time * (1 + 1e-9)
 
 
@@ -934,9 +936,9 @@ def test_overlap_and_sharing_never_pay(job):
     if job[3] == "horovod":
         job = (*job[:3], "ddp")
     tasks = compiled(job).compile(1)
-    plain = simulate(tasks, PLAIN)
+    plain = run_graph(tasks, PLAIN)
     for behaviour in (Behaviour(overlap_factor=0.5, sharing=False), Behaviour(sharing=True)):
-        assert simulate(tasks, behaviour).step_time >= plain.step_time * (1 - 1e-9)
+        assert run_graph(tasks, behaviour).step_time >= plain.step_time * (1 - 1e-9)
 
 
 @given(rows=networks(), pp=st.sampled_from([1, 2]))

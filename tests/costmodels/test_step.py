@@ -10,8 +10,8 @@ from machines import ALPHA, BANDWIDTH, links
 
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_reduce_time
-from costmodels.communication.topology import Network
-from costmodels.step.timeline import LayerStep, gradient_buckets, gradient_time, step_time
+from costmodels.communication.topology import Topology
+from costmodels.step.timeline import LayerStep, fill_buckets, gradient_time, overlapped_step
 from costmodels.step.training import Training
 
 MS, MB = 1e-3, 1e6
@@ -44,9 +44,9 @@ def test_by_hand():
     reduce            |-- 3.0 --|-- 1.5 --|
     """
     layers = [layer(3 * MS, 10 * MB), layer(2 * MS, 12 * MB), layer(2 * MS, 8 * MB)]
-    buckets = gradient_buckets(layers, 10 * MB)
+    buckets = fill_buckets(layers, 10 * MB)
     assert buckets == [(4 * MS, 20 * MB, (4,)), (7 * MS, 10 * MB, (4,))]
-    step = step_time(layers, links(4, latency=0.0), ring(bucket_bytes=10 * MB))
+    step = overlapped_step(layers, links(4, latency=0.0), ring(bucket_bytes=10 * MB))
     assert step.gradient == pytest.approx(30 * PER_MB) == pytest.approx(4.5 * MS)
     assert step.exposed == pytest.approx(1.5 * MS)
     assert step.hidden == pytest.approx(3.0 * MS)
@@ -57,14 +57,14 @@ def test_by_hand():
 def test_the_queue_is_served_one_after_the_other():
     # the first all-reduce lasts until 2 + 6 ms, so that the second waits for it, not for compute
     layers = [layer(3 * MS, 10 * MB), layer(2 * MS, 40 * MB)]
-    step = step_time(layers, links(4, latency=0.0), ring(bucket_bytes=1 * MB))
+    step = overlapped_step(layers, links(4, latency=0.0), ring(bucket_bytes=1 * MB))
     assert step.exposed == pytest.approx((2 + 6 + 1.5 - 5) * MS)
 
 
 def test_without_overlap_all_reduces_follow_the_backward_pass():
     layers = [layer(3 * MS, 10 * MB, update=1 * MS), layer(2 * MS, 40 * MB)]
     network = links(4, latency=0.0)
-    step = step_time(layers, network, ring(bucket_bytes=1 * MB, gradient_overlap=False))
+    step = overlapped_step(layers, network, ring(bucket_bytes=1 * MB, gradient_overlap=False))
     assert step.gradient == pytest.approx(50 * PER_MB)
     assert step.exposed == pytest.approx(step.gradient)
     assert step.hidden == pytest.approx(0.0)
@@ -78,7 +78,7 @@ def test_gradients_of_different_groups_travel_apart():
         layer(1 * MS, 4 * MB, (4, 1)),
         layer(1 * MS, 0.0, (1, 1)),
     ]
-    buckets = gradient_buckets(layers, 100 * MB)
+    buckets = fill_buckets(layers, 100 * MB)
     # neither fills its bucket: both leave at the end
     assert buckets == [(4 * MS, 5 * MB, (4, 1)), (4 * MS, 2 * MB, (1, 2))]
 
@@ -86,22 +86,22 @@ def test_gradients_of_different_groups_travel_apart():
 def test_every_bucket_costs_a_latency():
     layers = [layer(1 * MS, 1 * MB) for _ in range(6)]
     network = links(4)
-    one = step_time(layers, network, ring(bucket_bytes=100 * MB))
-    six = step_time(layers, network, ring(bucket_bytes=1 * MB))
+    one = overlapped_step(layers, network, ring(bucket_bytes=100 * MB))
+    six = overlapped_step(layers, network, ring(bucket_bytes=1 * MB))
     assert (one.num_buckets, six.num_buckets) == (1, 6)
     assert six.gradient - one.gradient == pytest.approx(5 * 2 * 3 * ALPHA)
 
 
 def test_a_step_without_gradients_is_its_passes():
     layers = [layer(2 * MS, 0.0, update=1 * MS)] * 3
-    step = step_time(layers, links(4), ring())
+    step = overlapped_step(layers, links(4), ring())
     assert step.total == pytest.approx(3 * (1 + 2 + 1) * MS)
     assert step.gradient == step.exposed == step.num_buckets == 0
 
 
 def test_groups_that_cannot_run_an_algorithm_take_the_cheapest():
     # a tree lies over hosts: a group inside one has none
-    network = Network.of(load_cluster("dgx-a100"), (8, 4))
+    network = Topology.of(load_cluster("dgx-a100"), (8, 4))
     groups = np.array([[8, 1], [8, 4], [1, 1]])
     times = gradient_time(network, groups, 25 * MB, "tree")
     assert np.isfinite(times).all()
@@ -139,13 +139,13 @@ steps = st.lists(
     cluster=st.sampled_from(["lassen", "dgx-a100", "dgx-h100"]),
 )
 def test_the_bounds_never_exceed_the_step(layers, bucket, algorithm, overlap, weight, cluster):
-    network = Network.of(load_cluster(cluster), (4, 4))
+    network = Topology.of(load_cluster(cluster), (4, 4))
     training = Training(bucket_bytes=bucket, all_reduce=algorithm, gradient_overlap=overlap)
-    step = step_time(layers, network, training)
+    step = overlapped_step(layers, network, training)
     sizes = np.array([one.gradient_bytes for one in layers])
     # a bucket leaves with the gradient that fills it, so it holds at most that much
     largest = max(min(sizes.sum(), bucket + sizes.max()), 1.0)
-    assert all(size <= largest * (1 + 1e-12) for _, size, _ in gradient_buckets(layers, bucket))
+    assert all(size <= largest * (1 + 1e-12) for _, size, _ in fill_buckets(layers, bucket))
     groups = np.array([one.gradient_group for one in layers])
     reduce = sizes * gradient_time(network, groups, largest, algorithm) / largest
     rest = sum(one.forward + one.update for one in layers)
@@ -166,8 +166,8 @@ def test_the_bounds_never_exceed_the_step(layers, bucket, algorithm, overlap, we
 @given(layers=steps, bucket=st.floats(1e3, 100 * MB))
 def test_overlap_never_costs_and_never_hides_more_than_there_is(layers, bucket):
     network = links(4, 4)
-    hidden = step_time(layers, network, Training(bucket_bytes=bucket))
-    plain = step_time(layers, network, Training(bucket_bytes=bucket, gradient_overlap=False))
+    hidden = overlapped_step(layers, network, Training(bucket_bytes=bucket))
+    plain = overlapped_step(layers, network, Training(bucket_bytes=bucket, gradient_overlap=False))
     assert hidden.total <= plain.total * (1 + 1e-12)
     assert hidden.gradient == pytest.approx(plain.gradient)
     assert -1e-12 <= hidden.exposed <= hidden.gradient + 1e-12

@@ -23,11 +23,11 @@ from costmodels.throughput import (
     predict_async,
     predict_sync,
     ring_time,
-    simulate,
     simulate_all_reduce,
+    simulate_workers,
     solve,
 )
-from costmodels.throughput.events import Run
+from costmodels.throughput.events import WorkerLoop
 from costmodels.throughput.shares import FirstCome, ProcessorSharing
 
 
@@ -387,7 +387,7 @@ def test_the_simulation_is_algorithm_1(discipline, synchronous, overlap, cap) ->
         for sizes in [np.array([0.0, 1.1e7, 0.0, 2.3e7, 5e6])]
     ]
     expected = algorithm_1(kinds, links, discipline, synchronous, overlap, steps=4)
-    run = Run(
+    run = WorkerLoop(
         [WorkerClass(profile=kind, count=1) for kind in kinds],
         links,
         discipline=discipline,
@@ -418,13 +418,15 @@ def test_one_worker_by_hand() -> None:
     )
     classes, links = (WorkerClass(profile=one, count=1),), Links(bandwidth=1e9)
     for discipline in (PS, FCFS):
-        found = simulate(classes, links, synchronous=True, discipline=discipline, variation=0.0)
+        found = simulate_workers(
+            classes, links, synchronous=True, discipline=discipline, variation=0.0
+        )
         assert found.step_time == pytest.approx(10.25)
         assert found.throughput == pytest.approx(10.0 / 10.25)
     # phase after phase: 3 + 2 + 5 + 3 + 0.75
-    plain = simulate(classes, links, synchronous=True, overlap=False, variation=0.0)
+    plain = simulate_workers(classes, links, synchronous=True, overlap=False, variation=0.0)
     assert plain.step_time == pytest.approx(13.75)
-    asynchronous = simulate(classes, links, synchronous=False, variation=0.0)
+    asynchronous = simulate_workers(classes, links, synchronous=False, variation=0.0)
     assert asynchronous.step_time == pytest.approx(10.25)
 
 
@@ -439,7 +441,7 @@ def test_two_workers_by_hand() -> None:
     classes, links = (WorkerClass(profile=one, count=2),), Links(bandwidth=1e9)
 
     def step(discipline: str, where: Links = links) -> float:
-        found = simulate(
+        found = simulate_workers(
             classes, where, synchronous=True, discipline=discipline, variation=0.0, overlap=False
         )
         return found.step_time
@@ -478,7 +480,7 @@ def test_bounds_bytes_and_bandwidth(
 
     def run(where: Links, **more):
         usual = {"discipline": discipline, "overlap": overlap, "variation": 0.0}
-        return simulate(classes, where, **{**usual, **more})
+        return simulate_workers(classes, where, **{**usual, **more})
 
     found = run(links, synchronous=True)
     faster = run(
@@ -503,7 +505,7 @@ def test_processor_sharing_does_not_care_how_times_are_spread() -> None:
     for count in (2, 4, 8):
         exact = predict_async(workers(count), links, overlap=False, rule=PS)
         for variation in (0.1, 0.5):
-            found = simulate(
+            found = simulate_workers(
                 workers(count),
                 links,
                 synchronous=False,
@@ -523,7 +525,7 @@ def test_faster_and_slower_workers() -> None:
     assert predict_sync(both, links).step_time == slowest.step_time
     for overlap in (True, False):
         coarse = predict_async(both, links, overlap=overlap)
-        fine = simulate(both, links, synchronous=False, overlap=overlap)
+        fine = simulate_workers(both, links, synchronous=False, overlap=overlap)
         assert fine.throughput == pytest.approx(coarse.throughput, rel=0.1)
         alike = predict_async((WorkerClass(profile=slow, count=6),), links, overlap=overlap)
         assert coarse.throughput > alike.throughput
@@ -540,7 +542,7 @@ def test_hundreds_of_workers_take_seconds() -> None:
     )
     start = time.monotonic()
     coarse = predict_async(classes, links)
-    fine = simulate(classes, links, synchronous=False)
+    fine = simulate_workers(classes, links, synchronous=False)
     ring = simulate_all_reduce(classes, links)
     assert time.monotonic() - start < 20.0
     assert coarse.exact
@@ -550,9 +552,11 @@ def test_hundreds_of_workers_take_seconds() -> None:
 
 def test_the_same_seed_gives_the_same() -> None:
     links = Links(bandwidth=1.25e9)
-    first, again = (simulate(workers(3), links, synchronous=False, seed=7) for _ in range(2))
+    first, again = (
+        simulate_workers(workers(3), links, synchronous=False, seed=7) for _ in range(2)
+    )
     assert first == again
-    assert simulate(workers(3), links, synchronous=False, seed=8) != first
+    assert simulate_workers(workers(3), links, synchronous=False, seed=8) != first
 
 
 def test_merging_layers_keeps_everything() -> None:
@@ -577,7 +581,7 @@ def test_merging_layers_keeps_everything() -> None:
         (lambda: Links(bandwidth=1.0, servers=0), "at least 1 parameter server"),
         (lambda: predict_sync((), Links(bandwidth=1.0)), "at least one kind"),
         (
-            lambda: simulate(workers(1), Links(bandwidth=1.0), synchronous=True, steps=0),
+            lambda: simulate_workers(workers(1), Links(bandwidth=1.0), synchronous=True, steps=0),
             "from 1 to 100,000 steps",
         ),
         (

@@ -22,7 +22,7 @@ from planner.planning.costing import cost
 from planner.planning.find import exposure
 from planner.planning.formulate import Formulation, formulate
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
-from search import evaluate
+from search import cost_and_peak
 
 
 def cut(name: str, num_layers: int, batch: int, size: int | None = None) -> Graph:
@@ -68,7 +68,7 @@ def profiles(num_layers: int, count: int) -> list[np.ndarray]:
 def test_the_problem_without_all_reduces_costs_what_the_step_costs(formulation):
     problem = formulation.problem(0.0)
     for choices in assignments(formulation, 5):
-        total, _ = evaluate(problem, choices)
+        total, _ = cost_and_peak(problem, choices)
         step = cost(formulation, choices).step
         assert total == pytest.approx(step.forward + step.backward + step.update)
 
@@ -79,7 +79,7 @@ def test_every_additive_problem_is_a_mean_of_terms_and_bounds_the_step(formulati
         total, terms = formulation.terms(choices)
         assert max(total, terms.max()) <= step.total * (1 + 1e-9)
         for weights in profiles(len(formulation.layers), 3):
-            value, _ = evaluate(formulation.problem(exposure(weights)), choices)
+            value, _ = cost_and_peak(formulation.problem(exposure(weights)), choices)
             assert value == pytest.approx(weights @ np.append(total, terms))
 
 
@@ -91,7 +91,7 @@ def test_terms_are_sums_over_layers(formulation):
     # the first term lets the all-reduce of the first layer follow the backward pass, the last one
     # lets all of them follow the backward pass of the last layer
     assert terms[0] == pytest.approx(total + gradient[0])
-    value, _ = evaluate(formulation.problem(1.0), choices)
+    value, _ = cost_and_peak(formulation.problem(1.0), choices)
     assert terms[-1] == pytest.approx(value)
     assert sum(gradient) <= costed.step.gradient * (1 + 1e-9)
 
@@ -104,13 +104,13 @@ def test_without_overlap_all_reduces_count_in_full():
         costed = cost(f, choices)
         plain = costed.step.forward + costed.step.backward + costed.step.update
         for weights in profiles(len(f.layers), 1):
-            value, _ = evaluate(f.problem(exposure(weights)), choices)
+            value, _ = cost_and_peak(f.problem(exposure(weights)), choices)
             assert value == pytest.approx(plain + costed.total("gradient"))
             assert value <= costed.step.total * (1 + 1e-9)
 
 
 def test_edges_cost_the_movement_between_the_layouts_of_their_ends(formulation):
-    network, layers = formulation.machine.network, formulation.graph.layers
+    network, layers = formulation.machine.topology, formulation.graph.layers
     first = np.array([0])
     for choices in assignments(formulation, 2):
         chosen: dict[str, Candidates] = {}
@@ -204,7 +204,7 @@ def test_given_strategies_are_kept_whatever_the_cap():
     where = load_cluster("lassen")
     m = real(where, 16)
     g = cut("resnet18", 20, 64, 64)
-    strategies = usual(g, m.network.shape, where.host_index)
+    strategies = usual(g, m.topology.shape, where.host_index)
     assert len(strategies) >= 4
     f = formulate(g, where, m, strategies=strategies, cap=4)
     for strategy in strategies:
@@ -219,7 +219,7 @@ def test_the_cap_is_kept_and_counted():
     f = formulate(g, where, m, cap=16)
     assert max(len(space.candidates) for space in f.spaces.values()) <= 16 + 16 // 8
     every = sum(
-        len(enumerate_candidates(layer, m.network.shape, where.host_index))
+        len(enumerate_candidates(layer, m.topology.shape, where.host_index))
         for layer in g.compute_layers
     )
     assert f.num_sensible == every
@@ -235,7 +235,7 @@ def test_only_strategies_searches_nothing_else():
     where = load_cluster("lassen")
     m = real(where, 16)
     g = cut("resnet18", 12, 64, 64)
-    strategies = usual(g, m.network.shape, where.host_index)
+    strategies = usual(g, m.topology.shape, where.host_index)
     f = formulate(g, where, m, strategies=strategies, only_strategies=True)
     for layer in f.layers:
         wanted = {str(strategy[layer.name]) for strategy in strategies}

@@ -64,9 +64,9 @@ def test_columns_then_rows(name, p):
     for name in ("ln_1", "dropout_1", "add_1", "ln_2", "dropout_2", "add_2"):
         assert split[name] == {}
     # two all-reduces forward and two backward (Shoeybi et al. 2019, section 3)
-    group, size = m.network.shape, SEQUENCE * HIDDEN * 2
-    halves = reduce_scatter_time(m.network, group, size, "hierarchical").item()
-    halves += all_gather_time(m.network, group, size / p, "hierarchical").item()
+    group, size = m.topology.shape, SEQUENCE * HIDDEN * 2
+    halves = reduce_scatter_time(m.topology, group, size, "hierarchical").item()
+    halves += all_gather_time(m.topology, group, size / p, "hierarchical").item()
     assert found.best.blocking == pytest.approx(4 * halves)
     assert found.best.step.gradient == 0.0
 

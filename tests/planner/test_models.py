@@ -15,7 +15,7 @@ from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network, build_graph
 from costmodels.graph.kinds import KINDS
 from planner.models import (
-    MODELS,
+    BUILT_IN,
     build,
     dump_network,
     format_network,
@@ -131,7 +131,7 @@ def test_mesh_agrees_with_the_measured_times_and_memory() -> None:
     assert 8e9 < held["mesh-1k"] < 16e9 < held["mesh-2k"] < 32e9
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_network_is_one_graph_that_ends_in_a_loss(name: str) -> None:
     network = build(name)
     graph = build_graph(network, 2)
@@ -139,7 +139,7 @@ def test_every_network_is_one_graph_that_ends_in_a_loss(name: str) -> None:
     assert sinks == ["loss"]
     assert graph.layers["loss"].kind == "loss"
     assert network.source
-    assert MODELS[name].description
+    assert BUILT_IN[name].description
     assert graph.macs == 2 * build_graph(network, 1).macs
     for edge in graph.edges:
         produced = graph.layers[edge.source].output
@@ -150,9 +150,9 @@ def test_every_network_is_one_graph_that_ends_in_a_loss(name: str) -> None:
             ]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_input_sizes(name: str) -> None:
-    model = MODELS[name]
+    model = BUILT_IN[name]
     if model.sizes:
         smallest, wrong = min(model.sizes), min(model.sizes) + 1
     else:
@@ -164,7 +164,7 @@ def test_input_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*(n for n in PUBLISHED if n != "gpt2"), "mesh-1k"])
 def test_parameters_do_not_depend_on_the_input_size(name: str) -> None:
-    model = MODELS[name]
+    model = BUILT_IN[name]
     larger = model.size + 64
     assert build_graph(build(name, larger), 1).parameters == build_graph(build(name), 1).parameters
 
@@ -175,13 +175,13 @@ def test_a_long_sequence_gets_a_longer_position_embedding() -> None:
 
 
 def test_names_are_listed_and_the_nearest_is_named_first() -> None:
-    assert list_models() == tuple(MODELS)
+    assert list_models() == tuple(BUILT_IN)
     with pytest.raises(InputError, match="use one of resnet50, "):
         load_network("resnet05")
 
 
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_files_say_what_built_in_networks_say(name: str, suffix: str) -> None:
     network = build(name)
     assert parse_network(format_network(network, suffix=suffix), suffix=suffix) == network

@@ -18,7 +18,7 @@ from planner import api
 from planner.cli.command import planner_command
 from planner.plan import Plan
 from planner.planning.problem_files import write_problem
-from search import Assignment, Problem, Status, evaluate
+from search import Assignment, Problem, Status, cost_and_peak
 from search.files.contest import read_problem
 from search.problem.deadline import OutOfTime
 
@@ -117,7 +117,7 @@ def test_options_reach_the_solver(problem: Path, monkeypatch: pytest.MonkeyPatch
     def fake(problem: Problem, **options: Any) -> Assignment:
         options.pop("watch")(10.0, 9.0)
         seen.append(options)
-        cost, peak = evaluate(problem, (0, 1, 0))
+        cost, peak = cost_and_peak(problem, (0, 1, 0))
         return Assignment(
             choices=(0, 1, 0),
             cost=cost,
@@ -296,13 +296,13 @@ def test_no_plan_is_cheaper_in_a_dumped_problem_than_its_solution(tmp_path: Path
     problem, unit = read_problem(path).problem, unit_of(path)
     solution = tmp_path / "solution.json"
     rows(run("solve", str(path), "-o", str(solution)))
-    best, _ = evaluate(problem, json.loads(solution.read_text()))
+    best, _ = cost_and_peak(problem, json.loads(solution.read_text()))
     _, formulation, _ = api.prepare(
         "alexnet", gpus=8, cluster="lassen", global_batch_size=256, cap=30
     )
     assert problem.sizes == formulation.problem().sizes
     choices = formulation.choices({n: layer.distribution for n, layer in plan.layers.items()})
-    cost, _ = evaluate(problem, choices)
+    cost, _ = cost_and_peak(problem, choices)
     assert best <= cost
     # what the plan costs in the file bounds its step from below
     assert cost * unit <= plan.step_time_s * (1 + 1e-9)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from search import Edge, Problem
+from search import CostEdge, Problem
 
 SHAPES = ("chain", "tree", "series-parallel", "dag", "parallel", "edgeless")
 
@@ -63,7 +63,7 @@ def random_problem(
         matrix = costs(sizes[a], sizes[b])
         if rng.random() < 0.5:
             matrix = shared.setdefault((sizes[a], sizes[b]), matrix)
-        edges.append(Edge(source=a, target=b, matrix=matrix))
+        edges.append(CostEdge(source=a, target=b, matrix=matrix))
     node_costs = tuple(costs(s) for s in sizes)
     if tightness is None:
         return Problem(costs=node_costs, edges=tuple(edges))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from problem_files import BAD, BEST_CHOICES, BEST_COST, BEST_PEAK, GOOD, ZIPPED, changed, put
 from random_problems import problems
 
-from search import Edge, Problem, ProblemError, evaluate_many, solve
+from search import CostEdge, Problem, ProblemError, costs_and_peaks, solve
 from search.files.contest import read_problem
 from search.files.contest_output import finest_unit, problem_bytes, solution_text
 
@@ -36,7 +36,7 @@ def equal(one: Problem, other: Problem, tolerance: float = 0.0) -> None:
     choices = np.array(list(everything))
     assert one.sizes == other.sizes
     for ours, theirs in zip(
-        evaluate_many(one, choices), evaluate_many(other, choices), strict=True
+        costs_and_peaks(one, choices), costs_and_peaks(other, choices), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=tolerance)
 
@@ -94,7 +94,7 @@ def test_parallel_edges_in_both_directions_add_up(tmp_path: Path) -> None:
         inner["edges"]["costs"] += [[1, 1, 1, 1, 1, 1], [100, 200, 300, 400, 500, 600]]
 
     problem = read(tmp_path, changed(change))
-    costs, _ = evaluate_many(problem, np.array([[0, 1, 0], [1, 0, 0]]))
+    costs, _ = costs_and_peaks(problem, np.array([[0, 1, 0], [1, 0, 0]]))
     assert costs.tolist() == [12 + 1 + 200, 8 + 1 + 400]
 
 
@@ -102,7 +102,7 @@ def test_parallel_edges_in_both_directions_add_up(tmp_path: Path) -> None:
 def test_a_node_with_an_empty_interval_uses_nothing(empty: list[int], tmp_path: Path) -> None:
     problem = read(tmp_path, put("nodes", "intervals", 0, value=empty))
     assert problem.intervals[0] is None
-    assert evaluate_many(problem, np.array([[1, 0, 0]]))[1] == [5]
+    assert costs_and_peaks(problem, np.array([[1, 0, 0]]))[1] == [5]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_is_written_reads_back(problem: Problem, compressed: bool, tmp_path
     scaled = Problem(
         costs=tuple(c * unit for c in again.costs),
         edges=tuple(
-            Edge(source=e.source, target=e.target, matrix=e.matrix * unit) for e in again.edges
+            CostEdge(source=e.source, target=e.target, matrix=e.matrix * unit) for e in again.edges
         ),
         usages=again.usages if problem.usages else (),
         intervals=again.intervals,
@@ -186,7 +186,7 @@ def test_what_is_written_reads_back(problem: Problem, compressed: bool, tmp_path
 def test_names_and_units_of_a_written_problem(tmp_path: Path) -> None:
     problem = Problem(
         costs=([0.5e-9, math.inf], [-3e-9]),
-        edges=(Edge(source=0, target=1, matrix=np.array([[2.4e-9], [2.6e-9]])),),
+        edges=(CostEdge(source=0, target=1, matrix=np.array([[2.4e-9], [2.6e-9]])),),
         usages=([7.0, 1.5], [2]),
         intervals=((-2, 1), None),
         usage_limit=9,
@@ -226,7 +226,7 @@ def test_the_finest_unit_keeps_sums_exact_and_is_no_coarser_than_need_be(
 ) -> None:
     problem = Problem(
         costs=tuple(np.array([c * scale, math.inf]) for c in costs),
-        edges=(Edge(source=0, target=1, matrix=np.full((2, 2), costs[0] * scale)),)
+        edges=(CostEdge(source=0, target=1, matrix=np.full((2, 2), costs[0] * scale)),)
         if len(costs) > 1
         else (),
     )

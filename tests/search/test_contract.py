@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from random_problems import SHAPES, random_problem
 
-from search import SOLVERS, Assignment, Problem, ProblemError, Status, evaluate
+from search import SOLVERS, Assignment, Problem, ProblemError, Status, cost_and_peak
 
 PROBLEMS = {
     f"{shape}, {limit}": random_problem(
@@ -54,7 +54,7 @@ def _check(problem: Problem, answer: Assignment) -> None:
     if answer.status in (Status.OPTIMAL, Status.FEASIBLE):
         assert len(answer.choices) == problem.num_nodes
         assert all(type(c) is int for c in answer.choices)
-        assert (answer.cost, answer.peak_usage) == evaluate(problem, answer.choices)
+        assert (answer.cost, answer.peak_usage) == cost_and_peak(problem, answer.choices)
         assert problem.usage_limit is None or answer.peak_usage <= problem.usage_limit
         assert answer.lower_bound <= answer.cost < np.inf
         assert (answer.gap == 0) == (answer.status == Status.OPTIMAL)

@@ -161,7 +161,7 @@ def test_the_same_work_gives_the_same_answer() -> None:
 
 ANSWER = """
 import sys; sys.path.insert(0, "tests/search")
-from test_search_engine import medium
+from test_engine import medium
 from search.engine import wide as anytime
 from search.engine.wide import Search
 from search.problem.deadline import Deadline

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import fitting, problems, random_problem
 
-from search import Problem, ProblemError, Status, evaluate, k_best
+from search import Problem, ProblemError, Status, cost_and_peak, k_best
 from search.elimination.buckets import eliminate, plan
 from search.elimination.ranking import increasing_assignments
 
@@ -33,7 +33,7 @@ def _check(problem: Problem, k: int) -> None:
     assert [a.cost for a in found] == pytest.approx([c for c, _ in expected])
     assert len({a.choices for a in found}) == len(found)
     for answer in found:
-        cost, peak = evaluate(problem, answer.choices)
+        cost, peak = cost_and_peak(problem, answer.choices)
         assert (answer.cost, answer.peak_usage) == (cost, peak)
         assert problem.usage_limit is None or peak <= problem.usage_limit
         assert answer.lower_bound == pytest.approx(expected[0][0])
@@ -50,7 +50,7 @@ def test_every_allowed_assignment_comes_out_once_in_order(problem: Problem) -> N
     assert [c for c, _ in found] == pytest.approx([c for c, _ in expected])
     assert len({tuple(x) for _, x in found}) == len(found)
     for cost, choices in found:
-        assert evaluate(problem, choices)[0] == pytest.approx(cost)
+        assert cost_and_peak(problem, choices)[0] == pytest.approx(cost)
 
 
 def test_larger_tight_problem() -> None:

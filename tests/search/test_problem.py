@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_problems import naive_cost, naive_peak, naive_profile, problems
 
-from search import Assignment, Edge, Problem, ProblemError, Status, evaluate, evaluate_many
+from search import (
+    Assignment,
+    CostEdge,
+    Problem,
+    ProblemError,
+    Status,
+    cost_and_peak,
+    costs_and_peaks,
+)
 from search.problem.timeline import make_timeline
 
 TWO = (np.zeros(2), np.zeros(2))
@@ -21,9 +29,9 @@ TWO = (np.zeros(2), np.zeros(2))
 @given(problems(limited=True))
 def test_evaluate_agrees_with_the_sum_of_its_terms(problem: Problem) -> None:
     everything = list(itertools.product(*(range(s) for s in problem.sizes)))[:50]
-    costs, peaks = evaluate_many(problem, np.array(everything))
+    costs, peaks = costs_and_peaks(problem, np.array(everything))
     for choices, cost, peak in zip(everything, costs, peaks, strict=True):
-        one = evaluate(problem, choices)
+        one = cost_and_peak(problem, choices)
         assert one == pytest.approx((naive_cost(problem, choices), naive_peak(problem, choices)))
         assert (cost, peak) == pytest.approx(one)
 
@@ -47,23 +55,23 @@ def test_the_optimum_of_a_problem_worked_by_hand() -> None:
     problem = Problem(
         costs=(np.array([1.0, 5.0]), np.array([2.0, 0.0]), np.array([0.0, 3.0])),
         edges=(
-            Edge(source=0, target=1, matrix=np.array([[9.0, 4.0], [0.0, math.inf]])),
-            Edge(source=2, target=1, matrix=np.array([[1.0, 1.0], [0.0, 8.0]])),
+            CostEdge(source=0, target=1, matrix=np.array([[9.0, 4.0], [0.0, math.inf]])),
+            CostEdge(source=2, target=1, matrix=np.array([[1.0, 1.0], [0.0, 8.0]])),
         ),
         usages=(np.array([4.0, 1.0]), np.array([2.0, 2.5]), np.array([3.0, 0.0])),
         intervals=((0, 2), (1, 4), (2, 3)),
         usage_limit=6,
     )
-    assert evaluate(problem, (0, 1, 0)) == (6.0, 7.0)  # 1 + 0 + 0 + 4 + 1; 4 + ceil(2.5)
-    assert evaluate(problem, (1, 0, 0)) == (8.0, 5.0)  # 5 + 2 + 0 + 0 + 1; 2 + 3
-    assert evaluate(problem, (1, 1, 0))[0] == math.inf
+    assert cost_and_peak(problem, (0, 1, 0)) == (6.0, 7.0)  # 1 + 0 + 0 + 4 + 1; 4 + ceil(2.5)
+    assert cost_and_peak(problem, (1, 0, 0)) == (8.0, 5.0)  # 5 + 2 + 0 + 0 + 1; 2 + 3
+    assert cost_and_peak(problem, (1, 1, 0))[0] == math.inf
 
 
 def test_arrays_are_taken_over_read_only_and_shared_ones_stay_shared() -> None:
     matrix = np.ones((2, 2))
     problem = Problem(
         costs=TWO,
-        edges=tuple(Edge(source=0, target=1, matrix=matrix) for _ in range(2)),
+        edges=tuple(CostEdge(source=0, target=1, matrix=matrix) for _ in range(2)),
     )
     assert problem.edges[0].matrix is problem.edges[1].matrix
     with pytest.raises(ValueError, match="read-only"):
@@ -83,12 +91,12 @@ def test_nodes_may_share_arrays_and_the_rows_of_one_array_stay_apart() -> None:
 
 def test_a_problem_without_intervals_counts_every_node_all_the_time() -> None:
     problem = Problem(costs=TWO, usages=(np.array([1, 2]), np.array([3, 4])), usage_limit=10)
-    assert evaluate(problem, (1, 1)) == (0.0, 6.0)
+    assert cost_and_peak(problem, (1, 1)) == (0.0, 6.0)
     assert problem.limit_is_slack
 
 
-def _edge(source: int = 0, target: int = 1, shape: tuple[int, int] = (2, 2)) -> Edge:
-    return Edge(source=source, target=target, matrix=np.zeros(shape))
+def _edge(source: int = 0, target: int = 1, shape: tuple[int, int] = (2, 2)) -> CostEdge:
+    return CostEdge(source=source, target=target, matrix=np.zeros(shape))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,7 @@ def test_a_malformed_problem_is_refused_in_one_sentence(
 @pytest.mark.parametrize("choices", [(0,), (0, 2), (-1, 0)])
 def test_choices_that_do_not_exist_are_refused(choices: tuple[int, ...]) -> None:
     with pytest.raises(ProblemError, match="choice"):
-        evaluate(Problem(costs=TWO), choices)
+        cost_and_peak(Problem(costs=TWO), choices)
 
 
 def test_the_gap_is_relative_to_the_cost() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_cores import allowed, assignments, cores, optimum
 from random_problems import fitting, naive_cost, naive_peak, problems
 
-from search import Edge, Problem, evaluate
+from search import CostEdge, Problem, cost_and_peak
 from search.core.core import Core, make_core
 from search.presolve.reduction import Reduction, presolve, shrink
 from search.presolve.rows import drop_rows
@@ -43,7 +43,7 @@ def structured_problem(seed: int) -> Problem:
         else:
             matrix = np.where(rng.random((sizes[a], sizes[b])) < 0.1, np.inf, 0.0)
             matrix = matrix + costs(sizes[a], sizes[b])
-        edges.append(Edge(source=a, target=b, matrix=matrix))
+        edges.append(CostEdge(source=a, target=b, matrix=matrix))
     # Some nodes can only use less at a higher cost.
     falling = rng.random(n) < 0.5
     usages = [
@@ -151,7 +151,7 @@ def test_a_chain_without_a_limit_is_solved_outright() -> None:
     problem = Problem(
         costs=tuple(rng.integers(0, 9, 4).astype(float) for _ in range(6)),
         edges=tuple(
-            Edge(source=v, target=v + 1, matrix=rng.integers(0, 9, (4, 4)).astype(float))
+            CostEdge(source=v, target=v + 1, matrix=rng.integers(0, 9, (4, 4)).astype(float))
             for v in range(5)
         ),
     )
@@ -160,7 +160,7 @@ def test_a_chain_without_a_limit_is_solved_outright() -> None:
     assert reduction.core.num_nodes == 0
     cost, choices = fitting(problem)[0]
     assert reduction.core.constant == cost
-    assert evaluate(problem, reduction.restore([]))[0] == cost
+    assert cost_and_peak(problem, reduction.restore([]))[0] == cost
     assert len(choices) == len(reduction.restore([]))
 
 
@@ -173,7 +173,7 @@ def test_what_must_be_weighed_stays() -> None:
     costs, usage = trade_off()
     problem = Problem(
         costs=(costs, costs),
-        edges=(Edge(source=0, target=1, matrix=np.array([[0, 5, 1], [2, 0, 9], [0, 3, 0.0]])),),
+        edges=(CostEdge(source=0, target=1, matrix=np.array([[0, 5, 1], [2, 0, 9], [0, 3, 0.0]])),),
         usages=(usage, usage),
         usage_limit=9,
     )
@@ -189,7 +189,7 @@ def test_candidates_go_that_are_forbidden_alone_or_too_large() -> None:
     matrix = np.array([[0, 7, 1, 9], [7, 0, 9, 3], [2, 9, 0, 4], [math.inf] * 4])
     problem = Problem(
         costs=(costs, costs + np.array([0, math.inf, 0, 0])),
-        edges=(Edge(source=0, target=1, matrix=matrix),),
+        edges=(CostEdge(source=0, target=1, matrix=matrix),),
         usages=(usage, usage + 2),
         usage_limit=19,
     )
@@ -216,9 +216,9 @@ def test_a_node_that_another_one_decides_takes_its_holdings_along() -> None:
     problem = Problem(
         costs=(costs, np.zeros(3), costs),
         edges=(
-            Edge(source=0, target=1, matrix=tie),
-            Edge(source=1, target=2, matrix=far),
-            Edge(source=0, target=2, matrix=far),
+            CostEdge(source=0, target=1, matrix=tie),
+            CostEdge(source=1, target=2, matrix=far),
+            CostEdge(source=0, target=2, matrix=far),
         ),
         usages=(usage, usage, usage),
         intervals=((0, 2), (1, 4), (0, 4)),
@@ -239,7 +239,7 @@ def test_nothing_that_fits_is_reported() -> None:
     assert presolve(problem) is None
     forbidden = Problem(
         costs=(np.zeros(2), np.zeros(2)),
-        edges=(Edge(source=0, target=1, matrix=np.full((2, 2), math.inf)),),
+        edges=(CostEdge(source=0, target=1, matrix=np.full((2, 2), math.inf)),),
     )
     assert presolve(forbidden) is None
     core = make_core([np.zeros(2)], [], [], base=np.zeros(0), limit=math.inf)
@@ -294,7 +294,7 @@ def test_a_hub_collects_what_its_leaves_hold() -> None:
     tie = np.where(np.eye(3) > 0, 0.0, math.inf)
     problem = Problem(
         costs=(costs, *(np.ones(3) for _ in range(leaves))),
-        edges=tuple(Edge(source=0, target=v + 1, matrix=tie) for v in range(leaves)),
+        edges=tuple(CostEdge(source=0, target=v + 1, matrix=tie) for v in range(leaves)),
         usages=(usage,) * (leaves + 1),
         intervals=((0, 1), *((v, v + 2) for v in range(leaves))),
         usage_limit=20,
@@ -312,7 +312,7 @@ def test_what_is_alike_is_stored_once_and_every_run_is_the_same() -> None:
     matrix = np.array([[0, 5, 1], [2, 0, 9], [0, 3, 0.0]])
     problem = Problem(
         costs=(costs,) * 5,
-        edges=tuple(Edge(source=v, target=(v + 1) % 5, matrix=matrix) for v in range(5)),
+        edges=tuple(CostEdge(source=v, target=(v + 1) % 5, matrix=matrix) for v in range(5)),
         usages=(usage,) * 5,
         usage_limit=25,
     )

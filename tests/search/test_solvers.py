@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from random_cores import cores, optimum
 from random_problems import SHAPES, fitting, problems, random_problem
 
-from search import SOLVERS, Assignment, Edge, Problem, ProblemError, Status, evaluate, solve
+from search import (
+    SOLVERS,
+    Assignment,
+    CostEdge,
+    Problem,
+    ProblemError,
+    Status,
+    cost_and_peak,
+    solve,
+)
 from search.core.core import Core, make_core
 from search.cpsat import integers
 from search.cpsat.lazy_rows import solve_core
@@ -33,7 +42,7 @@ def check(problem: Problem, answer: Assignment, optimum: float, *, exact: bool) 
     """What must hold of every answer, given the true optimum."""
     assert answer.lower_bound <= optimum + 1e-9 * abs(optimum) or math.isinf(optimum)
     if answer.choices:
-        cost, peak = evaluate(problem, answer.choices)
+        cost, peak = cost_and_peak(problem, answer.choices)
         assert (answer.cost, answer.peak_usage) == (cost, peak)
         assert cost >= optimum - 1e-9
         assert problem.usage_limit is None or peak <= problem.usage_limit
@@ -208,7 +217,7 @@ def test_a_cycle_is_no_chain_and_no_dag() -> None:
     pairs = [(0, 1), (1, 2), (2, 0)]
     problem = Problem(
         costs=tuple(np.zeros(2) for _ in range(3)),
-        edges=tuple(Edge(source=a, target=b, matrix=np.eye(2)) for a, b in pairs),
+        edges=tuple(CostEdge(source=a, target=b, matrix=np.eye(2)) for a, b in pairs),
         names=("a", "b", "c"),
     )
     with pytest.raises(ProblemError, match="branch"):
@@ -225,10 +234,10 @@ def test_longest_path_fixes_the_most_expensive_branch_first() -> None:
     problem = Problem(
         costs=(np.zeros(2), np.array([9.0, 10.0]), np.zeros(2), np.zeros(2)),
         edges=(
-            Edge(source=0, target=1, matrix=agree),
-            Edge(source=1, target=3, matrix=agree),
-            Edge(source=0, target=2, matrix=force),
-            Edge(source=2, target=3, matrix=agree),
+            CostEdge(source=0, target=1, matrix=agree),
+            CostEdge(source=1, target=3, matrix=agree),
+            CostEdge(source=0, target=2, matrix=force),
+            CostEdge(source=2, target=3, matrix=agree),
         ),
     )
     answer = solve(problem, solver="longest-path")
@@ -241,8 +250,8 @@ def test_longest_path_says_where_it_got_stuck() -> None:
     problem = Problem(
         costs=(np.array([0.0, 1.0]), np.zeros(1), np.zeros(1)),
         edges=(
-            Edge(source=0, target=1, matrix=np.zeros((2, 1))),
-            Edge(source=0, target=2, matrix=np.array([[np.inf], [0.0]])),
+            CostEdge(source=0, target=1, matrix=np.zeros((2, 1))),
+            CostEdge(source=0, target=2, matrix=np.array([[np.inf], [0.0]])),
         ),
     )
     answer = solve(problem, solver="longest-path")
@@ -256,8 +265,8 @@ def test_repeated_blocks_share_their_tables() -> None:
     cost, inner, outer = rng.random(5), rng.random((5, 5)), rng.random((5, 5))
     edges = []
     for low in range(0, 40, 4):
-        edges += [Edge(source=low + i, target=low + i + 1, matrix=inner) for i in range(4)]
-        edges.append(Edge(source=low, target=low + 4, matrix=outer))
+        edges += [CostEdge(source=low + i, target=low + i + 1, matrix=inner) for i in range(4)]
+        edges.append(CostEdge(source=low, target=low + 4, matrix=outer))
     problem = Problem(costs=(cost,) * 41, edges=tuple(edges))
     buckets = eliminate(problem, plan(problem)).buckets
     inside = [b for b in buckets if b.node % 4]

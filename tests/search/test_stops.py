@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from random_problems import naive_peak, problems, random_problem
 
-from search import SOLVERS, Edge, Problem, Status, evaluate, k_best, solve
+from search import SOLVERS, CostEdge, Problem, Status, cost_and_peak, k_best, solve
 from search.cpsat import lazy_rows
 from search.cpsat import run as cp_run
 from search.elimination import buckets, tables
@@ -36,7 +36,7 @@ def test_a_shortage_is_a_bound_on_the_peak(problem: Problem) -> None:
     allowed = (
         x
         for x in itertools.product(*(range(s) for s in problem.sizes))
-        if evaluate(problem, x)[0] < math.inf
+        if cost_and_peak(problem, x)[0] < math.inf
     )
     least = min((naive_peak(problem, x) for x in allowed), default=math.inf)
     assert answer.status == Status.INFEASIBLE
@@ -51,7 +51,7 @@ def test_a_shortage_names_the_step_the_bytes_and_the_nodes() -> None:
     problem = Problem(
         costs=tuple(np.zeros(2) for _ in range(3)),
         # What uses little in b is forbidden beside what uses little in a.
-        edges=(Edge(source=0, target=1, matrix=np.array([[np.inf, 0.0], [0.0, 0.0]])),),
+        edges=(CostEdge(source=0, target=1, matrix=np.array([[np.inf, 0.0], [0.0, 0.0]])),),
         usages=(np.array([10.0, 60.0]), np.array([10.0, 90.0]), np.array([5.0, 7.0])),
         intervals=((0, 4), (2, 6), (3, 5)),
         usage_limit=70,
@@ -73,7 +73,7 @@ def test_two_steps_that_fit_alone_but_not_together() -> None:
     problem = Problem(
         costs=(np.zeros(2), np.zeros(1), np.zeros(2)),
         # The two must differ, but each step has room only for the small candidate.
-        edges=(Edge(source=0, target=2, matrix=np.array([[np.inf, 0.0], [0.0, np.inf]])),),
+        edges=(CostEdge(source=0, target=2, matrix=np.array([[np.inf, 0.0], [0.0, np.inf]])),),
         usages=(np.array([1.0, 9.0]), np.array([4.0]), np.array([1.0, 9.0])),
         intervals=((0, 2), (0, 9), (5, 7)),
         usage_limit=10,
@@ -90,7 +90,7 @@ def test_two_steps_that_fit_alone_but_not_together() -> None:
 def test_forbidden_costs_are_told_from_a_lack_of_room(limit: float | None) -> None:
     problem = Problem(
         costs=(np.zeros(2), np.zeros(2)),
-        edges=(Edge(source=0, target=1, matrix=np.full((2, 2), np.inf)),),
+        edges=(CostEdge(source=0, target=1, matrix=np.full((2, 2), np.inf)),),
         usages=() if limit is None else (np.array([1.0, 80.0]),) * 2,
         usage_limit=limit,
         names=("left", "right"),
@@ -108,7 +108,9 @@ def test_pairs_that_exclude_one_another_round_a_cycle() -> None:
     differ = np.array([[np.inf, 0.0], [0.0, np.inf]])
     problem = Problem(
         costs=tuple(np.zeros(2) for _ in range(3)),
-        edges=tuple(Edge(source=a, target=b, matrix=differ) for a, b in ((0, 1), (1, 2), (0, 2))),
+        edges=tuple(
+            CostEdge(source=a, target=b, matrix=differ) for a, b in ((0, 1), (1, 2), (0, 2))
+        ),
     )
     assert "cycle" in solve(problem).notes[0]
 
