@@ -1,0 +1,40 @@
+"""What is worth knowing of an answer besides the answer: facts of a kind, not sentences.
+
+Whoever shows an answer words its notes (`planner.notes`), so that they can be told apart, counted
+and left out by kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Fact = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact on how an answer came about.
+
+    Parameters
+    ----------
+    kind
+        What is said, such as "stopped" or "left-to-cp-sat".
+    facts
+        What it is said of, as (name, value), in the order in which they are worded.
+    """
+
+    kind: str
+    facts: tuple[tuple[str, Fact], ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, **facts: Fact) -> Note:
+        """A note with its facts by name.
+
+        Parameters
+        ----------
+        kind
+            What is said.
+        facts
+            What it is said of.
+        """
+        return cls(kind, tuple(facts.items()))
