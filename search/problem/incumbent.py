@@ -70,7 +70,8 @@ class Incumbent(Generic[Answer]):
         """Keep a bound if it is the highest so far; whether that is progress worth mentioning."""
         if bound <= self.bound:
             return False
-        progress = bound > self.bound + PROGRESS * abs(self.bound)
+        known = self.bound > -math.inf
+        progress = not known or bound > self.bound + PROGRESS * abs(self.bound)
         self.bound = bound
         if progress:
             self._tell()
