@@ -7,18 +7,53 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.api import evaluate, optimize, scale
-    from planner.distributed_sgd.predict import throughput
+    from planner.api import evaluate, optimize, scale, simulate, throughput
+    from planner.distributed_sgd.result import Throughput
+    from planner.errors import InfeasibleError, InputError
     from planner.plan import Plan
-    from planner.simulation.run import simulate
+    from planner.request.parts import Degrees, Loading
+    from planner.request.request import Request
+    from planner.simulation.result import Simulation
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "evaluate", "optimize", "scale", "simulate", "throughput"]
+__all__ = [
+    "Degrees",
+    "InfeasibleError",
+    "InputError",
+    "Loading",
+    "Plan",
+    "Request",
+    "Simulation",
+    "Throughput",
+    "evaluate",
+    "optimize",
+    "scale",
+    "simulate",
+    "throughput",
+]
+
+# Where each of them lives: loaded when it is asked for, since most need numpy.
+_HOMES = {
+    "Degrees": "planner.request.parts",
+    "InfeasibleError": "planner.errors",
+    "InputError": "planner.errors",
+    "Loading": "planner.request.parts",
+    "Plan": "planner.plan",
+    "Request": "planner.request.request",
+    "Simulation": "planner.simulation.result",
+    "Throughput": "planner.distributed_sgd.result",
+    "evaluate": "planner.api",
+    "optimize": "planner.api",
+    "scale": "planner.api",
+    "simulate": "planner.api",
+    "throughput": "planner.api",
+}
 
 
 def _require_own(name: str) -> None:
@@ -40,22 +75,13 @@ for _name in ("costmodels", "search"):
     _require_own(_name)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load what needs more than the standard library only when it is asked for."""
-    if name in ("optimize", "evaluate", "scale"):
-        from planner import api
+    if name not in _HOMES:
+        raise AttributeError(f"module 'planner' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
-        return getattr(api, name)
-    if name == "simulate":
-        from planner.simulation.run import simulate
 
-        return simulate
-    if name == "throughput":
-        from planner.distributed_sgd.predict import throughput
-
-        return throughput
-    if name == "Plan":
-        from planner.plan import Plan
-
-        return Plan
-    raise AttributeError(f"module 'planner' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    """What there is to use."""
+    return sorted([*__all__, "__version__"])

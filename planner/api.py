@@ -1,4 +1,9 @@
-"""The functions that programs call: optimize, evaluate, scale."""
+"""The functions that programs call: optimize, evaluate, scale, simulate, throughput.
+
+Each makes a `Request` of its arguments and answers it; the command line makes its own `Request`
+and calls `optimize_request` and the like. `planner.request.inputs` has what there is to say of the
+arguments, from where their descriptions are put into the docstrings.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Network
+from costmodels.simulation import Runtime
 from costmodels.step.training import Training
+from costmodels.strategy import Strategy
+from planner.distributed_sgd.predict import predict_throughput
+from planner.distributed_sgd.result import Throughput
 from planner.errors import InfeasibleError
 from planner.output import check_writable
 from planner.plan import Plan, Recost, SearchSummary
@@ -23,9 +32,295 @@ from planner.planning.find import Found, find
 from planner.planning.formulate import Formulation, formulate
 from planner.planning.problem_files import write_problem
 from planner.planning.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
-from planner.request.plans import options_of, plan_distributions
-from planner.request.setting import Setting, resolve
+from planner.request.documented import documented
+from planner.request.inputs.question import BUCKET_BYTES
+from planner.request.parts import Degrees, Loading
+from planner.request.plans import made_as, plan_distributions
+from planner.request.request import Request, Source, StrategySource, make_request
+from planner.request.setting import Setting, find_cluster, find_network, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
+from planner.simulation.result import Simulation
+from planner.simulation.run import simulate_request
+
+
+@documented("optimize")
+def optimize(
+    model: str | os.PathLike[str] | Network,
+    *,
+    gpus: int,
+    cluster: str | Cluster | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    input_size: int | None = None,
+    memory: str | float | None = None,
+    all_reduce: str | None = None,
+    bucket_bytes: str | float | None = None,
+    launch_time: str | float | None = None,
+    memory_model: str | None = None,
+    halo_overlap: bool | None = None,
+    always_cut: bool | None = None,
+    gradient_overlap: bool | None = None,
+    winograd: bool | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+    search: str = "auto",
+    seed: int = 0,
+    time_limit: float | None = None,
+    cap: int | None = None,
+    num_best: int = 4,
+    tune_trials: int = 0,
+    full_space: bool = False,
+    dump_problem: str | os.PathLike[str] | None = None,
+) -> Plan:
+    """Find the fastest plan that fits in memory.
+
+    Returns
+    -------
+    Plan
+        The plan: how each layer is split, what a step costs and why, and how far it may be from
+        the best.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    InfeasibleError
+        When no plan fits.
+    """
+    return optimize_request(make_request("optimize", locals()))
+
+
+@documented("evaluate")
+def evaluate(
+    model: str | os.PathLike[str] | Network,
+    *,
+    gpus: int,
+    strategy: str | os.PathLike[str] | Plan = "data",
+    degree: int | None = None,
+    cluster: str | Cluster | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    input_size: int | None = None,
+    memory: str | float | None = None,
+    all_reduce: str | None = None,
+    bucket_bytes: str | float | None = None,
+    launch_time: str | float | None = None,
+    memory_model: str | None = None,
+    halo_overlap: bool | None = None,
+    always_cut: bool | None = None,
+    gradient_overlap: bool | None = None,
+    winograd: bool | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+) -> Plan:
+    """Cost one given strategy.
+
+    With a plan, what is not given is as the plan was made.
+
+    Returns
+    -------
+    Plan
+        The strategy as a plan, whether or not it fits in memory.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used, or the strategy cannot be used with it.
+    """
+    return evaluate_request(make_request("evaluate", locals()))
+
+
+@documented("scale")
+def scale(
+    model: str | os.PathLike[str] | Network,
+    *,
+    gpus: Sequence[int],
+    strong: bool = False,
+    cluster: str | Cluster | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    input_size: int | None = None,
+    memory: str | float | None = None,
+    all_reduce: str | None = None,
+    bucket_bytes: str | float | None = None,
+    launch_time: str | float | None = None,
+    memory_model: str | None = None,
+    halo_overlap: bool | None = None,
+    always_cut: bool | None = None,
+    gradient_overlap: bool | None = None,
+    winograd: bool | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+    search: str = "auto",
+    seed: int = 0,
+    time_limit: float | None = None,
+    cap: int | None = None,
+    num_best: int = 4,
+    tune_trials: int = 0,
+    full_space: bool = False,
+) -> Iterator[Plan | InfeasibleError]:
+    """Find the best plan for each number of GPUs, one after the other.
+
+    Returns
+    -------
+    Iterator
+        For each number of GPUs the plan, or why there is none; each is searched for when it is
+        asked for.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    return scale_request(make_request("scale", locals()))
+
+
+@documented("simulate")
+def simulate(
+    source: Source,
+    *,
+    gpus: int | None = None,
+    strategy: StrategySource | None = None,
+    degree: int | None = None,
+    degrees: Degrees | None = None,
+    runtime: str | Runtime | None = None,
+    servers: int | None = None,
+    model: str = "simulate",
+    overlap_factor: float | None = None,
+    variation: float | None = None,
+    congestion: float = 1.0,
+    input: Loading | None = None,
+    cluster: str | Cluster | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    input_size: int | None = None,
+    memory: str | float | None = None,
+    all_reduce: str | None = None,
+    bucket_bytes: str | float | None = None,
+    launch_time: str | float | None = None,
+    memory_model: str | None = None,
+    halo_overlap: bool | None = None,
+    always_cut: bool | None = None,
+    gradient_overlap: bool | None = None,
+    winograd: bool | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+) -> Simulation:
+    """Simulate a training step.
+
+    What a plan or file says of the step holds unless an argument says otherwise.
+
+    Returns
+    -------
+    Simulation
+        The step: its time, peak memory, and what every device does.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    return simulate_request(make_request("simulate", locals()))
+
+
+@documented("throughput")
+def throughput(
+    model: str | os.PathLike[str] | Network,
+    *,
+    workers: str | Sequence[int] | None = None,
+    device: str = "v100",
+    bandwidth: str | float = "10 Gbps",
+    architecture: str = "ps",
+    mode: str = "sync",
+    models: str = "both",
+    batch: int = 32,
+    precision: str = "fp32",
+    optimizer: str = "sgd",
+    input_size: int | None = None,
+    overlap: bool = True,
+    flow_cap: str | float | None = None,
+    gpus_per_host: int = 1,
+    host: str | None = None,
+    servers: int = 1,
+    update_time: str | float | None = None,
+    rule: str = "auto",
+    utilisation_threshold: float = 0.6,
+    steps: int | None = None,
+    variation: float = 0.02,
+    seed: int = 0,
+    launch_time: str | float | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+) -> Throughput:
+    """Predict the throughput of distributed SGD for each number of workers.
+
+    The models are those of Li et al. 2022: a closed queueing network, and a simulation of the
+    transfers and computation of every layer.
+
+    Returns
+    -------
+    Throughput
+        What the models predict for each number of workers, and where throughput saturates.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    return predict_throughput(make_request("throughput", locals()))
+
+
+def optimize_request(request: Request) -> Plan:
+    """Answer a request for the fastest plan; what `optimize` does."""
+    setting = resolve(request)
+    if request.dump_problem is not None:
+        check_writable(request.dump_problem)
+    return _plan_for(setting, request)
+
+
+def evaluate_request(request: Request) -> Plan:
+    """Answer a request for the cost of a strategy; what `evaluate` does."""
+    strategy = request.strategy
+    if isinstance(strategy, Strategy):
+        raise InputError(
+            "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
+            "simulate it"
+        )
+    if strategy is not None and not isinstance(strategy, Plan):
+        path = os.fspath(strategy)
+        if path not in STRATEGIES and (path.endswith(".json") or Path(path).exists()):
+            strategy = Plan.load(path)
+    if isinstance(strategy, Plan):
+        setting = resolve(made_as(strategy, request))
+        return _plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
+    setting = resolve(request)
+    name = os.fspath(strategy or "data")
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
+    rows = strategy_distributions(setting.graph, name, shape, host, request.degree)
+    if isinstance(rows, Infeasible):
+        raise InputError(
+            f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
+            f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
+        )
+    return _plan_of_strategy(setting, rows, name)
+
+
+def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
+    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+    if request.cluster is not None:
+        request = replace(request, cluster=find_cluster(request.cluster))
+    # files are read once, and not for each number of GPUs
+    request = replace(request, source=find_network(request))
+    first = request.counts[0]
+    batch = resolve(replace(request, gpus=first)).batch
+    for count in request.counts:
+        size = batch if request.strong else max(batch * count // first, 1)
+        try:
+            yield optimize_request(replace(request, gpus=count, global_batch_size=size))
+        except InfeasibleError as error:
+            yield error
+
+
+# --- to be moved to planner.planning
 
 # Candidates of all layers that a search sees unless told otherwise: enough for layers to find their
 # best splits together, few enough for an answer in about a second.
@@ -38,6 +333,12 @@ def default_cap(setting: Setting) -> int:
     return max(NUM_CANDIDATES // len(setting.graph.compute_layers), FEWEST_A_LAYER)
 
 
+def prepare(request: Request) -> tuple[Setting, Formulation, list[tuple[int, ...]]]:
+    """What `optimize` searches: the inputs, all costs, and the usual strategies as assignments."""
+    setting = resolve(request)
+    return setting, *_formulate(setting, _baselines(setting), request)
+
+
 def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infeasible]:
     shape, host = setting.machine.topology.shape, setting.cluster.host_index
     return {name: strategy_distributions(setting.graph, name, shape, host) for name in STRATEGIES}
@@ -46,132 +347,64 @@ def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infea
 def _formulate(
     setting: Setting,
     usual: Mapping[str, Mapping[str, Distribution] | Infeasible],
-    cap: int | None,
-    full_space: bool,
-    options: Mapping[str, Any],
+    request: Request,
 ) -> tuple[Formulation, list[tuple[int, ...]]]:
     """The formulation, and the usual strategies as assignments of it."""
     usable = [d for d in usual.values() if not isinstance(d, Infeasible)]
+    given = request.bucket_bytes
     formulation = formulate(
         setting.graph,
         setting.cluster,
         setting.machine,
         strategies=usable,
-        cap=cap or default_cap(setting),
-        full=full_space,
-        bucket_bytes=options.get("bucket_bytes") or LARGEST_BUCKET,
+        cap=request.cap or default_cap(setting),
+        full=request.full_space,
+        bucket_bytes=LARGEST_BUCKET if given is None else BUCKET_BYTES.quantity(given),
     )
     return formulation, [formulation.choices(d) for d in usable]
 
 
-def prepare(
-    model: str | Network,
-    *,
-    gpus: int,
-    cap: int | None = None,
-    full_space: bool = False,
-    **options: Any,
-) -> tuple[Setting, Formulation, list[tuple[int, ...]]]:
-    """What `optimize` searches: the inputs, all costs, and the usual strategies as assignments."""
-    setting = resolve(model, gpus=gpus, **options)
-    return setting, *_formulate(setting, _baselines(setting), cap, full_space, options)
-
-
-def optimize(
-    model: str | Network,
-    *,
-    gpus: int,
-    search: str = "auto",
-    seed: int = 0,
-    time_limit: float | None = None,
-    cap: int | None = None,
-    full_space: bool = False,
-    num_best: int = 4,
-    tune_trials: int = 0,
-    dump_problem: str | os.PathLike[str] | None = None,
-    **options: Any,
-) -> Plan:
-    """Find the fastest plan that fits in memory.
-
-    Parameters
-    ----------
-    model
-        A built-in network, the path of a network file, or a `costmodels.graph.Network`.
-    gpus
-        Number of GPUs. [items]
-    search
-        Solver: "auto" or a name in `search.SOLVERS`.
-    seed
-        Seed of solvers that need one.
-    time_limit
-        When to stop with the best plan so far. [s]
-    cap
-        Candidates that a layer may keep for the search; by default what makes about
-        `NUM_CANDIDATES` in all. [items]
-    full_space
-        Also split levels across hosts over more than one dim besides the sample.
-    num_best
-        How many best distinct assignments are costed on the timeline. [items]
-    tune_trials
-        Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
-        without any, a few bucket sizes are tried on the plan found. [items]
-    dump_problem
-        Where to write the additive problem whose optimum bounds the plan's step from below, in the
-        form of `search.files.contest`; of those solved for the plan, the one with the best bound.
-    options
-        As of `resolve`: cluster, global_batch_size, precision, optimizer, input_size, memory, ...
-
-    Raises
-    ------
-    InputError
-        When an input cannot be used.
-    InfeasibleError
-        When no plan fits.
-    """
-    from search import SOLVERS
-
-    setting = resolve(model, gpus=gpus, **options)
-    if search not in SOLVERS:
-        raise InputError(
-            f"the search must be one of {', '.join(SOLVERS)} but is '{search}'; choose one"
-        )
-    if dump_problem is not None:
-        check_writable(dump_problem)
+def _plan_for(setting: Setting, request: Request) -> Plan:
+    """The fastest plan of a setting."""
     usual = _baselines(setting)
-    cap = cap or default_cap(setting)
-
-    deadline = None if time_limit is None else time.monotonic() + time_limit
+    cap = request.cap or default_cap(setting)
+    limit = request.time_limit
+    deadline = None if limit is None else time.monotonic() + limit
 
     def attempt(training: Training) -> tuple[Formulation, Found]:
         trial = replace(setting, machine=replace(setting.machine, training=training))
-        formulation, starts = _formulate(trial, usual, cap, full_space, options)
+        formulation, starts = _formulate(trial, usual, request)
         found = find(
             formulation,
             starts=starts,
-            method=search,
-            num_best=num_best,
-            seed=seed,
+            method=request.search,
+            num_best=request.num_best,
+            seed=request.seed,
             # trials share the time limit
             time_limit=None if deadline is None else max(deadline - time.monotonic(), 0.01),
         )
         return formulation, found
 
     formulation, found = attempt(setting.machine.training)
-    if tune_trials:
+    if request.tune_trials:
         formulation, found = tune_knobs(
-            attempt, (formulation, found), max_trials=tune_trials, seed=seed, time_limit=time_limit
+            attempt,
+            (formulation, found),
+            max_trials=request.tune_trials,
+            seed=request.seed,
+            time_limit=limit,
         )
     if found.best is None:
         raise infeasible_error(setting, found)
     training, best = formulation.machine.training, found.best
     simulated: tuple[Recost, ...] = ()
     try:
-        if not tune_trials and options.get("bucket_bytes") is None:
+        if not request.tune_trials and request.bucket_bytes is None:
             training, best = tune_buckets(formulation, best)
         formulation = replace(formulation, machine=replace(formulation.machine, training=training))
         # the first of the ranking is the best, with the buckets that were tuned for it
         ranked = [best, *(costed for costed in found.ranked if costed.choices != best.choices)]
-        recosted = recost(formulation, ranked[:num_best], training)
+        recosted = recost(formulation, ranked[: request.num_best], training)
         if recosted.best.choices != best.choices:
             best = cost(formulation, recosted.best.choices)
         simulated = recosted.rows
@@ -201,70 +434,29 @@ def optimize(
         )
     if found.stopped_by:
         notes.append(f"search stopped early by {found.stopped_by}: best plan so far")
-    if dump_problem is not None:
+    if request.dump_problem is not None:
         # none was kept where the first was interrupted
         problem = found.problem or formulation.problem()
-        write_problem(dump_problem, problem, f"{setting.model.name} on {gpus} GPUs")
+        write_problem(request.dump_problem, problem, f"{setting.model.name} on {setting.gpus} GPUs")
     plan = assemble_plan(setting, formulation, best, summary, usual, notes)
     return replace(plan, simulated=simulated)
 
 
-def evaluate(
-    model: str | Network,
-    *,
-    gpus: int,
-    strategy: str | Plan = "data",
-    degree: int | None = None,
-    **options: Any,
+def _plan_of_strategy(
+    setting: Setting, distributions: Mapping[str, Distribution], name: str
 ) -> Plan:
-    """Cost one given strategy.
-
-    Parameters
-    ----------
-    model, gpus, options
-        As of `optimize`.
-    strategy
-        A name in `planner.request.usual_strategies.STRATEGIES`, the path of a plan file, or a plan.
-    degree
-        Ways of the dim that is not the sample in a hybrid; a host's devices by default. [ways]
-
-    Raises
-    ------
-    InputError
-        When an input cannot be used, or the strategy cannot be used with it.
-    """
-    if (
-        isinstance(strategy, str)
-        and strategy not in STRATEGIES
-        and (strategy.endswith(".json") or Path(strategy).exists())
-    ):
-        strategy = Plan.load(strategy)
-    if isinstance(strategy, Plan):
-        options = options_of(strategy, options)
-    setting = resolve(model, gpus=gpus, **options)
-    shape, host = setting.machine.topology.shape, setting.cluster.host_index
-    if isinstance(strategy, Plan):
-        given: Mapping[str, Distribution] = plan_distributions(strategy, setting)
-        name = "plan file"
-    else:
-        rows = strategy_distributions(setting.graph, strategy, shape, host, degree)
-        if isinstance(rows, Infeasible):
-            raise InputError(
-                f"strategy {strategy} cannot be used for {setting.model.name} on {gpus} GPUs: "
-                f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
-            )
-        given, name = rows, strategy
+    """A strategy as a plan."""
     usual = _baselines(setting)
     usable = [d for d in usual.values() if not isinstance(d, Infeasible)]
     formulation = formulate(
         setting.graph,
         setting.cluster,
         setting.machine,
-        strategies=[given, *usable],
+        strategies=[distributions, *usable],
         only_strategies=True,
         cap=10**9,
     )
-    costed = cost(formulation, formulation.choices(given))
+    costed = cost(formulation, formulation.choices(distributions))
     summary = SearchSummary(
         solver=f"none: {name} was given",
         status="given",
@@ -277,38 +469,3 @@ def evaluate(
         num_costed=1,
     )
     return assemble_plan(setting, formulation, costed, summary, usual, [])
-
-
-def scale(
-    model: str | Network,
-    *,
-    gpus: Sequence[int],
-    strong: bool = False,
-    global_batch_size: int | None = None,
-    **options: Any,
-) -> Iterator[Plan | InfeasibleError]:
-    """The best plan for each number of GPUs, one after the other.
-
-    Parameters
-    ----------
-    model, options
-        As of `optimize`, without `dump_problem`.
-    gpus
-        Numbers of GPUs. [items]
-    strong
-        Keep the global batch, instead of the samples of each GPU.
-    global_batch_size
-        Samples of a step at the first number of GPUs. [items]
-    """
-    first = resolve(model, gpus=gpus[0], global_batch_size=global_batch_size, **_inputs(options))
-    for count in gpus:
-        batch = first.batch if strong else max(first.batch * count // gpus[0], 1)
-        try:
-            yield optimize(model, gpus=count, global_batch_size=batch, **options)
-        except InfeasibleError as error:
-            yield error
-
-
-def _inputs(options: Mapping[str, Any]) -> dict[str, Any]:
-    searching = {"search", "seed", "time_limit", "cap", "full_space", "num_best", "tune_trials"}
-    return {k: v for k, v in options.items() if k not in searching}

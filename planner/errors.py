@@ -1,6 +1,17 @@
-"""Answers that are not plans."""
+"""What is raised instead of a plan."""
 
 from __future__ import annotations
+
+from costmodels.errors import InputError
+
+__all__ = ["ConflictError", "InfeasibleError", "InputError"]
+
+
+class ConflictError(InputError):
+    """Inputs that can each be used, but not together.
+
+    The command line points at its help text, too.
+    """
 
 
 class InfeasibleError(Exception):

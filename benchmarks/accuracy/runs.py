@@ -19,6 +19,7 @@ from costmodels.graph import Graph, Layer, Network
 from planner.models import load_network
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import formulate
+from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 from planner.request.usual_strategies import Infeasible, strategy_distributions
 
@@ -47,7 +48,7 @@ class MeasuredRun:
     rule
         How layers are split, where none of the named strategies says it.
     options
-        Further options of `planner.request.setting.resolve`.
+        Further fields of `planner.Request`.
     winograd
         Whether the framework lets its library use Winograd's algorithm.
     """
@@ -126,12 +127,14 @@ def _distributions(run: MeasuredRun, setting: Setting) -> Mapping[str, Distribut
 def _cost(run: MeasuredRun, factor: float) -> Costed:
     model = network(run.model) if isinstance(run.model, str) else run.model
     setting = resolve(
-        model,
-        gpus=run.gpus,
-        cluster=run.cluster,
-        global_batch_size=run.batch,
-        winograd=run.winograd,
-        **run.options,
+        Request(
+            source=model,
+            gpus=run.gpus,
+            cluster=run.cluster,
+            global_batch_size=run.batch,
+            winograd=run.winograd,
+            **run.options,
+        )
     )
     machine = setting.machine
     if factor != 1.0:

@@ -28,10 +28,12 @@ from benchmarks.published.kahira_raw import RawRun, exclusions, read_raw_runs
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from costmodels.strategy.usual import single_stage
+from planner.request.parts import Degrees, Loading
+from planner.request.placement import PlacedNetwork, micro_graph, place_network
+from planner.request.request import Request
 from planner.request.setting import resolve
-from planner.request.subjects import Degrees, SimulationInput, find_subject, micro_graph
 from planner.request.usual_strategies import Infeasible, strategy_distributions
-from planner.simulation.run import Input, simulate_subject
+from planner.simulation.run import simulate_placed
 
 NAME = "ParaDL raw runs: ABCI"
 # Bytes of a CosmoFlow sample: 512^3 positions of 4 channels, 4 bytes each.
@@ -62,30 +64,34 @@ def _calibrates(run: RawRun) -> bool:
     return staged and run.gpus == 8 and run.batch == 128
 
 
-def subject_of(run: RawRun) -> SimulationInput:
+def subject_of(run: RawRun) -> PlacedNetwork:
     """What a run did."""
     if run.strategy == "pipeline":
-        return find_subject(
-            network(run.model),
-            gpus=run.gpus,
-            cluster="abci",
-            global_batch_size=run.batch,
-            precision="fp32",
-            winograd=False,
-            degrees=Degrees(pp=run.gpus, micro_batches=_MICRO_BATCHES, schedule="gpipe"),
+        return place_network(
+            Request(
+                source=network(run.model),
+                gpus=run.gpus,
+                cluster="abci",
+                global_batch_size=run.batch,
+                precision="fp32",
+                winograd=False,
+                degrees=Degrees(pp=run.gpus, micro_batches=_MICRO_BATCHES, schedule="gpipe"),
+            )
         )
     return _from_run(run_of(run.model, run.strategy, run.gpus, run.batch))
 
 
-def _from_run(run: MeasuredRun) -> SimulationInput:
+def _from_run(run: MeasuredRun) -> PlacedNetwork:
     assert isinstance(run.model, str)
     setting = resolve(
-        network(run.model),
-        gpus=run.gpus,
-        cluster=run.cluster,
-        global_batch_size=run.batch,
-        winograd=run.winograd,
-        **run.options,
+        Request(
+            source=network(run.model),
+            gpus=run.gpus,
+            cluster=run.cluster,
+            global_batch_size=run.batch,
+            winograd=run.winograd,
+            **run.options,
+        )
     )
     shape = setting.machine.topology.shape
     if run.rule is not None:
@@ -97,7 +103,7 @@ def _from_run(run: MeasuredRun) -> SimulationInput:
         if isinstance(found, Infeasible):
             raise InputError(found.reason)
         rows = found
-    return SimulationInput(
+    return PlacedNetwork(
         setting=setting,
         graph=micro_graph(setting, 1),
         strategy=single_stage(rows, shape),
@@ -105,15 +111,15 @@ def _from_run(run: MeasuredRun) -> SimulationInput:
     )
 
 
-def _loader(run: RawRun) -> Input:
+def _loader(run: RawRun) -> Loading:
     """How the samples of a run come to its devices."""
     storage = "memory" if run.gpus >= _CACHED_HOSTS * PER_HOST else None
     if run.strategy == "data":
-        return Input(loader="native", storage=storage)
+        return Loading(loader="native", storage=storage)
     if run.model.startswith("cosmoflow"):
         # the staging process by the bytes of a sample: 3/4 of it go to the other three devices
-        return Input(loader="staged", rate=126e6 / (0.75 * _VOLUME))
-    return Input(loader="staged", storage=storage)
+        return Loading(loader="staged", rate=126e6 / (0.75 * _VOLUME))
+    return Loading(loader="staged", storage=storage)
 
 
 def _factors(runs: list[RawRun]) -> dict[str, float]:
@@ -132,7 +138,7 @@ def _factors(runs: list[RawRun]) -> dict[str, float]:
         best = min(single, key=lambda r: r.seconds)
         subject, factor = subject_of(best), 1.0
         for _ in range(3):
-            done = simulate_subject(with_factor(subject, factor), _RUNTIME, "simulate", 0.0, None)
+            done = simulate_placed(with_factor(subject, factor), _RUNTIME, "simulate", 0.0, None)
             factor *= best.seconds / done.step_time
         factors[model] = factor
     return factors
@@ -149,7 +155,7 @@ def compare(path: Path) -> RowTable:
         if run.key not in known:
             try:
                 subject = with_factor(subject_of(run), factors[run.model])
-                done = simulate_subject(subject, _RUNTIME, "simulate", 0.0, _loader(run))
+                done = simulate_placed(subject, _RUNTIME, "simulate", 0.0, _loader(run))
                 slow = done.step_time > 1.001 * done.computed
                 known[run.key] = (done.step_time, "loading" if slow else "computing")
             except (InputError, ValueError) as error:

@@ -16,8 +16,9 @@ from typing import Any
 
 from benchmarks.accuracy.runs import CalibratedCompute, network
 from benchmarks.accuracy.training_rows import TrainingRow
-from planner.request.subjects import SimulationInput, find_subject
-from planner.simulation.run import OVERLAP_FACTOR, simulate_subject
+from planner.request.placement import PlacedNetwork, place_network
+from planner.request.request import Request
+from planner.simulation.run import OVERLAP_FACTOR, simulate_placed
 
 ABLATION = ("simulate", "plain", "flexflow-sim", "paradl", "paleo")
 
@@ -31,7 +32,7 @@ class Setup:
     overlap_factor: float | None = None
 
 
-def with_factor(subject: SimulationInput, factor: float) -> SimulationInput:
+def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
     """The subject with its computation multiplied."""
     if factor == 1.0:
         return subject
@@ -40,18 +41,20 @@ def with_factor(subject: SimulationInput, factor: float) -> SimulationInput:
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 
-def subject_of(row: TrainingRow) -> SimulationInput:
+def subject_of(row: TrainingRow) -> PlacedNetwork:
     """What a row ran."""
-    return find_subject(
-        network(row.model),
-        gpus=row.gpus,
-        strategy="data",
-        cluster=row.cluster,
-        global_batch_size=row.batch,
-        precision=row.precision,
-        winograd=row.winograd,
-        # libraries of that time reduce around rings, or trees on many hosts
-        all_reduce="ring" if row.gpus <= 64 else "auto",
+    return place_network(
+        Request(
+            source=network(row.model),
+            gpus=row.gpus,
+            strategy="data",
+            cluster=row.cluster,
+            global_batch_size=row.batch,
+            precision=row.precision,
+            winograd=row.winograd,
+            # libraries of that time reduce around rings, or trees on many hosts
+            all_reduce="ring" if row.gpus <= 64 else "auto",
+        )
     )
 
 
@@ -86,7 +89,7 @@ class Steps:
             if own != self._last[0]:
                 self._last = (own, subject_of(row))
             subject = with_factor(self._last[1], setup.factor)
-            done = simulate_subject(subject, row.runtime, setup.model, gamma, None)
+            done = simulate_placed(subject, row.runtime, setup.model, gamma, None)
             self._known[key] = done.step_time
         return self._known[key]
 

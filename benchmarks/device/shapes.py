@@ -27,6 +27,7 @@ from costmodels.errors import InputError
 from costmodels.layers.local_work import local_work
 from planner.api import prepare
 from planner.planning.formulate import Formulation
+from planner.request.request import Request
 
 
 def works(formulation: Formulation) -> Iterator[Work]:
@@ -99,9 +100,10 @@ def main() -> None:
         for model in arguments.model or ["resnet50"]:
             for gpus in arguments.gpus or [8, 64]:
                 batch = gpus * arguments.batch_per_gpu
-                yield from works(
-                    prepare(model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch)[1]
+                request = Request(
+                    source=model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch
                 )
+                yield from works(prepare(request)[1])
 
     try:
         shapes, refused = distinct(all_works())

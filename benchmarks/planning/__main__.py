@@ -53,8 +53,9 @@ def search_seconds(model: str, gpus: int) -> float:
     """Time of the search alone, the costs being there. [s]"""
     from planner.api import prepare
     from planner.planning.find import find
+    from planner.request.request import Request
 
-    _, formulation, starts = prepare(model, gpus=gpus)
+    _, formulation, starts = prepare(Request(source=model, gpus=gpus))
     start = time.perf_counter()
     find(formulation, starts=starts)
     return time.perf_counter() - start
@@ -89,11 +90,12 @@ def planning_rows(cases: Iterable[tuple[str, int]], repeats: int) -> list[dict[s
 def heuristic_rows(models: Iterable[str], gpus: int) -> list[dict[str, object]]:
     """The longest-path heuristic against elimination on the same problem."""
     from planner.api import prepare
+    from planner.request.request import Request
     from search import SOLVERS
 
     rows = []
     for model in models:
-        _, formulation, _ = prepare(model, gpus=gpus)
+        _, formulation, _ = prepare(Request(source=model, gpus=gpus))
         problem = formulation.problem(1.0)
         start = time.perf_counter()
         exact = SOLVERS["auto"](problem, time_limit=60.0, seed=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import planner
 from benchmarks.accuracy.claims import Claim, Findings
-from planner.simulation.run import Simulation
+from planner.simulation.result import Simulation
 
 SOURCE = "Kahira et al. 2021, section V.B.1 and Figures 4 and 7"
 # Other jobs leave all of a link, what the 1:3 oversubscribed core guarantees, or what was seen.

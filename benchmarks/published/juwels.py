@@ -26,8 +26,11 @@ from benchmarks.accuracy.runs import network
 from benchmarks.accuracy.training_steps import with_factor
 from costmodels.input_pipeline import expected_slowest
 from costmodels.simulation import load_runtime
-from planner.request.subjects import SimulationInput, find_subject
-from planner.simulation.run import DEVICE_VARIATION, Input, Simulation, simulate_subject
+from planner.request.parts import Loading
+from planner.request.placement import PlacedNetwork, place_network
+from planner.request.request import Request
+from planner.simulation.result import Simulation
+from planner.simulation.run import DEVICE_VARIATION, simulate_placed
 
 PUBLISHED = Path(__file__).parent / "data"
 SOURCE = "Aach et al. 2023 (Journal of Big Data), section Efficiency and Table 2"
@@ -64,13 +67,15 @@ NOTES = (
 
 
 @cache
-def _subject(model: str, gpus: int, factor: float) -> SimulationInput:
-    subject = find_subject(
-        network(model),
-        gpus=gpus,
-        cluster=CLUSTER,
-        global_batch_size=PER_GPU * gpus,
-        precision="tf32",
+def _subject(model: str, gpus: int, factor: float) -> PlacedNetwork:
+    subject = place_network(
+        Request(
+            source=network(model),
+            gpus=gpus,
+            cluster=CLUSTER,
+            global_batch_size=PER_GPU * gpus,
+            precision="tf32",
+        )
     )
     return with_factor(subject, factor)
 
@@ -78,12 +83,12 @@ def _subject(model: str, gpus: int, factor: float) -> SimulationInput:
 @cache
 def simulated(model: str, runtime: str, loader: str, gpus: int, factor: float) -> Simulation:
     """A step of one run."""
-    return simulate_subject(
+    return simulate_placed(
         _subject(model, gpus, factor),
         load_runtime(runtime),
         "simulate",
         0.0,
-        Input(loader=loader, storage=STORAGE[loader]),
+        Loading(loader=loader, storage=STORAGE[loader]),
         0.0,  # counted below
     )
 

@@ -34,6 +34,7 @@ from costmodels.throughput import (
 )
 from planner.distributed_sgd.profile import profile_worker
 from planner.distributed_sgd.result import Throughput
+from planner.request.request import Request
 
 SOURCE = "Li et al. 2022 (TPDS, doi 10.1109/TPDS.2022.3151739)"
 TEN_GBPS = 1.25e9
@@ -148,7 +149,7 @@ def saturation() -> Comparison:
 
 def _slower(mode: str, factor: float) -> int:
     """Saturation of the coarse model without overlap when computation takes longer. [workers]"""
-    given, _ = profile_worker("resnet152", device="v100-16gb", batch=32, precision="fp32")
+    given, _ = profile_worker(Request(source="resnet152", precision="fp32"), "v100-16gb")
     profile = WorkerProfile(
         name=given.name,
         samples=given.samples,
@@ -210,9 +211,9 @@ def flow_cap() -> Comparison:
 
 def _hosts() -> Iterator[WorkerProfile]:
     for model in ("inception_v3", "resnet50"):
-        yield profile_worker(
-            model, device="v100-16gb", batch=32, precision="fp32", gpus_per_host=8
-        )[0]
+        yield profile_worker(Request(source=model, precision="fp32", gpus_per_host=8), "v100-16gb")[
+            0
+        ]
 
 
 def _fine(classes: tuple[WorkerClass, ...], links: Links, mode: str, overlap: bool) -> float:

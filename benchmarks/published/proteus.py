@@ -18,7 +18,8 @@ import planner
 from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from planner.simulation.run import STEP_MODELS, Degrees
+from planner.request.parts import Degrees
+from planner.simulation.run import STEP_MODELS
 
 PUBLISHED = Path(__file__).parent / "data"
 SOURCE = "Duan et al. 2023 (Proteus), Table V and section VIII-C"

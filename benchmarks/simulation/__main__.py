@@ -31,8 +31,10 @@ from benchmarks.accuracy.claims import table_of
 from costmodels.errors import InputError
 from costmodels.simulation import Behaviour, Compiler, Job, execute, load_runtime, measure
 from planner.models.gpt import gpt2
-from planner.request.subjects import SimulationInput, find_subject
-from planner.simulation.run import OVERLAP_FACTOR, STEP_MODELS, Degrees
+from planner.request.parts import Degrees
+from planner.request.placement import PlacedNetwork, place_network
+from planner.request.request import Request
+from planner.simulation.run import OVERLAP_FACTOR, STEP_MODELS
 
 PUBLISHED = Path(__file__).parent.parent / "published" / "data"
 Row = dict[str, object]
@@ -131,7 +133,7 @@ def proteus_seconds(case: Case) -> float | None:
     return None
 
 
-def _job(subject: SimulationInput) -> Job:
+def _job(subject: PlacedNetwork) -> Job:
     setting = subject.setting
     return Job(
         graph=subject.graph,
@@ -159,7 +161,7 @@ def speed(case: Case, repeats: int) -> Row:
     if case.degrees is not None:
         repeats = min(repeats, 3)
     whole = _median(lambda: planner.simulate(**given), repeats)
-    job = _job(find_subject(**given))
+    job = _job(place_network(Request(**given)))
     graph = Compiler(job).compile(1)
     behaviour = Behaviour(overlap_factor=OVERLAP_FACTOR)
     timeline = execute(graph, behaviour)

@@ -24,11 +24,11 @@ WIDE = 120
 SMALLEST_PIECE = 1024.0
 
 
-@click.command()
+@click.command("models")
 @click.option("--export", "name", metavar="NAME", help="Write this network as a file.")
 @click.option("--input-size", type=int, metavar="N", help="Input size of the exported network.")
 @click.option("-o", "--output", metavar="FILE", help="Where to: .toml or .json.")
-def models(name: str | None, input_size: int | None, output: str | None) -> None:
+def models_command(name: str | None, input_size: int | None, output: str | None) -> None:
     """List the built-in networks, or export one."""
     if name is None:
         if output is not None or input_size is not None:
@@ -48,10 +48,10 @@ def models(name: str | None, input_size: int | None, output: str | None) -> None
     _write_or_show(format_network(load_network(name, input_size), suffix=suffix), output)
 
 
-@click.command()
+@click.command("clusters")
 @click.option("--export", "name", metavar="NAME", help="Write this cluster as a TOML file.")
 @click.option("-o", "--output", metavar="FILE", help="Where to.")
-def clusters(name: str | None, output: str | None) -> None:
+def clusters_command(name: str | None, output: str | None) -> None:
     """List the built-in clusters, or export one."""
     if name is None:
         if output is not None:
@@ -63,14 +63,14 @@ def clusters(name: str | None, output: str | None) -> None:
     _write_or_show(dump_cluster(load_cluster(name)), output)
 
 
-@click.command()
-def runtimes() -> None:
+@click.command("runtimes")
+def runtimes_command() -> None:
     """List the runtimes of frameworks, for 'planner simulate --runtime'."""
     show(_list_runtimes)
 
 
-@click.command()
-def loaders() -> None:
+@click.command("loaders")
+def loaders_command() -> None:
     """List the data loaders, and the storages that they read from, for 'planner simulate'."""
     show(_list_loaders)
     write("")

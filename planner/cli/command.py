@@ -8,13 +8,18 @@ from typing import Any
 import click
 
 import planner
-from planner.cli.catalogue import clusters, loaders, models, runtimes
+from planner.cli.catalogue import (
+    clusters_command,
+    loaders_command,
+    models_command,
+    runtimes_command,
+)
 from planner.cli.failures import Interrupted, Unread, one_line_errors
-from planner.cli.plans import evaluate, optimize, report
-from planner.cli.scaling import scale
-from planner.cli.simulating import simulate
+from planner.cli.plans import evaluate_command, optimize_command, report_command
+from planner.cli.scaling import scale_command
+from planner.cli.simulating import simulate_command
 from planner.cli.solving import solve
-from planner.cli.throughput import throughput
+from planner.cli.throughput import throughput_command
 
 
 class Planner(click.Group):
@@ -60,16 +65,16 @@ def planner_command(ctx: click.Context) -> None:
 
 
 for _command in (
-    optimize,
-    evaluate,
-    simulate,
-    scale,
-    report,
-    models,
-    clusters,
-    runtimes,
-    loaders,
+    optimize_command,
+    evaluate_command,
+    simulate_command,
+    scale_command,
+    report_command,
+    models_command,
+    clusters_command,
+    runtimes_command,
+    loaders_command,
     solve,
-    throughput,
+    throughput_command,
 ):
     planner_command.add_command(_command)

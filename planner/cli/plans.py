@@ -4,45 +4,84 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.options import (
-    command_line,
-    keywords,
-    output_options,
-    question_options,
-    search_options,
-)
+from planner.cli.options import command_line, input_options, output_options
 from planner.cli.screen import progress, show, write
+from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
     from planner.plan import Plan
 
 
-@click.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOutputs:
+    """What to write and to show of a plan.
+
+    Parameters
+    ----------
+    output, report, problem
+        Paths of the plan, of its report and of its search problem, None where none is wanted.
+    quiet, as_json
+        Whether one line, or only the figures, are shown instead of tables.
+    """
+
+    output: str | None
+    report: str | None
+    quiet: bool
+    as_json: bool
+    problem: str | None = None
+
+    def check(self) -> None:
+        """Nobody shall wait for a search whose result cannot be written."""
+        if self.quiet and self.as_json:
+            raise click.UsageError("--quiet and --json exclude each other")
+        if self.output is not None:
+            from planner.output import check_writable
+
+            check_writable(self.output)
+        if self.report is not None:
+            from planner.report import check_report_path
+
+            check_report_path(self.report)
+
+    def write(self, plan: Plan) -> None:
+        """Write a plan where asked for, and show it."""
+        if self.output is not None:
+            plan.save(self.output)
+        if self.report is not None:
+            from planner.report import write_report
+
+            write_report(plan, self.report)
+        if self.as_json:
+            write(json.dumps(plan.summary(), indent=1))
+        elif self.quiet:
+            from planner.report.terminal import summary_line
+
+            write(summary_line(plan))
+        else:
+            _show_plan(plan)
+            named = (("plan", self.output), ("report", self.report), ("problem", self.problem))
+            lines = [f"{what} written to {path}" for what, path in named if path is not None]
+            if lines:
+                write("\n" + "\n".join(lines))
+
+
+@click.command("optimize")
 @click.argument("model")
-@click.option("--gpus", type=int, required=True, metavar="N", help="Number of GPUs.")
-@question_options
-@search_options
-@click.option(
-    "--dump-problem",
-    metavar="FILE",
-    help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
-    "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
-)
+@input_options(COMMANDS["optimize"])
 @output_options
-def optimize(
+def optimize_command(
     model: str,
-    gpus: int,
-    dump_problem: str | None,
     output: str | None,
     report: str | None,
     quiet: bool,
     as_json: bool,
-    **given: Any,
+    dump_problem: str | None,
+    **values: object,
 ) -> None:
     """Find the fastest plan that fits in memory.
 
@@ -51,39 +90,29 @@ def optimize(
 
     def make() -> Plan:
         from planner import api
+        from planner.request.request import make_request
 
-        return api.optimize(model, gpus=gpus, dump_problem=dump_problem, **keywords(given))
+        everything = {**values, "model": model, "dump_problem": dump_problem}
+        return api.optimize_request(make_request("optimize", everything))
 
-    text = f"planning {model} on {gpus} GPUs (Ctrl-C stops the search)"
-    _answer(make, "optimize", model, given, output, report, quiet, as_json, text, dump_problem)
+    outputs = PlanOutputs(
+        output=output, report=report, quiet=quiet, as_json=as_json, problem=dump_problem
+    )
+    doing = f"planning {model} on {values['gpus']} GPUs (Ctrl-C stops the search)"
+    _answer("optimize", make, model, values, outputs, doing)
 
 
-@click.command()
+@click.command("evaluate")
 @click.argument("model")
-@click.option("--gpus", type=int, required=True, metavar="N", help="Number of GPUs.")
-@click.option(
-    "--strategy",
-    default="data",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="data, spatial, filter, channel, data+filter, data+spatial, or a plan file.",
-)
-@click.option(
-    "--degree",
-    type=int,
-    metavar="N",
-    help="Ways of the other dim of a data+ strategy; the GPUs of a host by default.",
-)
-@question_options
+@input_options(COMMANDS["evaluate"])
 @output_options
-def evaluate(
+def evaluate_command(
     model: str,
-    gpus: int,
     output: str | None,
     report: str | None,
     quiet: bool,
     as_json: bool,
-    **given: Any,
+    **values: object,
 ) -> None:
     """Cost one given strategy or plan.
 
@@ -92,19 +121,20 @@ def evaluate(
 
     def make() -> Plan:
         from planner import api
+        from planner.request.request import make_request
 
-        return api.evaluate(model, gpus=gpus, **keywords(given))
+        return api.evaluate_request(make_request("evaluate", {**values, "model": model}))
 
-    text = f"costing {model} on {gpus} GPUs"
-    _answer(make, "evaluate", model, given, output, report, quiet, as_json, text)
+    outputs = PlanOutputs(output=output, report=report, quiet=quiet, as_json=as_json)
+    _answer("evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs")
 
 
-@click.command()
+@click.command("report")
 @click.argument("plan_file", metavar="PLAN")
 @click.option(
     "-o", "--output", "outputs", metavar="FILE", multiple=True, help="Report: .html or .md."
 )
-def report(plan_file: str, outputs: tuple[str, ...]) -> None:
+def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
     """Write reports of a plan file, or show it.
 
     PLAN is a file that 'planner optimize -o' wrote. Without -o it is shown on the terminal.
@@ -129,56 +159,23 @@ def _show_plan(plan: Plan) -> None:
 
 
 def _answer(
+    command: str,
     make: Callable[[], Plan],
-    verb: str,
     model: str,
-    given: Mapping[str, Any],
-    output: str | None,
-    report: str | None,
-    quiet: bool,
-    as_json: bool,
-    text: str,
-    problem: str | None = None,
+    values: Mapping[str, object],
+    outputs: PlanOutputs,
+    doing: str,
 ) -> None:
     """Make a plan, write it where asked for, and show it."""
-    if quiet and as_json:
-        raise click.UsageError("--quiet and --json exclude each other")
-    # nobody shall wait for a search whose result cannot be written
-    if output is not None:
-        from planner.output import check_writable
-
-        check_writable(output)
-    if report is not None:
-        from planner.report import check_report_path
-
-        check_report_path(report)
+    outputs.check()
     try:
-        with progress(text, quiet=quiet):
+        with progress(doing, quiet=outputs.quiet):
             plan = make()
     except Exception as error:
-        if as_json:
+        if outputs.as_json:
             _show_infeasible(error)
         raise
-    plan = replace(plan, command=command_line(verb, plan, model, given))
-    if output is not None:
-        plan.save(output)
-    if report is not None:
-        from planner.report import write_report
-
-        write_report(plan, report)
-    if as_json:
-        write(json.dumps(plan.summary(), indent=1))
-    elif quiet:
-        from planner.report.terminal import summary_line
-
-        write(summary_line(plan))
-    else:
-        _show_plan(plan)
-        written = [f"plan written to {output}"] if output is not None else []
-        written += [f"report written to {report}"] if report is not None else []
-        written += [f"problem written to {problem}"] if problem is not None else []
-        if written:
-            write("\n" + "\n".join(written))
+    outputs.write(replace(plan, command=command_line(command, plan, model, values)))
 
 
 def _show_infeasible(error: Exception) -> None:

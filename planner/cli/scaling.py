@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli.failures import INFEASIBLE
-from planner.cli.options import keywords, question_options, search_options
+from planner.cli.options import input_options
 from planner.cli.screen import progress, write
+from planner.request.inputs.question import DEFAULT_CLUSTER, QUESTION, SCALE_SIZES
+from planner.request.inputs.searching import SEARCH
 
 if TYPE_CHECKING:
     from planner.errors import InfeasibleError
@@ -29,7 +31,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ScaledPlan:
     """The answer for one number of GPUs.
 
     Parameters
@@ -50,18 +52,12 @@ class Size:
     efficiency: float = 0.0
 
 
-@click.command()
+@click.command("scale")
 @click.argument("model")
-@click.option("--gpus", required=True, metavar="N,N,...", help="Numbers of GPUs.")
-@click.option(
-    "--strong/--weak",
-    default=False,
-    help="Keep the global batch, or the samples of a GPU (weak, the default).",
-)
+@input_options(SCALE_SIZES)
 @click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
-@question_options
-@search_options
-def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> None:
+@input_options((*QUESTION, *SEARCH))
+def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> None:
     """Plan for several numbers of GPUs.
 
     Each gets a line: step time, throughput, efficiency and how the plan splits.
@@ -70,25 +66,31 @@ def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> N
     that of the first number of GPUs.
     """
     from planner import api
-    from planner.request.setting import DEFAULT_CLUSTER
+    from planner.request.request import make_request
+    from planner.request.setting import find_cluster
 
     counts = parse_counts(gpus)
-    options = keywords(given)
-    _check_machine(counts, options.get("cluster"))
+    request = make_request("scale", {**values, "model": model, "gpus": counts})
+    # a number that the cluster does not have is refused before the first one is planned for
+    machine = find_cluster(request.cluster)
+    for count in counts:
+        machine.shape(count)
+    if request.cluster is not None:
+        request = replace(request, cluster=machine)
     if not as_json:
-        kind = "strong scaling" if strong else "weak scaling"
-        write(f"{model}, {kind} on {options.get('cluster', DEFAULT_CLUSTER)}\n")
+        kind = "strong scaling" if request.strong else "weak scaling"
+        write(f"{model}, {kind} on {values['cluster'] or DEFAULT_CLUSTER}\n")
         write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
-    sizes: list[Size] = []
-    answers = api.scale(model, gpus=counts, strong=strong, **options)
+    sizes: list[ScaledPlan] = []
+    answers = api.scale_request(request)
     for count in counts:
         with progress(f"planning {model} on {count} GPUs"):
             answer = next(answers)
-        sizes.append(_size(count, answer, sizes))
+        sizes.append(_scaled(count, answer, sizes))
         if not as_json:
             write(size_line(sizes[-1]))
     if as_json:
-        write(json.dumps(_facts(model, strong, sizes), indent=1))
+        write(json.dumps(_scaling_facts(model, request.strong, sizes), indent=1))
     else:
         _remarks(sizes)
     if all(not size.efficiency for size in sizes):
@@ -96,7 +98,7 @@ def scale(model: str, gpus: str, strong: bool, as_json: bool, **given: Any) -> N
         sys.exit(INFEASIBLE)
 
 
-def parse_counts(text: str) -> list[int]:
+def parse_counts(text: str) -> tuple[int, ...]:
     """Numbers of GPUs from "4,16,64".
 
     Raises
@@ -107,7 +109,7 @@ def parse_counts(text: str) -> list[int]:
     from costmodels.errors import InputError
 
     try:
-        return [int(part) for part in text.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(
             f"the numbers of GPUs must be whole numbers between commas but are '{text}'; write "
@@ -115,27 +117,19 @@ def parse_counts(text: str) -> list[int]:
         ) from None
 
 
-def _check_machine(counts: Sequence[int], cluster: str | None) -> None:
-    """Refuse a number that the cluster does not have, before the first one is planned for."""
-    from costmodels.cluster import load_cluster
-    from planner.request.setting import DEFAULT_CLUSTER
-
-    machine = load_cluster(cluster or DEFAULT_CLUSTER)
-    for count in counts:
-        machine.shape(count)
-
-
-def _size(count: int, answer: Plan | InfeasibleError, before: Sequence[Size]) -> Size:
+def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledPlan]) -> ScaledPlan:
     if isinstance(answer, Exception):
-        return Size(gpus=count, plan=answer)
+        return ScaledPlan(gpus=count, plan=answer)
     first = next((s for s in before if not isinstance(s.plan, Exception)), None)
     if first is None or isinstance(first.plan, Exception):
-        return Size(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
+        return ScaledPlan(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
     ratio = answer.throughput / first.plan.throughput
-    return Size(gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count)
+    return ScaledPlan(
+        gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count
+    )
 
 
-def size_line(size: Size) -> str:
+def size_line(size: ScaledPlan) -> str:
     """One line of the table, no longer than the terminal is wide."""
     from planner.report import figures
     from planner.report.terminal import main_split
@@ -170,7 +164,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= width else f"{line[: max(width - 2, 1)]}.."
 
 
-def _remarks(sizes: Sequence[Size]) -> None:
+def _remarks(sizes: Sequence[ScaledPlan]) -> None:
     """Defaults and fallbacks, those of the last plan: shares differ from size to size."""
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
@@ -186,7 +180,7 @@ def _remarks(sizes: Sequence[Size]) -> None:
                 write(f"  - {text}")
 
 
-def _facts(model: str, strong: bool, sizes: Sequence[Size]) -> dict[str, Any]:
+def _scaling_facts(model: str, strong: bool, sizes: Sequence[ScaledPlan]) -> dict[str, Any]:
     """What a script reads."""
     from planner.report.terminal import main_split
 

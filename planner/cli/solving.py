@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
-from planner.cli.options import keywords
 from planner.cli.screen import progress, show, write
+from planner.request.inputs.searching import SEED, TIME_LIMIT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,8 @@ def solve(problem: str, time_limit: float, seed: int, solver: str, output: str |
     PROBLEM is a file in the form of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism,
     plain or gzipped, such as 'planner optimize --dump-problem' writes.
     """
-    keywords({"time_limit": time_limit, "seed": seed})  # refuses what is out of range
+    SEED.check(seed)
+    TIME_LIMIT.check(time_limit)
     _check_solver(solver)
     if output is not None:
         from planner.output import check_writable

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from costmodels.cluster import Device, list_devices, load_device
 from costmodels.errors import InputError
-from costmodels.units import parse_bandwidth
 
 MAX_WORKERS = 10_000
 _NUMBERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
@@ -63,7 +62,7 @@ def find_device(name: str) -> tuple[str, str]:
     found = [load_device(one) for one in known if name and one.startswith(name.lower())]
     if not found:
         load_device(name)  # raises, and names what comes close
-    if len({_speed(one) for one in found}) > 1:
+    if len({_device_speed(one) for one in found}) > 1:
         raise InputError(
             f"the device '{name}' must name one device but begins the names of several that differ "
             f"in speed; use one of {', '.join(one.name for one in found)}"
@@ -75,7 +74,7 @@ def find_device(name: str) -> tuple[str, str]:
     return chosen, f"device {chosen} for '{name}'; {others} differs in memory only"
 
 
-def _speed(device: Device) -> tuple[object, ...]:
+def _device_speed(device: Device) -> tuple[object, ...]:
     rates = tuple(sorted(device.peak_flops.items()))
     return rates, device.memory_bandwidth, device.num_sms, device.kernel_latency
 
@@ -139,7 +138,7 @@ def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, .
     """
     if workers is None:
         workers = [mix.total] if mix.total is not None else "1-16"
-    numbers = _numbers(workers, mix.unit) if isinstance(workers, str) else list(workers)
+    numbers = _worker_numbers(workers, mix.unit) if isinstance(workers, str) else list(workers)
     for number in numbers:
         if not 1 <= number <= MAX_WORKERS:
             raise InputError(
@@ -160,7 +159,7 @@ def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, .
     return tuple(sorted(set(numbers)))
 
 
-def _numbers(text: str, unit: int) -> list[int]:
+def _worker_numbers(text: str, unit: int) -> list[int]:
     numbers: list[int] = []
     for piece in text.split(","):
         match = _NUMBERS.fullmatch(piece.strip())
@@ -181,20 +180,3 @@ def _numbers(text: str, unit: int) -> list[int]:
         else:
             numbers += [n for n in range(first, last + 1) if n % unit == 0 or n == 0]
     return numbers
-
-
-def parse_bandwidth_of(value: str | float, what: str) -> float:
-    """A bandwidth as a number or as text like "10 Gbps". [B/s]
-
-    Raises
-    ------
-    InputError
-        When it is none, or not positive.
-    """
-    if isinstance(value, str):
-        return parse_bandwidth(value, what=what)
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(
-            f'{what} must be greater than zero, got {value:g} B/s: write it like "10 Gbps".'
-        )
-    return float(value)

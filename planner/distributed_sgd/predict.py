@@ -9,22 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
-from costmodels.throughput import (
-    FCFS,
-    PS,
-    UTILISATION_THRESHOLD,
-    VARIATION,
-    Links,
-    WorkerClass,
-    WorkerProfile,
-    check_effort,
-)
-from planner.distributed_sgd.mix import Mix, parse_bandwidth_of, parse_mix, parse_workers
+from costmodels.throughput import Links, WorkerClass, WorkerProfile, check_effort
+from planner.distributed_sgd.mix import Mix, parse_mix, parse_workers
+from planner.distributed_sgd.predictor import Predictor
 from planner.distributed_sgd.profile import profile_worker
-from planner.distributed_sgd.question import Question
 from planner.distributed_sgd.result import (
     PART,
     Throughput,
@@ -33,185 +25,90 @@ from planner.distributed_sgd.result import (
     efficiency,
     saturation,
 )
-
-ARCHITECTURES = ("ps", "all-reduce")
-MODES = ("sync", "async")
-THROUGHPUT_MODELS = ("coarse", "fine", "both")
-RULES = ("auto", PS, FCFS)
+from planner.request.inputs.distributed import BANDWIDTH, FLOW_CAP
+from planner.request.request import Request
 
 
-def throughput(
-    model: str | Network,
-    *,
-    workers: str | Sequence[int] | None = None,
-    device: str = "v100",
-    bandwidth: str | float = "10 Gbps",
-    architecture: str = "ps",
-    mode: str = "sync",
-    models: str = "both",
-    batch: int = 32,
-    precision: str = "fp32",
-    overlap: bool = True,
-    flow_cap: str | float | None = None,
-    gpus_per_host: int = 1,
-    host: str | None = None,
-    servers: int = 1,
-    update_time: float | None = None,
-    rule: str = "auto",
-    utilisation_threshold: float = UTILISATION_THRESHOLD,
-    steps: int | None = None,
-    variation: float = VARIATION,
-    seed: int = 0,
-    optimizer: str = "sgd",
-    launch_time: float | None = None,
-    input_size: int | None = None,
-    tables: Sequence[str | os.PathLike[str]] = (),
-) -> Throughput:
-    """Predict the throughput of distributed SGD for each number of workers.
-
-    Parameters
-    ----------
-    model
-        A built-in network, the path of a network file, or a `costmodels.graph.Network`.
-    workers
-        Numbers of workers, as such or like "1-16" or "1,2,4"; several kinds keep their proportion.
-    device
-        A built-in device, or several kinds with their numbers like "v100:4,t4:2".
-    bandwidth, flow_cap
-        Link of a worker or server in one direction, and what one flow between them is limited to.
-        [B/s]
-    architecture
-        "ps" (parameter servers) or "all-reduce" (a ring).
-    mode
-        "sync" or "async", the latter with parameter servers only.
-    models
-        "coarse", "fine" or "both".
-    batch
-        Samples of a step of one GPU. [samples]
-    overlap
-        Whether transfers overlap computation layer by layer.
-    gpus_per_host
-        GPUs of one worker, which all-reduce among themselves first. [items]
-    host
-        Cluster whose hosts tell how these GPUs are joined; by default one with the same GPUs.
-    servers
-        Parameter servers, each with an equal part of every layer. [items]
-    update_time
-        Applying the gradients of one worker; as costed on the GPU by default. [s]
-    rule
-        How flows share links: "auto" as the paper does, "ps" or "fcfs".
-    utilisation_threshold
-        rho_T of equation 5.
-    steps
-        Steps of each worker in a simulation; by default enough. [items]
-    variation
-        Coefficient of variation of the computation of a step in simulations.
-    seed
-        Seed of simulations.
-    precision, optimizer, launch_time, input_size, tables
-        As of `planner.optimize`.
+def predict_throughput(request: Request) -> Throughput:
+    """Predict what a request asks for; what `planner.throughput` does.
 
     Raises
     ------
     InputError
         When an input cannot be used.
     """
-    for what, value, known in (
-        ("architecture", architecture, ARCHITECTURES),
-        ("mode", mode, MODES),
-        ("model of throughput", models, THROUGHPUT_MODELS),
-        ("rule by which flows share links", rule, RULES),
-    ):
-        if value not in known:
-            raise InputError(f"the {what} must be one of {', '.join(known)} but is '{value}'")
-    _check_numbers(mode, architecture, servers, batch, utilisation_threshold, seed)
-    check_effort(steps, variation)
+    _check_servers(request)
+    check_effort(request.steps, request.computation_variation)
+    cap = request.flow_cap
     links = Links(
-        bandwidth=parse_bandwidth_of(bandwidth, "the bandwidth"),
-        flow_cap=None if flow_cap is None else parse_bandwidth_of(flow_cap, "the cap of a flow"),
-        servers=servers,
+        bandwidth=BANDWIDTH.quantity(request.bandwidth),
+        flow_cap=None if cap is None else FLOW_CAP.quantity(cap),
+        servers=request.parameter_servers,
     )
-    mix = parse_mix(device)
-    counts = parse_workers(workers, mix)
-    profiles: list[WorkerProfile] = []
-    defaults = list(mix.notes)
-    for name in mix.devices:
-        profile, chosen = profile_worker(
-            model,
-            device=name,
-            batch=batch,
-            precision=precision,
-            optimizer=optimizer,
-            gpus_per_host=gpus_per_host,
-            host=host,
-            # one kind of server, whoever the workers are
-            update_time=update_time if not profiles else profiles[0].update_time,
-            launch_time=launch_time,
-            input_size=input_size,
-            tables=tables,
-        )
-        profiles.append(profile)
-        defaults += [text for text in chosen if text not in defaults]
-    question = Question(
-        links=links,
-        architecture=architecture,
-        mode=mode,
-        models=models,
-        overlap=overlap,
-        rule=rule,
-        threshold=utilisation_threshold,
-        steps=steps,
-        variation=variation,
-        seed=seed,
-    )
-    rows = _rows(question, profiles, mix, counts)
+    mix = parse_mix(request.device)
+    counts = parse_workers(request.workers, mix)
+    profiles, chosen = _profiles(request, mix)
+    predictor = Predictor(links=links, request=request)
+    rows = _predict_rows(predictor, profiles, mix, counts)
     size = profiles[0].model_bytes
+    ring = request.architecture == "all-reduce"
     return Throughput(
-        model=model if isinstance(model, str) else model.name,
+        model=_network_name(request),
         kinds=tuple(
-            _kind(p, name, gpus_per_host) for p, name in zip(profiles, mix.devices, strict=True)
+            _worker_kind(profile, name, request.gpus_per_host)
+            for profile, name in zip(profiles, mix.devices, strict=True)
         ),
-        architecture=architecture,
-        mode=mode,
-        overlap=overlap,
+        architecture=request.architecture,
+        mode=request.mode,
+        overlap=request.transfer_overlap,
         model_bytes=size,
-        transfer_s=size / (links.bandwidth if architecture == "all-reduce" else links.worker_rate),
+        transfer_s=size / (links.bandwidth if ring else links.worker_rate),
         bandwidth=links.bandwidth,
         flow_cap=links.flow_cap,
-        servers=servers,
+        servers=request.parameter_servers,
         rows=rows,
         coarse_saturation=saturation(rows, "coarse"),
         fine_saturation=saturation(rows, "fine"),
-        defaults=tuple(defaults),
-        notes=tuple(_notes(question, rows)),
+        defaults=tuple(dict.fromkeys((*mix.notes, *chosen))),
+        notes=tuple(_prediction_notes(predictor, rows)),
     )
 
 
-def _check_numbers(
-    mode: str, architecture: str, servers: int, batch: int, threshold: float, seed: int
-) -> None:
-    if architecture == "all-reduce" and mode == "async":
+def _check_servers(request: Request) -> None:
+    """Refuse what only parameter servers can do where there are none."""
+    if request.architecture != "all-reduce":
+        return
+    if request.mode == "async":
         raise InputError(
             "an all-reduce must be synchronous, since all workers take part in it, but the mode is "
             "async; choose mode sync or architecture ps"
         )
-    if architecture == "all-reduce" and servers != 1:
+    if request.parameter_servers != 1:
         raise InputError(
-            f"an all-reduce must go without parameter servers but there are {servers} servers; "
-            "leave them out or choose architecture ps"
+            f"an all-reduce must go without parameter servers but there are "
+            f"{request.parameter_servers} servers; leave them out or choose architecture ps"
         )
-    if batch < 1:
-        raise InputError(f"the batch of a GPU must be at least 1 sample but is {batch}; raise it")
-    if not 0.0 <= threshold <= 1.0:
-        raise InputError(
-            f"the utilisation threshold must be from 0 to 1 but is {threshold:g}; the paper uses "
-            "0.6"
-        )
-    if seed < 0:
-        raise InputError(f"the seed must be at least 0 but is {seed}; raise it")
 
 
-def _kind(profile: WorkerProfile, device: str, gpus: int) -> WorkerKind:
+def _profiles(request: Request, mix: Mix) -> tuple[list[WorkerProfile], list[str]]:
+    """A worker of each kind, and what was chosen for them."""
+    profiles: list[WorkerProfile] = []
+    chosen: list[str] = []
+    for name in mix.devices:
+        # one kind of server, whoever the workers are
+        time = request.update_time if not profiles else profiles[0].update_time
+        profile, notes = profile_worker(replace(request, update_time=time), name)
+        profiles.append(profile)
+        chosen += notes
+    return profiles, chosen
+
+
+def _network_name(request: Request) -> str:
+    source = request.source
+    return source.name if isinstance(source, Network) else os.fspath(source)  # type: ignore[arg-type]
+
+
+def _worker_kind(profile: WorkerProfile, device: str, gpus: int) -> WorkerKind:
     return WorkerKind(
         device=device,
         gpus=gpus,
@@ -223,26 +120,26 @@ def _kind(profile: WorkerProfile, device: str, gpus: int) -> WorkerKind:
     )
 
 
-def _rows(
-    question: Question, profiles: Sequence[WorkerProfile], mix: Mix, counts: Sequence[int]
+def _predict_rows(
+    predictor: Predictor, profiles: Sequence[WorkerProfile], mix: Mix, counts: Sequence[int]
 ) -> tuple[ThroughputRow, ...]:
     singles = [(WorkerClass(profile=profile, count=1),) for profile in profiles]
-    alone_coarse = [question.coarse(one) for one in singles]
-    alone_fine = [question.fine(one) for one in singles]
+    alone_coarse = [predictor.coarse(one) for one in singles]
+    alone_fine = [predictor.fine(one) for one in singles]
     rows = []
     for count in counts:
         numbers = mix.counts(count)
         classes = tuple(
             WorkerClass(profile=p, count=n) for p, n in zip(profiles, numbers, strict=True)
         )
-        coarse, fine = question.coarse(classes), question.fine(classes)
+        coarse, fine = predictor.coarse(classes), predictor.fine(classes)
         rows.append(
             ThroughputRow(
                 workers=count,
                 counts=numbers,
                 coarse=coarse,
                 fine=fine,
-                fine_rule="" if fine is None else question.fine_rule,
+                fine_rule="" if fine is None else predictor.fine_rule,
                 coarse_efficiency=efficiency(coarse, alone_coarse, numbers),
                 fine_efficiency=efficiency(fine, alone_fine, numbers),
             )
@@ -250,9 +147,9 @@ def _rows(
     return tuple(rows)
 
 
-def _notes(question: Question, rows: Sequence[ThroughputRow]) -> list[str]:
+def _prediction_notes(predictor: Predictor, rows: Sequence[ThroughputRow]) -> list[str]:
     notes = []
-    if question.architecture == "all-reduce" and question.links.flow_cap is not None:
+    if predictor.request.architecture == "all-reduce" and predictor.links.flow_cap is not None:
         notes.append(
             "the cap on flows does not bind an all-reduce, whose library opens several (Li et al. "
             "2022, section 4.4)"

@@ -7,112 +7,92 @@ taken as an all-gather of them; each layer takes its part of either by its bytes
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Level, list_clusters, load_cluster, load_device
 from costmodels.communication.collectives import all_gather_time, all_reduce_time
 from costmodels.communication.topology import Topology
 from costmodels.compute.coefficients import family_of
 from costmodels.errors import InputError
-from costmodels.graph import Network
 from costmodels.throughput import WorkerProfile
 from planner.planning.formulate import formulate
-from planner.request.setting import resolve
+from planner.request.inputs.distributed import UPDATE_TIME
+from planner.request.request import Request
+from planner.request.setting import find_cluster, resolve
 from planner.request.usual_strategies import Infeasible, strategy_distributions
+
+Array = NDArray[np.float64]
 
 # Hosts that stand for any GPUs on a PCIe bus.
 PCIE_CLUSTER = "titanxp-pcie"
 
 
-def profile_worker(
-    model: str | Network,
-    *,
-    device: str,
-    batch: int,
-    precision: str,
-    optimizer: str = "sgd",
-    gpus_per_host: int = 1,
-    host: str | None = None,
-    update_time: float | None = None,
-    launch_time: float | None = None,
-    input_size: int | None = None,
-    tables: Sequence[str | os.PathLike[str]] = (),
-) -> tuple[WorkerProfile, tuple[str, ...]]:
-    """Profile a worker, and say what was chosen.
+def profile_worker(request: Request, device: str) -> tuple[WorkerProfile, tuple[str, ...]]:
+    """Profile a worker of a request for `planner.throughput`, and say what was chosen.
 
     Parameters
     ----------
-    model, batch, gpus_per_host, host, update_time
-        As of `planner.throughput`.
+    request
+        What was asked: network, batch of a GPU, GPUs of a host, time of an update, and the like.
     device
         A built-in device.
-    precision, optimizer, launch_time, input_size, tables
-        As of `planner.optimize`.
 
     Raises
     ------
     InputError
         When an input cannot be used.
     """
-    if gpus_per_host < 1:
-        raise InputError(
-            f"a host must have at least 1 GPU but has {gpus_per_host}; raise --gpus-per-host"
-        )
-    if update_time is not None and not 0.0 <= update_time < float("inf"):
-        raise InputError(
-            f"the time of an update must be at least 0 s but is {update_time:g} s; correct it"
-        )
-    setting = resolve(
-        model,
-        gpus=1,
-        cluster=_alone(device),
-        global_batch_size=batch,
-        precision=precision,
-        optimizer=optimizer,
-        launch_time=launch_time,
-        input_size=input_size,
-        tables=tables,
+    forward, backward, num_bytes, update = _layer_costs(request, device)
+    share = num_bytes / max(num_bytes.sum(), 1.0)
+    gpus, chosen = request.gpus_per_host, []
+    if request.update_time is None:
+        chosen.append(UPDATE_TIME.chose())
+    else:
+        update = share * UPDATE_TIME.quantity(request.update_time)
+    reduce, broadcast, where = _host_times(device, gpus, request.host, float(num_bytes.sum()))
+    if where:
+        chosen.append(where)
+    profile = WorkerProfile(
+        name=device,
+        samples=float(request.batch_per_gpu * gpus),
+        forward=forward,
+        backward=backward,
+        num_bytes=num_bytes,
+        update=update,
+        broadcast=share * broadcast,
+        reduce=share * reduce,
     )
-    given = strategy_distributions(setting.graph, "data", setting.machine.topology.shape, 0)
-    assert not isinstance(given, Infeasible), "one GPU can always have all samples"
+    return profile, tuple(chosen)
+
+
+def _layer_costs(request: Request, device: str) -> Iterator[Array]:
+    """Forward pass, backward pass, gradients and update of every layer on one GPU. [s], [B]"""
+    setting = resolve(
+        replace(request, gpus=1, cluster=_lone_gpu(device), global_batch_size=request.batch_per_gpu)
+    )
+    alone = strategy_distributions(setting.graph, "data", setting.machine.topology.shape, 0)
+    assert not isinstance(alone, Infeasible), "one GPU can always have all samples"
     formulation = formulate(
         setting.graph,
         setting.cluster,
         setting.machine,
-        strategies=[given],
+        strategies=[alone],
         only_strategies=True,
         cap=10**9,
     )
     rows = []
-    for layer, choice in zip(formulation.layers, formulation.choices(given), strict=True):
+    for layer, choice in zip(formulation.layers, formulation.choices(alone), strict=True):
         costs = formulation.spaces[layer.name].costs
-        rows.append([costs.forward_pass, costs.backward_pass, costs.gradients, costs.update])
-        rows[-1] = [array[choice] for array in rows[-1]]
-    forward, backward, num_bytes, update = np.array(rows, dtype=float).T
-    share = num_bytes / max(num_bytes.sum(), 1.0)
-    notes = []
-    if update_time is None:
-        notes.append("time of an update as costed on the GPU of the first kind of workers")
-    reduce, broadcast, where = _host_times(device, gpus_per_host, host, float(num_bytes.sum()))
-    if where:
-        notes.append(where)
-    profile = WorkerProfile(
-        name=device,
-        samples=float(batch * gpus_per_host),
-        forward=forward,
-        backward=backward,
-        num_bytes=num_bytes,
-        update=update if update_time is None else share * update_time,
-        broadcast=share * broadcast,
-        reduce=share * reduce,
-    )
-    return profile, tuple(notes)
+        arrays = (costs.forward_pass, costs.backward_pass, costs.gradients, costs.update)
+        rows.append([array[choice] for array in arrays])
+    return iter(np.array(rows, dtype=float).T)
 
 
-def _alone(device: str) -> Cluster:
+def _lone_gpu(device: str) -> Cluster:
     """A machine of one GPU; its link joins nothing."""
     one = load_device(device)
     precision = next(iter(one.peak_flops))
@@ -129,7 +109,7 @@ def _host_times(
     if gpus == 1:
         return 0.0, 0.0, ""
     chosen = _host_like(device, gpus) if host is None else host
-    cluster = load_cluster(chosen)
+    cluster = find_cluster(chosen)
     if gpus > cluster.devices_per_host:
         raise InputError(
             f"a host of {chosen} has {cluster.devices_per_host} GPUs but the workers are to have "

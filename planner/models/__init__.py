@@ -1,6 +1,13 @@
 """Networks: built in, and read from files."""
 
-from planner.models.files import dump_network, format_network, load_network, parse_network
+from planner.models.files import (
+    dump_network,
+    format_network,
+    load_network,
+    network_of,
+    parse_network,
+    resized,
+)
 from planner.models.registry import BUILT_IN, BuiltInNetwork, build, list_models
 
 __all__ = [
@@ -11,5 +18,7 @@ __all__ = [
     "format_network",
     "list_models",
     "load_network",
+    "network_of",
     "parse_network",
+    "resized",
 ]

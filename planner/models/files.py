@@ -28,7 +28,7 @@ RESIZED_AXES = ("depth", "height", "width", "sequence")
 SUFFIXES = (".toml", ".json")
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _NetworkFile(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of a network file; those of a layer depend on its kind."""
 
     name: str
@@ -57,7 +57,7 @@ def _axis_order(axis: str) -> int:
     return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
 
 
-def _reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
+def validation_reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
     """What msgspec found, without its path syntax, and with what there is to choose from."""
     reason = str(error).replace("`", "'").replace(" - at '$.", " in '").replace(" - at '$'", "")
     unknown = re.search(r"unknown field '(\w+)'", reason)
@@ -75,7 +75,7 @@ def _reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> s
     return f"has a value of the wrong type: {reason[0].lower()}{reason[1:]}; correct it"
 
 
-def _layer(row: Mapping[str, Any], number: int, before: str, where: str) -> LayerSpec:
+def _layer_spec(row: Mapping[str, Any], number: int, before: str, where: str) -> LayerSpec:
     name = row.get("name")
     label = f"layer '{name}'" if isinstance(name, str) else f"layer number {number}"
     kind = row.get("kind")
@@ -93,7 +93,7 @@ def _layer(row: Mapping[str, Any], number: int, before: str, where: str) -> Laye
     try:
         layer = msgspec.convert(row, layer_type)
     except msgspec.ValidationError as error:
-        reason = _reason(error, layer_type)
+        reason = validation_reason(error, layer_type)
         raise InputError(f"{where}: {label} of kind '{kind}' {reason}") from None
     fields = {f: v for f, v in msgspec.structs.asdict(layer).items() if v is not msgspec.UNSET}
     del fields["name"], fields["kind"]
@@ -125,14 +125,32 @@ def parse_network(text: str, *, suffix: str, where: str = "the network") -> Netw
         raise InputError(
             f"{where} must be valid {suffix[1:].upper()} but is not: {error}; correct it there"
         ) from None
+    return network_of(raw, where=where)
+
+
+def network_of(tables: object, *, where: str = "the network") -> Network:
+    """The network that the tables of a file describe.
+
+    Parameters
+    ----------
+    tables
+        Contents of the file, parsed.
+    where
+        What error messages call the file.
+
+    Raises
+    ------
+    InputError
+        When a field, kind or layer is unknown, or shapes do not fit.
+    """
     try:
-        file = msgspec.convert(raw, _File)
+        file = msgspec.convert(tables, _NetworkFile)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where} {_reason(error, _File)}") from None
+        raise InputError(f"{where} {validation_reason(error, _NetworkFile)}") from None
     layers: list[LayerSpec] = []
     for number, row in enumerate(file.layer, start=1):
         before = layers[-1].name if layers else "input"
-        layers.append(_layer(row, number, before, where))
+        layers.append(_layer_spec(row, number, before, where))
     network = Network(
         name=file.name,
         # kernels are given for depth, height and width, whatever the order of the axes in a file
@@ -151,7 +169,7 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
     Parameters
     ----------
     name_or_path
-        One of `MODELS`, or a path.
+        One of `BUILT_IN`, or a path.
     input_size
         Extent of every spatial axis, or of the sequence; the published one, or that of the file,
         by default. [items]
@@ -172,6 +190,11 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
             f"the network file {path} must be readable but is not ({reason}); check the path"
         ) from None
     network = parse_network(text, suffix=path.suffix, where=f"the network file {path}")
+    return resized(network, input_size)
+
+
+def resized(network: Network, input_size: int | None) -> Network:
+    """A network of a file at an input size, its own by default. [items]"""
     if input_size is None:
         return network
     shape = {a: input_size if a in RESIZED_AXES else n for a, n in network.input_shape.items()}
@@ -180,14 +203,16 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
     return network
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """Strings, numbers, booleans and arrays are written alike in TOML and JSON."""
-    text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {toml_value(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _toml_rows(fields: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in fields.items())
+def toml_rows(fields: Mapping[str, object]) -> str:
+    """Lines of a TOML table."""
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in fields.items())
 
 
 def format_network(network: Network, *, suffix: str = ".toml") -> str:
@@ -201,8 +226,8 @@ def format_network(network: Network, *, suffix: str = ".toml") -> str:
     ]
     if suffix == ".json":
         return json.dumps({**head, "input": shape, "layer": layers}, indent=1) + "\n"
-    tables = [_toml_rows(head), "[input]\n" + _toml_rows(shape)]
-    tables += ["[[layer]]\n" + _toml_rows(layer) for layer in layers]
+    tables = [toml_rows(head), "[input]\n" + toml_rows(shape)]
+    tables += ["[[layer]]\n" + toml_rows(layer) for layer in layers]
     return "\n".join(tables)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from costmodels.distribution import Distribution
-from costmodels.step.training import Training
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary, digest
 from planner.planning.costing import Costed, cost
@@ -17,6 +16,7 @@ from planner.planning.formulate import Formulation
 from planner.request.plans import cluster_digest, network_digest
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
+from planner.simulation.notes import estimate_notes
 
 
 def assemble_plan(
@@ -113,36 +113,6 @@ def assemble_plan(
         fallbacks=(*fallbacks, *notes),
         defaults=setting.defaults,
     )
-
-
-def estimate_notes(sources: Mapping[str, float], training: Training) -> list[str]:
-    """How much of the computation is no measurement, a sentence each.
-
-    Parameters
-    ----------
-    sources
-        Time of computation by where its estimate comes from. [s]
-    training
-        Options of the step.
-    """
-    notes = []
-    total = sum(sources.values())
-    for name, text in (
-        ("derived_surface", "surfaces transferred from akin measurements"),
-        ("roofline", "the roofline, for want of measurements"),
-        ("interpolated", "interpolation in the table"),
-    ):
-        share = sources.get(name, 0.0) / total
-        if share > 0.0005:
-            notes.append(f"{share:.1%} of the computation is estimated by {text}")
-    waiting = sources.get("launch", 0.0) / total
-    if waiting > 0.0005:
-        notes.append(
-            f"{waiting:.1%} of the computation waits for the launch of operations "
-            f"({format_seconds(training.launch_time)} each, --launch-time), which captured graphs "
-            "would save"
-        )
-    return notes
 
 
 def infeasible_error(setting: Setting, found: Found) -> InfeasibleError:

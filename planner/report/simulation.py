@@ -23,7 +23,7 @@ from planner.report.simulation_figures import (
 
 if TYPE_CHECKING:
     from costmodels.simulation.measure import RoleUse, SimulatedStep
-    from planner.simulation.run import Simulation
+    from planner.simulation.result import Simulation
 
 # More roles than this are listed as the first, the last and the worst ones only.
 MAX_ROLES = 8

@@ -9,7 +9,7 @@ from planner.report import figures
 
 if TYPE_CHECKING:
     from costmodels.simulation.measure import RoleUse, SimulatedStep
-    from planner.simulation.run import Simulation
+    from planner.simulation.result import Simulation
 
 
 def summary_line(simulation: Simulation) -> str:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from costmodels.errors import InputError
 from costmodels.simulation.execution import ExecutionGraph, Queue, Task
 from costmodels.units import format_bytes
+from planner.output import write_text
 
 if TYPE_CHECKING:
     from costmodels.simulation import SimulatedStep
     from costmodels.simulation.executor import TaskTimes
-    from planner.simulation.run import Simulation
+    from planner.simulation.result import Simulation
 
 Event = dict[str, Any]
 
@@ -47,6 +50,21 @@ _COMMUNICATION_COLOURS = {
 }
 # At one time slices come first: arrows bind to the slice that is open.
 _ORDER = {"X": 0, "s": 1, "f": 1, "i": 2, "C": 3}
+
+
+def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
+    """Write a simulated step as a trace that Perfetto and Chrome open.
+
+    Raises
+    ------
+    InputError
+        When a closed form was evaluated, which has no timeline.
+    """
+    if simulation.simulated is None:
+        raise InputError(
+            f"the step model {simulation.model} has no timeline to trace; use --model simulate"
+        )
+    write_text(path, trace_text(simulation))
 
 
 def trace_text(simulation: Simulation) -> str:

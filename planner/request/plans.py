@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from planner.plan import Plan, digest
+from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 
 
-def options_of(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the plan was made with, so that costing it again gives the same, or what is given.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    given
-        Options as of `planner.request.setting.resolve`; those of None are not given.
-    """
-    options = {key: value for key, value in given.items() if value is not None}
-    made_with = {
+def made_as(plan: Plan, request: Request) -> Request:
+    """The request, with what it does not say as the plan was made: costed again, it is the same."""
+    made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "cluster": plan.cluster,
         **asdict(plan.training),
     }
-    if "cluster" not in options:
+    if request.cluster is None:
         # it may have been another than that of the cluster's devices
         made_with["memory"] = plan.memory_capacity_bytes
-    return {**made_with, **options}
+    return request.completed(**made_with)
 
 
 def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
@@ -88,27 +79,30 @@ def cluster_digest(cluster: Cluster) -> str:
     )
 
 
-def plan_setting(plan: Plan, gpus: int | None, given: Mapping[str, Any]) -> Setting:
-    """The inputs that a plan was made with, found again by their names, or what is given.
+def plan_setting(plan: Plan, request: Request) -> Setting:
+    """The network and machine that a plan was made for, found again by name, or what is given.
 
     Raises
     ------
     InputError
         When what has these names now is not what the plan was made for.
     """
-    options = options_of(plan, given)
-    setting = resolve(plan.model, gpus=gpus or plan.gpus, **options)
+    question = made_as(plan, replace(request, source=plan.model, gpus=request.gpus or plan.gpus))
+    setting = resolve(question)
     shape = dict(plan.input_shape)
-    if "input_size" not in given and dict(setting.model.input_shape) != shape:
+    if request.input_size is None and dict(setting.model.input_shape) != shape:
         size = shape.get("height", shape.get("sequence"))
-        setting = resolve(plan.model, gpus=gpus or plan.gpus, **{**options, "input_size": size})
+        setting = resolve(replace(question, input_size=size))
     if network_digest(setting.model, plan.global_batch_size) != plan.hashes["network"]:
         raise InputError(
             f"the plan was made for another network than the built-in {plan.model} of that input "
             "size; give the network, and the plan with --strategy"
         )
-    ours = "cluster" not in options or options["cluster"] == plan.cluster
-    if ours and "memory" not in given and cluster_digest(setting.cluster) != plan.hashes["cluster"]:
+    if (
+        question.cluster == plan.cluster
+        and request.memory is None
+        and cluster_digest(setting.cluster) != plan.hashes["cluster"]
+    ):
         raise InputError(
             f"the plan was made on another cluster than the built-in {plan.cluster}; give the "
             "cluster file with --cluster"

@@ -1,4 +1,4 @@
-"""The inputs of a question, checked, with defaults filled in and said."""
+"""A request with its network and machine found, and defaults filled in and said."""
 
 from __future__ import annotations
 
@@ -15,10 +15,21 @@ from costmodels.graph import Graph, Network, build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from costmodels.units import parse_bytes
 from planner.models import load_network
+from planner.plan import Plan
+from planner.request.inputs.question import (
+    BUCKET_BYTES,
+    CLUSTER,
+    DEFAULT_CLUSTER,
+    GLOBAL_BATCH_SIZE,
+    LAUNCH_TIME,
+    MEMORY,
+    OPTIMIZER,
+    PRECISION,
+    TRAINING,
+)
+from planner.request.request import Request
 
-DEFAULT_CLUSTER = "dgx-a100"
 DEFAULT_BATCH_PER_GPU = 32
 
 
@@ -49,81 +60,95 @@ def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size:
     return batch
 
 
-def resolve(
-    model: str | Network,
-    *,
-    gpus: int,
-    cluster: str | Cluster | None = None,
-    global_batch_size: int | None = None,
-    precision: str | None = None,
-    optimizer: str | None = None,
-    input_size: int | None = None,
-    memory: str | float | None = None,
-    halo_overlap: bool = True,
-    always_cut: bool = False,
-    gradient_overlap: bool = True,
-    all_reduce: str = "auto",
-    bucket_bytes: float | None = None,
-    memory_model: str = "liveness",
-    launch_time: float | None = None,
-    winograd: bool = True,
-    tables: Sequence[str | os.PathLike[str]] = (),
-) -> Setting:
-    """Check the inputs of a question and fill in the defaults."""
-    defaults = []
-    if cluster is None:
-        cluster = DEFAULT_CLUSTER
-        defaults.append(f"cluster {DEFAULT_CLUSTER}, since none was given")
-    if isinstance(cluster, str):
-        cluster = load_cluster(cluster)
-    if memory is not None:
-        size = parse_bytes(memory) if isinstance(memory, str) else float(memory)
+def find_cluster(cluster: str | Cluster | None) -> Cluster:
+    """The machine of a request: built in, from a file, or the default one.
+
+    Raises
+    ------
+    InputError
+        When there is no such cluster, or its file is wrong.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
+
+
+def find_network(request: Request) -> Network:
+    """The network of a request: built in, from a file, or as it is.
+
+    Raises
+    ------
+    InputError
+        When there is no such network, it cannot have that input size, or the file is wrong.
+    """
+    if isinstance(request.source, Network):
+        return request.source
+    assert not isinstance(request.source, Plan), "plans are told apart from networks before"
+    return load_network(os.fspath(request.source), request.input_size)
+
+
+def resolve(request: Request) -> Setting:
+    """Find the network and the machine of a request, and fill in the defaults.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    gpus = request.num_gpus
+    cluster = find_cluster(request.cluster)
+    if request.memory is not None:
+        size = MEMORY.quantity(request.memory)
         cluster = replace(cluster, device=replace(cluster.device, memory=size))
     shape = cluster.shape(gpus)
-    network = load_network(model, input_size) if isinstance(model, str) else model
-    if precision is None:
-        precision = cluster.default_precision
-        defaults.append(f"precision {precision}, the usual one on {cluster.name}")
-    if optimizer is None:
-        optimizer = "sgd"
-        defaults.append("optimizer sgd with momentum")
-    training = Training(
-        precision=precision,
-        optimizer=optimizer,
-        halo_overlap=halo_overlap,
-        always_cut=always_cut,
-        gradient_overlap=gradient_overlap,
-        all_reduce=all_reduce,
-        memory_model=memory_model,
-        winograd=winograd,
-        **_given(bucket_bytes=bucket_bytes, launch_time=launch_time),
-    )
-    if global_batch_size is None:
-        global_batch_size = _default_batch(network, cluster, gpus, training.activation_size)
-        defaults.append(
-            f"global batch of {global_batch_size} samples ({global_batch_size / gpus:g} a GPU)"
-        )
-    graph = build_graph(network, global_batch_size)
+    network = find_network(request)
+    training = _training(request, cluster)
+    batch = request.global_batch_size
+    if batch is None:
+        batch = _default_batch(network, cluster, gpus, training.activation_size)
     machine = Machine(
         topology=Topology.of(cluster, shape),
-        compute=_compute_model(cluster, training, tables),
+        compute=_compute_model(cluster, training, request.tables),
         training=training,
     )
     return Setting(
         model=network,
-        graph=graph,
+        graph=build_graph(network, batch),
         cluster=cluster,
         machine=machine,
-        batch=global_batch_size,
+        batch=batch,
         gpus=gpus,
-        defaults=tuple(defaults),
-        tables=tuple(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in tables),
+        defaults=_chosen(request, cluster, training, batch),
+        tables=tuple(
+            hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in request.tables
+        ),
     )
 
 
-def _given(**options: float | None) -> dict[str, float]:
-    """The options that were given; the others keep their defaults."""
-    return {key: value for key, value in options.items() if value is not None}
+def _training(request: Request, cluster: Cluster) -> Training:
+    """Options of the step; what is not asked for is as `Training` has it."""
+    options = {one.name: getattr(request, one.name) for one in TRAINING}
+    if request.precision is None:
+        options["precision"] = cluster.default_precision
+    for quantity in (BUCKET_BYTES, LAUNCH_TIME):
+        if options[quantity.name] is not None:
+            options[quantity.name] = quantity.quantity(options[quantity.name])
+    return Training(**{name: value for name, value in options.items() if value is not None})
+
+
+def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) -> tuple[str, ...]:
+    """What was chosen, since it was not given, a sentence each."""
+    values = {
+        "cluster": cluster.name,
+        "precision": training.precision,
+        "batch": batch,
+        "per_gpu": batch / request.num_gpus,
+    }
+    return tuple(
+        one.chose(**values)
+        for one in (CLUSTER, PRECISION, OPTIMIZER, GLOBAL_BATCH_SIZE)
+        if getattr(request, one.name) is None
+    )
 
 
 def _compute_model(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -23,6 +22,7 @@ __all__ = [
     "load_strategy",
     "parse_strategy",
     "read_strategy_file",
+    "strategy_of",
     "strategy_text",
 ]
 
@@ -71,7 +71,13 @@ def load_strategy(
     InputError
         When the file is missing or wrong, or does not fit the network or the machine.
     """
-    file = read_strategy_file(path)
+    return strategy_of(read_strategy_file(path), path, graph, cluster, gpus)
+
+
+def strategy_of(
+    file: StrategyFile, path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy that a file that is read already stands for; otherwise as `load_strategy`."""
     try:
         return build_strategy(file.description, graph, cluster.shape(gpus))
     except InputError as error:
@@ -119,7 +125,19 @@ def dump_strategy(
     graph: Graph,
     cluster: Cluster,
     gpus: int,
-    **defaults: Any,
+    *,
+    model: str | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
 ) -> None:
     """Write the text of `strategy_text`; the file appears whole or not at all."""
-    write_text(path, strategy_text(strategy, graph, cluster, gpus, **defaults))
+    text = strategy_text(
+        strategy,
+        graph,
+        cluster,
+        gpus,
+        model=model,
+        global_batch_size=global_batch_size,
+        precision=precision,
+    )
+    write_text(path, text)

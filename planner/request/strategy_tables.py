@@ -6,7 +6,6 @@ can then point at the two places that contradict each other.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,14 +17,14 @@ import msgspec
 from costmodels.errors import InputError
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.place import device_text
-from planner.models.files import _reason
+from planner.models.files import toml_rows, validation_reason
 
 FORMAT = "planner-strategy"
 
 Part = Literal["sharded", "whole"]
 
 
-class _Schedule(msgspec.Struct, forbid_unknown_fields=True):
+class _ScheduleTable(msgspec.Struct, forbid_unknown_fields=True):
     kind: str = ""
     micro_batches: int = 1
     max_in_flight: int | None = None
@@ -33,19 +32,19 @@ class _Schedule(msgspec.Struct, forbid_unknown_fields=True):
     chunks: int = 1
 
 
-class _Stage(msgspec.Struct, forbid_unknown_fields=True):
+class _StageTable(msgspec.Struct, forbid_unknown_fields=True):
     layers: list[str] = []
     devices: str | None = None
     recompute: list[list[str]] = []
 
 
-class _Layer(msgspec.Struct, forbid_unknown_fields=True):
+class _LayerTable(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     partition: dict[str, int | list[int]]
     devices: str | None = None
 
 
-class _Subgraph(msgspec.Struct, forbid_unknown_fields=True):
+class _SubgraphTable(msgspec.Struct, forbid_unknown_fields=True):
     name: str = ""
     recompute: bool | None = None
     zero: int | None = None
@@ -54,7 +53,7 @@ class _Subgraph(msgspec.Struct, forbid_unknown_fields=True):
     state: Part | None = None
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     model: str | None = None
     gpus: int | None = None
@@ -91,15 +90,15 @@ class StrategyFile:
     precision: str | None = None
 
 
-def _lines(text: str, table: str) -> list[int]:
+def _header_lines(text: str, table: str) -> list[int]:
     """Lines of the headers of an array of tables, which the parser does not tell."""
     header = re.compile(rf"\s*\[\[\s*\"?{table}\"?\s*\]\]")
     return [n for n, line in enumerate(text.splitlines(), start=1) if header.match(line)]
 
 
-def _labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _table_labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What error messages call the tables, such as `[[layer]] 2 ("h.*.attn", line 14)`."""
-    lines = _lines(text, table)
+    lines = _header_lines(text, table)
     labels = []
     for number, row in enumerate(rows):
         name = row.get("name")
@@ -110,14 +109,14 @@ def _labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[st
     return labels
 
 
-def _read(row: object, expected: type[Table], label: str) -> Table:
+def _convert_table(row: object, expected: type[Table], label: str) -> Table:
     try:
         return msgspec.convert(row, expected)
     except msgspec.ValidationError as error:
-        raise InputError(f"{label} {_reason(error, expected)}") from None
+        raise InputError(f"{label} {validation_reason(error, expected)}") from None
 
 
-def _devices(text: str | None, label: str) -> tuple[int, int] | None:
+def _device_range(text: str | None, label: str) -> tuple[int, int] | None:
     if text is None:
         return None
     match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", text, re.ASCII)
@@ -130,29 +129,29 @@ def _devices(text: str | None, label: str) -> tuple[int, int] | None:
     return first, last + 1
 
 
-def _stage(row: Mapping[str, Any], label: str) -> StageEntry:
-    table = _read(row, _Stage, label)
+def _stage_entry(row: Mapping[str, Any], label: str) -> StageEntry:
+    table = _convert_table(row, _StageTable, label)
     return StageEntry(
         layers=tuple(table.layers),
-        devices=_devices(table.devices, label),
+        devices=_device_range(table.devices, label),
         recompute=tuple(tuple(segment) for segment in table.recompute),
         label=label,
     )
 
 
-def _layer(row: Mapping[str, Any], label: str) -> LayerEntry:
-    table = _read(row, _Layer, label)
+def _layer_entry(row: Mapping[str, Any], label: str) -> LayerEntry:
+    table = _convert_table(row, _LayerTable, label)
     partition = {d: w if isinstance(w, int) else tuple(w) for d, w in table.partition.items()}
     return LayerEntry(
         name=table.name,
         partition=partition,
-        devices=_devices(table.devices, label),
+        devices=_device_range(table.devices, label),
         label=label,
     )
 
 
-def _subgraph(row: Mapping[str, Any], label: str) -> SubgraphEntry:
-    table = _read(row, _Subgraph, label)
+def _subgraph_entry(row: Mapping[str, Any], label: str) -> SubgraphEntry:
+    table = _convert_table(row, _SubgraphTable, label)
     parts = {what: getattr(table, what) for what in ("weights", "gradients", "state")}
     cut = {what: None if part is None else part == "sharded" for what, part in parts.items()}
     if table.zero is not None:
@@ -181,7 +180,25 @@ def parse_strategy(text: str) -> StrategyFile:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"it must be valid TOML but is not: {error}; correct it there") from None
-    file = _read(raw, _File, "the file")
+    return strategy_file_of(raw, text)
+
+
+def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
+    """What a strategy file says.
+
+    Parameters
+    ----------
+    raw
+        The tables of the file.
+    text
+        Its text, in which error messages point at lines.
+
+    Raises
+    ------
+    InputError
+        When a field is unknown or wrong.
+    """
+    file = _convert_table(raw, _StrategyTables, "the file")
     if file.format != FORMAT:
         raise InputError(
             f"its 'format' must be '{FORMAT}' but is '{file.format}'; change it, or give the path "
@@ -191,11 +208,12 @@ def parse_strategy(text: str) -> StrategyFile:
         value = getattr(file, what)
         if value is not None and value < 1:
             raise InputError(f"'{what}' must be at least 1 but is {value}; correct it")
-    schedule = _read(file.schedule, _Schedule, "[schedule]")
+    schedule = _convert_table(file.schedule, _ScheduleTable, "[schedule]")
+    subgraph_labels = _table_labels(text, "subgraph", file.subgraph)
     description = Description(
-        stages=tuple(map(_stage, file.stage, _labels(text, "stage", file.stage))),
-        layers=tuple(map(_layer, file.layer, _labels(text, "layer", file.layer))),
-        subgraphs=tuple(map(_subgraph, file.subgraph, _labels(text, "subgraph", file.subgraph))),
+        stages=tuple(map(_stage_entry, file.stage, _table_labels(text, "stage", file.stage))),
+        layers=tuple(map(_layer_entry, file.layer, _table_labels(text, "layer", file.layer))),
+        subgraphs=tuple(map(_subgraph_entry, file.subgraph, subgraph_labels)),
         kind=schedule.kind,
         micro_batches=schedule.micro_batches,
         max_in_flight=schedule.max_in_flight,
@@ -213,15 +231,8 @@ def parse_strategy(text: str) -> StrategyFile:
     )
 
 
-def _toml(value: object) -> str:
-    """Strings, numbers, booleans and arrays are written alike in TOML and JSON."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _rows(fields: Mapping[str, object]) -> str:
-    return "".join(f"{k} = {_toml(v)}\n" for k, v in fields.items() if v is not None and v != ())
+def _filled_rows(fields: Mapping[str, object]) -> str:
+    return toml_rows({k: v for k, v in fields.items() if v is not None and v != ()})
 
 
 def _subgraph_fields(entry: SubgraphEntry) -> dict[str, object]:
@@ -253,14 +264,14 @@ def format_strategy(file: StrategyFile) -> str:
         "stages": what.groups if what.groups > 1 else None,
         "chunks": what.chunks if what.chunks > 1 else None,
     }
-    tables = [_rows(head), "[schedule]\n" + _rows(schedule)]
+    tables = [_filled_rows(head), "[schedule]\n" + _filled_rows(schedule)]
     for stage in what.stages:
         devices = None if stage.devices is None else device_text(stage.devices)
         row = {"layers": stage.layers, "devices": devices, "recompute": stage.recompute}
-        tables.append("[[stage]]\n" + _rows(row))
+        tables.append("[[stage]]\n" + _filled_rows(row))
     for layer in what.layers:
         devices = None if layer.devices is None else device_text(layer.devices)
         split = {"name": layer.name, "partition": layer.partition, "devices": devices}
-        tables.append("[[layer]]\n" + _rows(split))
-    tables += ["[[subgraph]]\n" + _rows(_subgraph_fields(entry)) for entry in what.subgraphs]
+        tables.append("[[layer]]\n" + _filled_rows(split))
+    tables += ["[[subgraph]]\n" + _filled_rows(_subgraph_fields(entry)) for entry in what.subgraphs]
     return "\n".join(tables)

@@ -1,48 +1,26 @@
-"""How the samples of a step are loaded, as far as a question says so."""
+"""How long it takes to load the samples of a step, where a request says how they are loaded."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
-from planner.request.subjects import SimulationInput
+from planner.request.parts import Loading
+from planner.request.placement import PlacedNetwork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """How the samples of a step are loaded.
-
-    Parameters
-    ----------
-    loader
-        A name as of `costmodels.input_pipeline.list_loaders`.
-    rate
-        Samples that a host loads in a second, where measured; None for the loader's model.
-    cores
-        Cores of a host, None for the default. [items]
-    storage
-        A name as of `costmodels.input_pipeline.list_storages`, None for the loader's.
-    """
-
-    loader: str = "synthetic"
-    rate: float | None = None
-    cores: int | None = None
-    storage: str | None = None
-
-
-def loading_time(subject: SimulationInput, given: Input) -> InputTime:
-    """What loading the samples of a step takes."""
-    setting, strategy = subject.setting, subject.strategy
-    loader = load_loader(given.loader)
-    if given.storage is not None:
-        loader = loader.with_storage(load_storage(given.storage))
-    if not _photographs(setting.model.input_shape):
+def loading_time(placed: PlacedNetwork, loading: Loading) -> InputTime:
+    """How long it takes to load the samples of a step."""
+    setting, strategy = placed.setting, placed.strategy
+    loader = load_loader(loading.loader)
+    if loading.storage is not None:
+        loader = loader.with_storage(load_storage(loading.storage))
+    if not _are_photographs(setting.model.input_shape):
         size = 4.0 * math.prod(setting.model.input_shape.values())
         loader = loader.for_sample(stored_size=size, decoded_size=size)
-    if given.rate is not None:
-        loader = loader.with_rate(given.rate)
+    if loading.rate is not None:
+        loader = loader.with_rate(loading.rate)
     # the first stage reads the samples
     first = strategy.stages[0]
     layer = first.layers[0]
@@ -56,31 +34,31 @@ def loading_time(subject: SimulationInput, given: Input) -> InputTime:
         samples_per_device=setting.batch / ways,
         hosts=hosts,
         devices_per_host=devices,
-        host=None if given.cores is None else Host(cores=given.cores),
+        host=None if loading.cores is None else Host(cores=loading.cores),
     )
 
 
 def loading_notes(
-    loading: InputTime, step_seconds: float, subject: SimulationInput, given: Input
+    time: InputTime, step_seconds: float, placed: PlacedNetwork, loading: Loading
 ) -> list[str]:
-    """Whether the input holds a step up, and what its time rests on, a sentence each.
+    """Whether loading holds up the step, and what its time rests on, a sentence each.
 
     Parameters
     ----------
-    loading
-        The input.
+    time
+        How long loading takes.
     step_seconds
         Time of the step without it. [s]
-    subject, given
-        What was asked.
+    placed, loading
+        What is simulated, and how its samples are loaded.
     """
-    notes = [loading.advice(step_seconds)]
-    if given.rate is None:
+    notes = [time.advice(step_seconds)]
+    if loading.rate is None:
         notes.append(
             "loading is estimated by the figures of 'planner loaders', not by those of this "
             "machine; --loader-rate takes a measured one"
         )
-        if not _photographs(subject.setting.model.input_shape):
+        if not _are_photographs(placed.setting.model.input_shape):
             notes.append(
                 "samples are no photographs: they are taken as stored in 4 bytes a number, and "
                 "as decoded at the rate of photographs"
@@ -88,6 +66,6 @@ def loading_notes(
     return notes
 
 
-def _photographs(shape: Mapping[str, int]) -> bool:
-    """Whether samples are such as those that the figures of loaders are of."""
+def _are_photographs(shape: Mapping[str, int]) -> bool:
+    """Whether samples are of the kind that the figures of loaders are for."""
     return set(shape) == {"channel", "height", "width"} and shape["channel"] == 3

@@ -1,4 +1,4 @@
-"""What a simulated step amounts to."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from costmodels.closed_form import ClosedForm
 from costmodels.input_pipeline import InputTime
 from costmodels.simulation import Runtime, SimulatedStep
-from planner.request.subjects import SimulationInput
+from costmodels.simulation.measure import RoleUse
+from planner.request.placement import PlacedNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,26 +21,26 @@ class Simulation:
     subject
         What was simulated.
     model
-        How: one of `MODELS`.
+        How: one of `planner.simulation.run.STEP_MODELS`.
     runtime
         The framework's runtime.
     step_time
-        The step, its input included. [s]
+        The step, including the loading of its samples. [s]
     computed
-        The step without its input. [s]
+        The step without loading. [s]
     waiting
-        What of it all others wait for the slowest device. [s]
+        The part of it in which all other devices wait for the slowest one. [s]
     simulated
         The simulation, None with a closed form.
     closed_form
         The closed form, None with a simulation.
     input
-        Loading of samples, None where it costs nothing.
+        Loading of the samples, None where it costs nothing.
     notes
         On approximations and what was filled in, a sentence each.
     """
 
-    subject: SimulationInput
+    subject: PlacedNetwork
     model: str
     runtime: Runtime
     step_time: float
@@ -62,7 +63,7 @@ class Simulation:
 
     @property
     def fits(self) -> bool | None:
-        """Whether that is within the memory of a device, None with a closed form."""
+        """Whether the peak is within the memory of a device, None with a closed form."""
         peak = self.peak_memory
         return None if peak is None else peak <= self.subject.setting.cluster.device.memory
 
@@ -105,29 +106,31 @@ class Simulation:
             }
         if self.simulated is not None:
             result["critical_path_s"] = self.simulated.critical_path
-            result["roles"] = [
-                {
-                    "name": role.name,
-                    "first_device": role.first_device,
-                    "devices": role.num_devices,
-                    "busy_s": dict(role.busy),
-                    "exposed_communication_s": role.exposed,
-                    "idle_s": role.idle,
-                    "received_bytes": role.received,
-                    "peak_memory_bytes": role.memory.total,
-                    "memory_bytes": dict(role.memory.holders),
-                    "peak_moment": role.memory.moment,
-                    "peak_time_s": role.memory_time,
-                    "largest_tensors": [
-                        {
-                            "name": tensor.name,
-                            "micro_batch": tensor.micro,
-                            "holder": tensor.holder,
-                            "bytes": tensor.size,
-                        }
-                        for tensor in role.held
-                    ],
-                }
-                for role in self.simulated.roles
-            ]
+            result["roles"] = [_role_figures(role) for role in self.simulated.roles]
         return result
+
+
+def _role_figures(role: RoleUse) -> dict[str, Any]:
+    """The figures of the devices that do the same, under stable keys with their units."""
+    return {
+        "name": role.name,
+        "first_device": role.first_device,
+        "devices": role.num_devices,
+        "busy_s": dict(role.busy),
+        "exposed_communication_s": role.exposed,
+        "idle_s": role.idle,
+        "received_bytes": role.received,
+        "peak_memory_bytes": role.memory.total,
+        "memory_bytes": dict(role.memory.holders),
+        "peak_moment": role.memory.moment,
+        "peak_time_s": role.memory_time,
+        "largest_tensors": [
+            {
+                "name": tensor.name,
+                "micro_batch": tensor.micro,
+                "holder": tensor.holder,
+                "bytes": tensor.size,
+            }
+            for tensor in role.held
+        ],
+    }

@@ -1,19 +1,17 @@
-"""Simulate a step: `planner.simulate`."""
+"""Simulate a training step, and write down the strategy that was simulated."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from costmodels.closed_form import CLOSED_FORMS, ClosedForm
 from costmodels.closed_form import closed_form_step as closed_form_time
 from costmodels.closed_form.paradl import pipeline_time
-from costmodels.cluster import load_cluster
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
-from costmodels.input_pipeline import expected_slowest
+from costmodels.input_pipeline import InputTime, expected_slowest
 from costmodels.simulation import (
     Behaviour,
     Compiler,
@@ -24,11 +22,18 @@ from costmodels.simulation import (
     load_runtime,
     run_graph,
 )
+from planner.errors import ConflictError
 from planner.models import load_network
-from planner.planning.assemble import estimate_notes
-from planner.request.subjects import Degrees, SimulationInput, Source, find_subject
+from planner.output import write_text
+from planner.request.inputs.simulating import LOADER, SIMULATIONS, step_models
+from planner.request.parts import Loading
+from planner.request.placement import PlacedNetwork, place_network
+from planner.request.request import Request
+from planner.request.setting import find_cluster
+from planner.request.strategy_files import format_strategy, parse_strategy, strategy_text
 from planner.simulation.asynchronous import asynchronous_step
-from planner.simulation.loading import Input, loading_notes, loading_time
+from planner.simulation.loading import loading_notes, loading_time
+from planner.simulation.notes import estimate_notes
 from planner.simulation.result import Simulation
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
@@ -52,91 +57,63 @@ _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "plain": (False, False, "alone"),
     "flexflow-sim": (False, False, "nominal"),
 }
-STEP_MODELS = (*_SIMULATIONS, *CLOSED_FORMS)
+assert tuple(_SIMULATIONS) == SIMULATIONS, "requests name the same simulations"
+STEP_MODELS = tuple(step_models())
 
 
-def simulate(
-    source: Source,
-    *,
-    gpus: int | None = None,
-    strategy: Any = None,
-    degree: int | None = None,
-    degrees: Degrees | None = None,
-    runtime: str | Runtime = "ddp",
-    model: str = "simulate",
-    overlap_factor: float | None = None,
-    input: Input | None = None,
-    variation: float | None = None,
-    congestion: float = 1.0,
-    **options: Any,
-) -> Simulation:
-    """Simulate a training step.
-
-    Parameters
-    ----------
-    source, gpus, strategy, degree, degrees
-        What to simulate, as of `planner.request.subjects.find_subject`.
-    runtime
-        A name as of `costmodels.simulation.runtimes`, or a runtime.
-    model
-        How: "simulate"; "plain" (no overlap factor, links not shared); "flexflow-sim" (fixed costs
-        by nominal bandwidth); or a closed form, "paradl" or "paleo".
-    overlap_factor
-        How much longer computation and gradient communication take while both run.
-    input
-        How samples are loaded; by default they cost nothing.
-    variation
-        Standard deviation of the time that devices compute in a step, as part of its mean: where
-        they take steps together, all wait for the slowest. By default `DEVICE_VARIATION` with the
-        model "simulate", 0 with the others.
-    congestion
-        How many times less the links between hosts carry, because of other jobs.
-    options
-        As of `planner.optimize`: cluster, global_batch_size, precision, memory, ...
+def simulate_request(request: Request) -> Simulation:
+    """Simulate the training step of a request; what `planner.simulate` does.
 
     Raises
     ------
     InputError
         When an input cannot be used.
     """
-    if model not in STEP_MODELS:
-        raise InputError(
-            f"the step model must be one of {', '.join(STEP_MODELS)} but is '{model}'; choose one"
-        )
-    if overlap_factor is not None and not 0.0 <= overlap_factor <= 10.0:
-        raise InputError(
-            f"the overlap factor must be from 0 to 10 but is {overlap_factor:g}; 0.1 means that "
-            "computation takes 10 % longer while gradients travel"
-        )
-    if variation is not None and not 0.0 <= variation <= 1.0:
-        raise InputError(
-            f"the variation between devices must be from 0 to 1 but is {variation:g}; 0.015 means "
-            "a standard deviation of 1.5 % of the time that they compute"
-        )
-    subject = find_subject(
-        source, gpus=gpus, strategy=strategy, degree=degree, degrees=degrees, **options
+    runtime = _find_runtime(request.runtime, request.servers)
+    placed = place_network(request)
+    if request.congestion != 1.0:
+        placed = _congested(placed, request.congestion)
+    if placed.plan is not None:
+        runtime = plan_runtime(runtime, placed.plan.training.bucket_bytes)
+    gamma, variation = request.overlap_factor, request.variation
+    if request.step_model == "simulate" and (gamma is None or variation is None):
+        placed = replace(placed, notes=(*placed.notes, ASSUMED))
+    return simulate_placed(
+        placed,
+        runtime,
+        request.step_model,
+        OVERLAP_FACTOR if gamma is None else gamma,
+        request.loading,
+        variation,
     )
-    if congestion != 1.0:
-        subject = _congested(subject, congestion)
-    chosen = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    if subject.plan is not None:
-        chosen = plan_runtime(chosen, subject.plan.training.bucket_bytes)
-    if model == "simulate" and (overlap_factor is None or variation is None):
-        subject = replace(subject, notes=(*subject.notes, ASSUMED))
-    gamma = OVERLAP_FACTOR if overlap_factor is None else overlap_factor
-    return simulate_subject(subject, chosen, model, gamma, input, variation)
 
 
-def _closed_form(subject: SimulationInput, model: str) -> ClosedForm:
+def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime:
+    """The runtime of a request, with so many parameter servers where they are given."""
+    if servers is None:
+        return runtime if isinstance(runtime, Runtime) else load_runtime(runtime or "ddp")
+    if isinstance(runtime, Runtime):
+        found = replace(runtime, servers=servers)
+    else:
+        found = load_runtime(runtime or "ps-sync", servers=servers)
+    if found.gradient != "push_pull":
+        raise ConflictError(
+            f"the runtime {found.name} has no parameter servers; leave --servers out, or use "
+            "--runtime ps-sync"
+        )
+    return found
+
+
+def _closed_form(placed: PlacedNetwork, model: str) -> ClosedForm:
     """A closed form of the strategy, where there is one."""
-    strategy, machine = subject.strategy, subject.setting.machine
+    strategy, machine = placed.strategy, placed.setting.machine
     count, parts = len(strategy.stages), strategy.schedule.micro_batches
     if count == 1 and parts == 1:
-        return closed_form_time(model, subject.graph, subject.distributions, machine)
+        return closed_form_time(model, placed.graph, placed.distributions, machine)
     lone = all(stage.num_devices == 1 for stage in strategy.stages)
     if model == "paradl" and lone and count == strategy.num_devices:
         stages = {name: i for i, stage in enumerate(strategy.stages) for name in stage.layers}
-        return pipeline_time(subject.setting.graph, stages, parts, machine)
+        return pipeline_time(placed.setting.graph, stages, parts, machine)
     raise InputError(
         f"the step model {model} has no form for {count} pipeline stages and {parts} "
         "micro-batches; use simulate, or paradl with one GPU a stage"
@@ -144,12 +121,12 @@ def _closed_form(subject: SimulationInput, model: str) -> ClosedForm:
 
 
 def computing_time(simulated: SimulatedStep) -> float:
-    """Time that the devices compute that compute the longest. [s]"""
+    """Time that those devices compute which compute the longest. [s]"""
     return simulated.slowest.busy[Queue.COMPUTE.name.lower()]
 
 
 def waiting_time(computing: float, devices: int, variation: float = DEVICE_VARIATION) -> float:
-    """What all others wait for the slowest device of a step. [s]
+    """Time in which all other devices wait for the slowest one of a step. [s]
 
     Parameters
     ----------
@@ -163,17 +140,17 @@ def waiting_time(computing: float, devices: int, variation: float = DEVICE_VARIA
     return expected_slowest(computing, variation, devices) - computing
 
 
-def _congested(subject: SimulationInput, factor: float) -> SimulationInput:
-    """The same, on a machine whose links between hosts other jobs use, too."""
-    setting = subject.setting
+def _congested(placed: PlacedNetwork, factor: float) -> PlacedNetwork:
+    """The same on a machine whose links between hosts are also used by other jobs."""
+    setting = placed.setting
     cluster = setting.cluster.congested(factor)
     network = Topology.of(cluster, setting.machine.topology.shape)
     machine = replace(setting.machine, topology=network)
     note = f"links between hosts carry {factor:g} times less, because of other jobs"
     return replace(
-        subject,
+        placed,
         setting=replace(setting, cluster=cluster, machine=machine),
-        notes=(*subject.notes, note),
+        notes=(*placed.notes, note),
     )
 
 
@@ -182,43 +159,28 @@ def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
     return replace(runtime, bucket=bucket_bytes) if runtime.tunable else runtime
 
 
-def simulate_subject(
-    subject: SimulationInput,
+def simulate_placed(
+    placed: PlacedNetwork,
     runtime: Runtime,
     model: str,
     overlap_factor: float,
-    input: Input | None,
+    loading: Loading | None,
     variation: float | None = None,
 ) -> Simulation:
-    """Simulate what is known already; parameters as of `simulate`."""
-    setting = subject.setting
-    loading = None if input is None or input.loader == "synthetic" else loading_time(subject, input)
-    notes = list(setting.defaults) + list(subject.notes)
+    """Simulate a network that has a machine and a strategy; parameters as of `planner.simulate`."""
+    setting = placed.setting
+    loads = loading is not None and loading.loader != LOADER.default
+    time = loading_time(placed, loading) if loading is not None and loads else None
+    notes = [*setting.defaults, *placed.notes]
     simulated: SimulatedStep | None = None
     form: ClosedForm | None = None
     if model in CLOSED_FORMS:
-        form = _closed_form(subject, model)
+        form = _closed_form(placed, model)
         computed, busy = form.total, form.forward + form.backward + form.update
     else:
-        counted, sharing, links = _SIMULATIONS[model]
-        job = Job(
-            graph=subject.graph,
-            strategy=subject.strategy,
-            cluster=setting.cluster,
-            shape=setting.machine.topology.shape,
-            compute=setting.machine.compute,
-            training=setting.machine.training,
-            runtime=runtime,
-            decoding=loading.device_seconds if loading else 0.0,
-            links=links,
-        )
-        compiler = Compiler(job)
-        # weights pulled while the next step begins make steps reach into each other
-        graph = compiler.compile(3 if runtime.gradient == "push_pull" else 1)
-        behaviour = Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing)
-        simulated = run_graph(graph, behaviour)
-        computed = simulated.step_time
-        busy = computing_time(simulated)
+        compiler = Compiler(_job_of(placed, runtime, model, time))
+        simulated = _run_step(compiler, model, overlap_factor)
+        computed, busy = simulated.step_time, computing_time(simulated)
         notes += estimate_notes(compiler.sources, setting.machine.training)
         if not runtime.synchronous:
             computed, note = asynchronous_step(compiler, runtime, setting.batch)
@@ -227,43 +189,47 @@ def simulate_subject(
     if runtime.synchronous:
         usual = DEVICE_VARIATION if model == "simulate" else 0.0
         spread = usual if variation is None else variation
-        waiting = waiting_time(busy, subject.strategy.num_devices, spread)
+        waiting = waiting_time(busy, placed.strategy.num_devices, spread)
     computed += waiting
-    step = max(computed, loading.seconds) if loading else computed
-    if loading is not None:
-        assert input is not None, "there is no loading without it"
-        notes += loading_notes(loading, computed, subject, input)
+    if time is not None:
+        assert loading is not None, "only what is asked for is loaded"
+        notes += loading_notes(time, computed, placed, loading)
     return Simulation(
-        subject=subject,
+        subject=placed,
         model=model,
         runtime=runtime,
-        step_time=step,
+        step_time=max(computed, time.seconds) if time else computed,
         computed=computed,
         waiting=waiting,
         simulated=simulated,
         closed_form=form,
-        input=loading,
+        input=time,
         notes=tuple(notes),
     )
 
 
-def save_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
-    """Write a simulated step as a trace that Perfetto and Chrome open.
+def _job_of(placed: PlacedNetwork, runtime: Runtime, model: str, loading: InputTime | None) -> Job:
+    """The step as `costmodels.simulation` takes it."""
+    machine = placed.setting.machine
+    _, _, links = _SIMULATIONS[model]
+    return Job(
+        graph=placed.graph,
+        strategy=placed.strategy,
+        cluster=placed.setting.cluster,
+        shape=machine.topology.shape,
+        compute=machine.compute,
+        training=machine.training,
+        runtime=runtime,
+        decoding=loading.device_seconds if loading else 0.0,
+        links=links,
+    )
 
-    Raises
-    ------
-    InputError
-        When a closed form was evaluated, which has no timeline.
-    """
-    from planner.report.trace import trace_text
 
-    if simulation.simulated is None:
-        raise InputError(
-            f"the step model {simulation.model} has no timeline to trace; use --model simulate"
-        )
-    from planner.output import write_text
-
-    write_text(path, trace_text(simulation))
+def _run_step(compiler: Compiler, model: str, overlap_factor: float) -> SimulatedStep:
+    counted, sharing, _ = _SIMULATIONS[model]
+    # weights pulled while the next step begins make steps reach into each other
+    graph = compiler.compile(3 if compiler.job.runtime.gradient == "push_pull" else 1)
+    return run_graph(graph, Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing))
 
 
 def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
@@ -272,14 +238,11 @@ def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
     A network or cluster that is not found again by its name is left out of the file: whoever
     simulates it must give them.
     """
-    from planner.output import write_text
-    from planner.request.strategy_files import format_strategy, parse_strategy, strategy_text
-
-    subject = simulation.subject
-    setting = subject.setting
+    placed = simulation.subject
+    setting = placed.setting
     text = strategy_text(
-        subject.strategy,
-        subject.graph,
+        placed.strategy,
+        placed.graph,
         setting.cluster,
         setting.gpus,
         model=setting.model.name,
@@ -289,7 +252,7 @@ def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:
     file = parse_strategy(text)
     if not _found_again(lambda: load_network(setting.model.name, None) == setting.model):
         file = replace(file, model=None)
-    if not _found_again(lambda: load_cluster(setting.cluster.name) == setting.cluster):
+    if not _found_again(lambda: find_cluster(setting.cluster.name) == setting.cluster):
         file = replace(file, cluster=None)
     write_text(path, format_strategy(file))
 
@@ -299,14 +262,3 @@ def _found_again(alike: Callable[[], bool]) -> bool:
         return alike()
     except InputError:
         return False
-
-
-__all__ = [
-    "STEP_MODELS",
-    "Degrees",
-    "Input",
-    "Simulation",
-    "save_strategy",
-    "save_trace",
-    "simulate",
-]

@@ -19,6 +19,7 @@ from costmodels.compute import ComputeModel, CostTable, TimeSource, Work
 from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, MEMORY_DIRECTIONS
 from costmodels.layers.local_work import local_work
 from planner.api import prepare
+from planner.request.request import Request
 
 SHAPES = (
     Shape(operation="linear", samples=8, channels=16, filters=32),
@@ -173,7 +174,7 @@ class TestReading:
 class TestShapesOfNetworks:
     def test_every_candidate_finds_its_shape(self) -> None:
         _, formulation, _ = prepare(
-            "resnet18", gpus=4, cluster="dgx-h200", global_batch_size=8, cap=16
+            Request(source="resnet18", gpus=4, cluster="dgx-h200", global_batch_size=8, cap=16)
         )
         shapes, refused = measure_shapes.distinct(measure_shapes.works(formulation))
         assert refused == 0

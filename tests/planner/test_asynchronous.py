@@ -7,7 +7,7 @@ import pytest
 import planner
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
-from planner.simulation.run import Degrees, Simulation
+from planner import Degrees, Simulation
 
 LINK = 1.175e9  # what 10 Gb/s Ethernet achieves on this cluster
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -18,11 +17,9 @@ from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from planner import api
 from planner.cli import scaling
 from planner.cli.command import planner_command
-from planner.cli.options import keywords
 from planner.errors import InfeasibleError
 from planner.output import write_text
 from planner.plan import Plan
-from planner.request.setting import resolve
 from planner.request.usual_strategies import STRATEGIES
 from search import SOLVERS
 
@@ -197,7 +194,7 @@ def test_scale_shows_sizes_that_do_not_fit_and_goes_on() -> None:
 
 def test_size_lines_of_infeasible_sizes_name_what_is_missing() -> None:
     error = InfeasibleError("too big", missing_bytes=3.0 * 2**30, layer="conv1")
-    line = scaling.size_line(scaling.Size(gpus=64, plan=error))
+    line = scaling.size_line(scaling.ScaledPlan(gpus=64, plan=error))
     assert "64" in line
     assert "3 GiB" in line
     assert "\n" not in line
@@ -227,37 +224,10 @@ def test_a_network_can_be_exported_as_json(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["input"]["height"] == 256
 
 
-def test_every_keyword_of_the_api_has_an_option() -> None:
-    offered = {
-        name: {parameter.name for parameter in command.params}
-        for name, command in planner_command.commands.items()
-    }
-    for name, functions in (
-        ("optimize", (resolve, api.optimize)),
-        ("scale", (resolve, api.optimize, api.scale)),
-        ("evaluate", (resolve, api.evaluate)),
-    ):
-        wanted = {
-            parameter.name
-            for function in functions
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind is not parameter.VAR_KEYWORD
-        }
-        # one file for many sizes would only hold the last
-        wanted -= {"dump_problem"} if name == "scale" else set()
-        assert wanted <= offered[name]
-
-
 def test_help_names_every_algorithm() -> None:
     text = " ".join(run("optimize", "--help").stdout.split())
     for name in ALL_REDUCE_ALGORITHMS:
         assert name in text
-
-
-def test_only_what_is_given_is_passed_on() -> None:
-    assert keywords({"cluster": None, "tables": (), "halo_overlap": None}) == {}
-    given = {"bucket_bytes": "25 MiB", "halo_overlap": False, "seed": 0}
-    assert keywords(given) == {"bucket_bytes": 25 * 2**20, "halo_overlap": False, "seed": 0}
 
 
 UNUSABLE = [
@@ -369,7 +339,7 @@ def test_an_unwritable_folder_is_found_before_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(api, "optimize", lambda *_, **__: pytest.fail("searched in vain"))
+    monkeypatch.setattr(api, "optimize_request", lambda *_, **__: pytest.fail("searched in vain"))
     result = run(*PLAN, "-o", str(tmp_path / "plan.json"))
     assert result.exit_code == 2
     assert "may not be written" in result.stderr
@@ -379,7 +349,7 @@ def test_a_defect_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(api, "optimize", fail)
+    monkeypatch.setattr(api, "optimize_request", fail)
     monkeypatch.delenv("PLANNER_DEBUG", raising=False)
     result = run(*PLAN)
     assert result.exit_code == 1
@@ -391,7 +361,7 @@ def test_interrupt_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "optimize", interrupt)
+    monkeypatch.setattr(api, "optimize_request", interrupt)
     result = run(*PLAN)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 

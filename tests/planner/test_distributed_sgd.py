@@ -22,7 +22,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_a_worker_is_costed_as_a_plan_of_one_gpu() -> None:
-    profile, _ = profile_worker(MODEL, device="v100-16gb", batch=32, precision="fp32")
+    profile, _ = profile_worker(planner.Request(source=MODEL, precision="fp32"), "v100-16gb")
     plan = planner.evaluate(
         MODEL, gpus=1, cluster="aws-p3.2xlarge", global_batch_size=32, precision="fp32"
     )
@@ -177,7 +177,7 @@ def test_one_model_alone_and_as_json(model) -> None:
         (["--architecture", "tree"], "ps, all-reduce"),
         (["--mode", "stale"], "sync, async"),
         (["--model", "medium"], "coarse, fine, both"),
-        (["--rule", "lifo"], "auto, ps, fcfs"),
+        (["--rule", "lifo"], "auto, processor-sharing, first-come"),
         (["--utilisation-threshold", "1.5"], "from 0 to 1"),
         (["--servers", "0"], "at least 1 parameter server"),
         (["--gpus-per-host", "0"], "at least 1 GPU"),

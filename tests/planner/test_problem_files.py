@@ -18,6 +18,7 @@ from planner import api
 from planner.cli.command import planner_command
 from planner.plan import Plan
 from planner.planning.problem_files import write_problem
+from planner.request.request import Request
 from search import Assignment, Problem, Status, cost_and_peak
 from search.files.contest import read_problem
 from search.problem.deadline import OutOfTime
@@ -298,7 +299,7 @@ def test_no_plan_is_cheaper_in_a_dumped_problem_than_its_solution(tmp_path: Path
     rows(run("solve", str(path), "-o", str(solution)))
     best, _ = cost_and_peak(problem, json.loads(solution.read_text()))
     _, formulation, _ = api.prepare(
-        "alexnet", gpus=8, cluster="lassen", global_batch_size=256, cap=30
+        Request(source="alexnet", gpus=8, cluster="lassen", global_batch_size=256, cap=30)
     )
     assert problem.sizes == formulation.problem().sizes
     choices = formulation.choices({n: layer.distribution for n, layer in plan.layers.items()})

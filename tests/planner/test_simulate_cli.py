@@ -13,11 +13,11 @@ from rich.console import Console
 import planner
 from costmodels.input_pipeline import list_loaders, list_storages
 from costmodels.simulation.runtimes import runtimes
+from planner import Degrees
 from planner.cli.command import planner_command
 from planner.plan import Plan
 from planner.report.simulation import MAX_ROLES, show_simulation
 from planner.report.simulation_figures import main_roles
-from planner.simulation.run import Degrees
 
 QUESTION = ["alexnet", "--gpus", "8", "--cluster", "lassen", "--global-batch-size", "256"]
 PIPELINE = [
@@ -301,7 +301,7 @@ def test_paths_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.M
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("simulated all the same")
 
-    monkeypatch.setattr("planner.simulation.run.simulate", never)
+    monkeypatch.setattr("planner.simulation.run.simulate_request", never)
     for option in ("--trace", "-o"):
         result = simulate(*QUESTION, option, str(tmp_path / "missing" / "file.json"))
         assert result.exit_code == 2

@@ -85,7 +85,13 @@ def test_documented_python_runs(tmp_path):
 def test_documented_fields_are_those_there_are():
     from planner.request import strategy_tables as tables
 
-    for table in (tables._File, tables._Schedule, tables._Stage, tables._Layer, tables._Subgraph):
+    for table in (
+        tables._StrategyTables,
+        tables._ScheduleTable,
+        tables._StageTable,
+        tables._LayerTable,
+        tables._SubgraphTable,
+    ):
         for name in table.__struct_fields__:
             assert f"`{name}" in DOCS or f"[{name}]" in DOCS, name
 

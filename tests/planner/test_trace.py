@@ -15,8 +15,8 @@ import pytest
 import planner
 from costmodels.errors import InputError
 from costmodels.simulation.execution import Queue
-from planner.report.trace import THREADS, _microseconds, trace_text
-from planner.simulation.run import Degrees, Input, Simulation, save_trace
+from planner import Degrees, Loading, Simulation
+from planner.report.trace import THREADS, _microseconds, save_trace, trace_text
 
 # of chrome://tracing, which refuses other names
 RESERVED_COLOURS = {
@@ -49,7 +49,7 @@ def horovod() -> Simulation:
         cluster="lassen",
         global_batch_size=256,
         runtime="horovod",
-        input=Input(loader="native", rate=100.0),
+        input=Loading(loader="native", rate=100.0),
     )
 
 

@@ -1,0 +1,125 @@
+"""How the fastest plan is searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.errors import InputError
+from planner.request.inputs.description import AnyInput, Input, at_least, one_of
+
+
+def _solvers() -> Sequence[str]:
+    from search import SOLVERS
+
+    return tuple(SOLVERS)
+
+
+_one_solver = one_of("the search", _solvers, "choose one")
+
+
+def _check_solver(value: str) -> None:
+    # that there is "auto" is known without loading the solvers
+    if value != "auto":
+        _one_solver(value)
+
+
+def _check_time_limit(value: float) -> None:
+    if not 0.0 < value < float("inf"):
+        raise InputError.rule(
+            "the time limit",
+            "be a number of seconds above 0",
+            f"{value:g}",
+            "raise it or leave it out",
+        )
+
+
+SOLVER: Input[str] = Input(
+    name="search",
+    default="auto",
+    option="--search",
+    metavar="NAME",
+    help="Solver; auto by default.",
+    text='Solver: "auto" or a name in `search.SOLVERS`.',
+    rule=_check_solver,
+)
+SEED: Input[int] = Input(
+    name="seed",
+    default=0,
+    option="--seed",
+    metavar="N",
+    kind="whole",
+    help="Seed of solvers that need one; 0 by default.",
+    text="Seed of solvers that need one.",
+    rule=at_least(0, "the seed (--seed)", "raise it"),
+)
+TIME_LIMIT: Input[float | None] = Input(
+    name="time_limit",
+    default=None,
+    option="--time-limit",
+    metavar="SECONDS",
+    kind="number",
+    help="Stop then with the best plan so far.",
+    text="When to stop with the best plan so far; never by default. [s]",
+    rule=_check_time_limit,
+)
+CAP: Input[int | None] = Input(
+    name="cap",
+    default=None,
+    option="--cap",
+    metavar="N",
+    kind="whole",
+    help="Candidates that a layer may keep; by default 12,000 over all layers, at least 64.",
+    text="Candidates that a layer may keep for the search; by default what makes about 12,000 "
+    "over all layers, and at least 64. [items]",
+    rule=at_least(1, "the cap on candidates of a layer (--cap)", "raise it"),
+)
+NUM_BEST: Input[int] = Input(
+    name="num_best",
+    default=4,
+    option="--num-best",
+    metavar="N",
+    kind="whole",
+    help="Best assignments to cost on the timeline.",
+    text="How many best distinct assignments are costed on the timeline. [items]",
+    rule=at_least(1, "the number of assignments to cost (--num-best)", "raise it"),
+)
+TUNE_TRIALS: Input[int] = Input(
+    name="tune_trials",
+    default=0,
+    option="--tune-trials",
+    metavar="N",
+    kind="whole",
+    help="Bucket sizes and all-reduces to try.",
+    text="Settings of bucket size and all-reduce algorithm to try, each with a search of its own; "
+    "without any, a few bucket sizes are tried on the plan found. [items]",
+    rule=at_least(0, "the number of settings to try (--tune-trials)", "raise it"),
+)
+FULL_SPACE: Input[bool] = Input(
+    name="full_space",
+    default=False,
+    option="--full-space",
+    kind="switch",
+    help="Split levels across hosts over any number of dims.",
+    text="Also split levels across hosts over more than one dim besides the sample.",
+)
+DUMP_PROBLEM: Input[None] = Input(
+    name="dump_problem",
+    default=None,
+    option="--dump-problem",
+    metavar="FILE",
+    help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
+    "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
+    text="Where to write the additive problem whose optimum bounds the plan's step from below, in "
+    "the form of `search.files.contest`; of those solved for the plan, the one with the best "
+    "bound.",
+    recorded=False,
+)
+SEARCH: tuple[AnyInput, ...] = (
+    SOLVER,
+    SEED,
+    TIME_LIMIT,
+    CAP,
+    NUM_BEST,
+    TUNE_TRIALS,
+    FULL_SPACE,
+)

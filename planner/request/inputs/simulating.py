@@ -1,0 +1,286 @@
+"""How a step runs when it is simulated: strategy, runtime, step model, loading of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodels.errors import InputError
+from planner.request.inputs.description import AnyInput, Input, one_of, part_inputs
+from planner.request.inputs.question import DEGREE, GPUS, STRATEGY
+
+# Step models that run every operation; the others are closed forms.
+SIMULATIONS = ("simulate", "plain", "flexflow-sim")
+
+
+def step_models() -> Sequence[str]:
+    """Names of all step models."""
+    from costmodels.closed_form import CLOSED_FORMS
+
+    return (*SIMULATIONS, *CLOSED_FORMS)
+
+
+_one_step_model = one_of("the step model", step_models, "choose one")
+
+
+def _check_step_model(value: str) -> None:
+    # that these exist is known without loading the closed forms
+    if value not in SIMULATIONS:
+        _one_step_model(value)
+
+
+def _check_overlap_factor(value: float) -> None:
+    if not 0.0 <= value <= 10.0:
+        raise InputError.rule(
+            "the overlap factor",
+            "be from 0 to 10",
+            f"{value:g}",
+            "0.1 means that computation takes 10 % longer while gradients travel",
+        )
+
+
+def _check_variation(value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise InputError.rule(
+            "the variation between devices",
+            "be from 0 to 1",
+            f"{value:g}",
+            "0.015 means a standard deviation of 1.5 % of the time that they compute",
+        )
+
+
+SOURCE: Input[None] = Input(
+    name="source",
+    default=None,
+    required=True,
+    text="What to simulate: a plan or its file, a strategy file, or a network as of "
+    "`planner.optimize`.",
+)
+DEGREES: Input[None] = Input(
+    name="degrees",
+    default=None,
+    text="With a network, instead of a strategy: a `planner.Degrees`.",
+)
+DP: Input[int | None] = Input(
+    name="dp",
+    part="degrees",
+    default=None,
+    option="--dp",
+    metavar="N",
+    kind="count",
+    help="Data parallelism; what is left by default.",
+    text="Ways of data parallelism; None for what the others leave. [ways]",
+)
+TP: Input[int] = Input(
+    name="tp",
+    part="degrees",
+    default=1,
+    option="--tp",
+    metavar="N",
+    kind="count",
+    help="Tensor parallelism.",
+    text="Ways of tensor parallelism. [ways]",
+)
+PP: Input[int] = Input(
+    name="pp",
+    part="degrees",
+    default=1,
+    option="--pp",
+    metavar="N",
+    kind="count",
+    help="Pipeline stages, or groups of them.",
+    text="Pipeline stages, or groups of them. [ways]",
+)
+MICRO_BATCHES: Input[int] = Input(
+    name="micro_batches",
+    part="degrees",
+    default=1,
+    option="--micro-batches",
+    metavar="N",
+    kind="count",
+    help="Parts of the batch.",
+    text="Parts that the batch is cut into. [items]",
+)
+SCHEDULE: Input[str] = Input(
+    name="schedule",
+    part="degrees",
+    default="1f1b",
+    option="--schedule",
+    metavar="NAME",
+    help="gpipe, 1f1b, interleaved or zero-bubble.",
+    text='"gpipe", "1f1b", "interleaved" or "zero-bubble".',
+)
+CHUNKS: Input[int] = Input(
+    name="chunks",
+    part="degrees",
+    default=1,
+    option="--chunks",
+    metavar="N",
+    kind="count",
+    help="Stages a group, if interleaved.",
+    text='Stages of each group of devices, with the schedule "interleaved". [items]',
+)
+MAX_IN_FLIGHT: Input[int | None] = Input(
+    name="max_in_flight",
+    part="degrees",
+    default=None,
+    option="--max-in-flight",
+    metavar="N",
+    kind="count",
+    help="Micro-batches kept for backward.",
+    text="Forward passes of a stage whose backward pass is still to come; None for the schedule's. "
+    "[items]",
+)
+RECOMPUTE: Input[bool] = Input(
+    name="recompute",
+    part="degrees",
+    default=False,
+    option="--recompute",
+    kind="switch",
+    help="Compute the activations of every block again for backward.",
+    text="Whether the activations of every block of layers are computed again for backward.",
+)
+RUNTIME: Input[str | None] = Input(
+    name="runtime",
+    default=None,
+    option="--runtime",
+    metavar="NAME",
+    help="See 'planner runtimes'; ddp by default.",
+    text='A name in `costmodels.simulation.runtimes`, or a runtime; by default "ddp", or "ps-sync" '
+    "where servers are given.",
+)
+SERVERS: Input[int | None] = Input(
+    name="servers",
+    default=None,
+    option="--servers",
+    metavar="N",
+    kind="count",
+    help="Parameter servers on hosts of their own; the workers' hosts serve by default.",
+    text="Parameter servers on hosts of their own; the workers' hosts serve by default. [items]",
+)
+STEP_MODEL: Input[str] = Input(
+    name="step_model",
+    keyword="model",
+    default="simulate",
+    shown=True,
+    option="--model",
+    metavar="NAME",
+    help="simulate, plain (no overlap factor, links not shared), flexflow-sim, or a closed form: "
+    "paradl or paleo.",
+    text='How: "simulate"; "plain" (no overlap factor, links not shared); "flexflow-sim" (fixed '
+    'costs by nominal bandwidth); or a closed form, "paradl" or "paleo".',
+    rule=_check_step_model,
+)
+OVERLAP_FACTOR: Input[float | None] = Input(
+    name="overlap_factor",
+    default=None,
+    option="--overlap-factor",
+    metavar="X",
+    kind="number",
+    help="How much longer computation takes while gradients travel; 0.1 by default.",
+    text="How much longer computation and gradient communication take while both run; from 0 to "
+    "10.",
+    rule=_check_overlap_factor,
+    usual=0.1,
+)
+VARIATION: Input[float | None] = Input(
+    name="variation",
+    default=None,
+    option="--variation",
+    metavar="X",
+    kind="number",
+    help="Standard deviation between devices, whose slowest all wait for; 0.015 by default.",
+    text="Standard deviation of the time that devices compute in a step, as part of its mean: "
+    "where they take steps together, all wait for the slowest. By default 0.015 with the step "
+    'model "simulate", 0 with the others.',
+    rule=_check_variation,
+)
+CONGESTION: Input[float] = Input(
+    name="congestion",
+    default=1.0,
+    option="--congestion",
+    metavar="X",
+    kind="number",
+    help="How many times less links between hosts carry, because of other jobs; 1, seen up to 4.",
+    text="How many times less the links between hosts carry, because of other jobs; from 1 to "
+    "1000.",
+)
+LOADING: Input[None] = Input(
+    name="loading",
+    keyword="input",
+    default=None,
+    text="How samples are loaded, a `planner.Loading`; by default they cost nothing.",
+)
+LOADER: Input[str] = Input(
+    name="loader",
+    part="loading",
+    default="synthetic",
+    option="--loader",
+    metavar="NAME",
+    help="Data loader, see 'planner loaders'; none.",
+    text='A name of `costmodels.input_pipeline.list_loaders`; "synthetic" costs nothing.',
+)
+LOADER_RATE: Input[float | None] = Input(
+    name="rate",
+    part="loading",
+    keyword="loader_rate",
+    default=None,
+    option="--loader-rate",
+    metavar="X",
+    kind="number",
+    help="Its samples/s a host, if measured.",
+    text="Samples that a host loads in a second, where measured; None for the loader's model. "
+    "[samples/s]",
+)
+CORES: Input[int | None] = Input(
+    name="cores",
+    part="loading",
+    default=None,
+    option="--cores",
+    metavar="N",
+    kind="whole",
+    help="Cores of a host for loading.",
+    text="Cores of a host, None for the default. [items]",
+)
+STORAGE: Input[str | None] = Input(
+    name="storage",
+    part="loading",
+    default=None,
+    option="--storage",
+    metavar="NAME",
+    help="Where samples lie, instead of the loader's.",
+    text="A name of `costmodels.input_pipeline.list_storages`, None for the loader's.",
+)
+SIMULATE: tuple[AnyInput, ...] = (
+    SOURCE,
+    replace(
+        GPUS,
+        required=False,
+        help="Number of GPUs; plan files tell it.",
+        text="Number of GPUs, which plans and strategy files may tell. [items]",
+    ),
+    STRATEGY,
+    replace(DEGREE, help="As of 'planner evaluate'."),
+    DEGREES,
+    DP,
+    TP,
+    PP,
+    MICRO_BATCHES,
+    SCHEDULE,
+    CHUNKS,
+    MAX_IN_FLIGHT,
+    RECOMPUTE,
+    RUNTIME,
+    SERVERS,
+    STEP_MODEL,
+    OVERLAP_FACTOR,
+    VARIATION,
+    CONGESTION,
+    LOADING,
+    LOADER,
+    LOADER_RATE,
+    CORES,
+    STORAGE,
+)
+DEGREE_PARTS = part_inputs(SIMULATE, "degrees")
+LOADING_PARTS = part_inputs(SIMULATE, "loading")

@@ -1,0 +1,151 @@
+"""What was asked: every input of every command, as given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from costmodels.cluster import Cluster
+from costmodels.errors import InputError
+from costmodels.graph import Network
+from costmodels.simulation import Runtime
+from costmodels.strategy import Strategy
+from planner.plan import Plan
+from planner.request.inputs import COMMANDS, field_inputs
+from planner.request.inputs import distributed as sgd
+from planner.request.inputs import question as asked
+from planner.request.inputs import searching as searched
+from planner.request.inputs import simulating as simulated
+from planner.request.parts import Degrees, Loading
+
+Source: TypeAlias = str | os.PathLike[str] | Plan | Network
+StrategySource: TypeAlias = str | os.PathLike[str] | Plan | Strategy
+
+_INPUTS = field_inputs()
+_PARTS: Mapping[str, type[Degrees] | type[Loading]] = {"degrees": Degrees, "loading": Loading}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Every input of `optimize`, `evaluate`, `scale`, `simulate` and `throughput`.
+
+    An input that is None was not given: a plan or a file says it, or its default is filled in where
+    the network and the machine are known. What each means stands in `planner.request.inputs`.
+
+    Raises
+    ------
+    InputError
+        When a value breaks the rule of its input.
+    """
+
+    source: Source
+    gpus: int | None = asked.GPUS.default
+    counts: tuple[int, ...] = asked.COUNTS.default
+    strong: bool = asked.STRONG.default
+    cluster: str | Cluster | None = asked.CLUSTER.default
+    global_batch_size: int | None = asked.GLOBAL_BATCH_SIZE.default
+    precision: str | None = asked.PRECISION.default
+    optimizer: str | None = asked.OPTIMIZER.default
+    input_size: int | None = asked.INPUT_SIZE.default
+    memory: str | float | None = asked.MEMORY.default
+    all_reduce: str | None = asked.ALL_REDUCE.default
+    bucket_bytes: str | float | None = asked.BUCKET_BYTES.default
+    launch_time: str | float | None = asked.LAUNCH_TIME.default
+    memory_model: str | None = asked.MEMORY_MODEL.default
+    halo_overlap: bool | None = asked.HALO_OVERLAP.default
+    always_cut: bool | None = asked.ALWAYS_CUT.default
+    gradient_overlap: bool | None = asked.GRADIENT_OVERLAP.default
+    winograd: bool | None = asked.WINOGRAD.default
+    tables: Sequence[str | os.PathLike[str]] = asked.TABLES.default
+    # the search
+    search: str = searched.SOLVER.default
+    seed: int = searched.SEED.default
+    time_limit: float | None = searched.TIME_LIMIT.default
+    cap: int | None = searched.CAP.default
+    num_best: int = searched.NUM_BEST.default
+    tune_trials: int = searched.TUNE_TRIALS.default
+    full_space: bool = searched.FULL_SPACE.default
+    dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
+    # a strategy, and how it runs
+    strategy: StrategySource | None = asked.STRATEGY.default
+    degree: int | None = asked.DEGREE.default
+    degrees: Degrees | None = simulated.DEGREES.default
+    runtime: str | Runtime | None = simulated.RUNTIME.default
+    servers: int | None = simulated.SERVERS.default
+    step_model: str = simulated.STEP_MODEL.default
+    overlap_factor: float | None = simulated.OVERLAP_FACTOR.default
+    variation: float | None = simulated.VARIATION.default
+    congestion: float = simulated.CONGESTION.default
+    loading: Loading | None = simulated.LOADING.default
+    # distributed SGD
+    workers: str | Sequence[int] | None = sgd.WORKERS.default
+    device: str = sgd.DEVICE.default
+    bandwidth: str | float = sgd.BANDWIDTH.default
+    architecture: str = sgd.ARCHITECTURE.default
+    mode: str = sgd.MODE.default
+    throughput_models: str = sgd.MODELS.default
+    batch_per_gpu: int = sgd.BATCH.default
+    transfer_overlap: bool = sgd.OVERLAP.default
+    flow_cap: str | float | None = sgd.FLOW_CAP.default
+    gpus_per_host: int = sgd.GPUS_PER_HOST.default
+    host: str | None = sgd.HOST.default
+    parameter_servers: int = sgd.PARAMETER_SERVERS.default
+    update_time: str | float | None = sgd.UPDATE_TIME.default
+    sharing_rule: str = sgd.SHARING_RULE.default
+    utilisation_threshold: float = sgd.UTILISATION_THRESHOLD.default
+    steps: int | None = sgd.STEPS.default
+    computation_variation: float = sgd.COMPUTATION_VARIATION.default
+    simulation_seed: int = sgd.SIMULATION_SEED.default
+
+    def __post_init__(self) -> None:
+        for name, described in _INPUTS.items():
+            described.check(getattr(self, name))
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs. [items]
+
+        Raises
+        ------
+        InputError
+            When none was given.
+        """
+        if self.gpus is None:
+            raise InputError("the number of GPUs must be given with a network; add --gpus")
+        return self.gpus
+
+    def completed(self, **values: object) -> Request:
+        """The request, with these values for the fields that were not given."""
+        missing: dict[str, Any] = {k: v for k, v in values.items() if getattr(self, k) is None}
+        return replace(self, **missing)
+
+
+def make_request(command: str, values: Mapping[str, object]) -> Request:
+    """The request of a command.
+
+    Parameters
+    ----------
+    command
+        Which one: a key of `planner.request.inputs.COMMANDS`.
+    values
+        What was given, by the names of the inputs in Python; what is missing or None was not.
+
+    Raises
+    ------
+    InputError
+        When a value breaks the rule of its input.
+    """
+    fields: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for one in COMMANDS[command]:
+        value = values.get(one.called)
+        if one.part:
+            if value is not None:
+                parts.setdefault(one.part, {})[one.name] = value
+        else:
+            fields[one.name] = one.default if value is None else value
+    for name, given in parts.items():
+        fields[name] = _PARTS[name](**given)
+    return Request(**fields)
