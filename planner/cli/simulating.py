@@ -106,7 +106,7 @@ def simulate_command(
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other")
-    _check_step_model({**values, "trace": trace})
+    _check_heeded({**values, "trace": trace})
     try:
         request = make_request("simulate", {**values, "source": subject})
         # nobody shall wait for a simulation whose result cannot be written
@@ -120,7 +120,7 @@ def simulate_command(
     ).write(found)
 
 
-def _check_step_model(values: Mapping[str, object]) -> None:
+def _check_heeded(values: Mapping[str, object]) -> None:
     """Refuse options that a step model would not heed."""
     from costmodels.closed_form import CLOSED_FORMS
     from planner.request.inputs.simulating import step_models

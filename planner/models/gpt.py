@@ -9,7 +9,7 @@ SOURCE = 'Radford et al. 2019, "Language Models are Unsupervised Multitask Learn
 VOCABULARY, POSITIONS, DROPOUT = 50257, 1024, 0.1
 
 
-def _block(net: Builder, name: str, hidden: int, heads: int) -> None:
+def _transformer_block(net: Builder, name: str, hidden: int, heads: int) -> None:
     residual = net.last
     net.add(f"{name}.ln_1", "layer_norm")
     net.add(f"{name}.attn.c_attn", "linear", filters=3 * hidden)
@@ -34,7 +34,7 @@ def gpt2(sequence: int, *, blocks: int = 12, hidden: int = 768, heads: int = 12)
     net.add("embedding.add", "add", "token_embedding", "position_embedding")
     net.add("embedding.dropout", "dropout", rate=DROPOUT)
     for block in range(blocks):
-        _block(net, f"h.{block}", hidden, heads)
+        _transformer_block(net, f"h.{block}", hidden, heads)
     net.add("ln_f", "layer_norm")
     net.add("head", "linear", filters=VOCABULARY, bias=False, share="token_embedding")
     net.add("loss", "loss")

@@ -21,7 +21,9 @@ DEPTHS = {
 }
 
 
-def _block(net: Builder, name: str, width: int, stride: int, bottleneck: bool, fork: bool) -> None:
+def _residual_block(
+    net: Builder, name: str, width: int, stride: int, bottleneck: bool, fork: bool
+) -> None:
     """One residual block; `fork` gives the shortcut its own 1x1 convolution."""
     shortcut = net.last
     if bottleneck:
@@ -62,6 +64,6 @@ def resnet(depth: int, size: int) -> Network:
             stride = 2 if first and stage > 1 else 1
             # the first stage of basic blocks keeps 64 channels and needs no convolution there
             fork = first and (bottleneck or stage > 1)
-            _block(net, f"layer{stage}.{block}", 32 * 2**stage, stride, bottleneck, fork)
+            _residual_block(net, f"layer{stage}.{block}", 32 * 2**stage, stride, bottleneck, fork)
     classifier(net)
     return net.network(f"resnet{depth}", source=SOURCE)

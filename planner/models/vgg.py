@@ -29,7 +29,7 @@ ALEXNET = (
 )
 
 
-def _head(net: Builder, first: int, dropout_first: bool) -> None:
+def _classifier(net: Builder, first: int, dropout_first: bool) -> None:
     """The three linear layers; AlexNet drops before each of the first two, VGG after."""
     for i in (first, first + 1):
         if dropout_first:
@@ -51,7 +51,7 @@ def vgg(depth: int, size: int) -> Network:
             net.add(f"relu{block}_{conv}", "activation")
         net.add(f"pool{block}", "pool", kernel=2)
     adaptive_pool(net, "avgpool", size // 32, 7)
-    _head(net, 6, dropout_first=False)
+    _classifier(net, 6, dropout_first=False)
     return net.network(f"vgg{depth}", source=VGG_SOURCE)
 
 
@@ -74,5 +74,5 @@ def alexnet(size: int) -> Network:
             net.add(f"pool{i}", "pool", kernel=3, stride=2)
             side = (side - 3) // 2 + 1
     adaptive_pool(net, "avgpool", side, 6)
-    _head(net, 6, dropout_first=True)
+    _classifier(net, 6, dropout_first=True)
     return net.network("alexnet", source=ALEXNET_SOURCE)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from costmodels.errors import InputError
-from costmodels.simulation import Compiler, Runtime
+from costmodels.simulation import Compiler, Job, Runtime
 from costmodels.throughput import Links, WorkerClass, WorkerProfile, simulate_workers
 
 
@@ -24,50 +24,23 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
         Its runtime, not synchronous.
     batch
         Samples that all workers train on in a step each. [samples]
+
+    Raises
+    ------
+    InputError
+        When a worker would not hold the whole network, or not take its batch at once.
     """
     job = compiler.job
-    if len(job.strategy.stages) > 1 or job.strategy.schedule.micro_batches > 1:
-        raise InputError(
-            "workers that do not wait for each other must each hold the whole network and take "
-            f"its batch at once, but stages: {len(job.strategy.stages)}, micro-batches: "
-            f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
-        )
-    pieces = [compiler.plant.pieces[layer.name] for layer in job.graph.compute_layers]
-    wires, devices = compiler.plant.wires[0], job.strategy.num_devices
-    for layer, piece in zip(job.graph.compute_layers, pieces, strict=True):
-        if piece.gradients and math.prod(piece.gradient_group) != devices:
-            raise InputError(
-                f"workers that do not wait for each other must each hold all weights, but layer "
-                f"'{layer.name}' is cut over them; use ps-sync or the strategy data"
-            )
-    inner = job.cluster.host_index + 1
-    local = math.prod(job.shape[:inner])
+    _require_whole_networks(compiler)
+    devices, local = job.strategy.num_devices, _devices_per_host(job)
     hosts = devices // local
-    num_bytes = np.array([piece.gradients for piece in pieces])
-    reduce = 0.0
-    workers = devices
-    if runtime.local_reduce:
-        workers = hosts
-        group = (*job.shape[:inner], *(1 for _ in job.shape[inner:]))
-        reduce = wires.collective("all_reduce", group, float(num_bytes.sum())).time
-    if hosts == 1 and not runtime.servers:
-        bandwidth = runtime.cpu_bandwidth / min(local, runtime.devices_per_cpu_link)
-    else:
-        level = min(inner, len(job.shape) - 1)
-        bandwidth = float(wires.job.child_bandwidth[level])
-    share = num_bytes / num_bytes.sum()
-    profile = WorkerProfile(
-        name="worker",
-        samples=batch / workers,
-        forward=np.array([piece.forward for piece in pieces]),
-        backward=np.array([piece.backward for piece in pieces]),
-        num_bytes=num_bytes,
-        update=num_bytes / runtime.server_rate,
-        reduce=share * reduce,
+    workers = hosts if runtime.local_reduce else devices
+    links = Links(
+        bandwidth=_link_bandwidth(compiler, runtime, hosts),
+        servers=runtime.servers or hosts,
     )
-    links = Links(bandwidth=bandwidth, servers=runtime.servers or hosts)
     found = simulate_workers(
-        [WorkerClass(profile=profile, count=workers)],
+        [WorkerClass(profile=_profile_job(compiler, runtime, batch / workers), count=workers)],
         links,
         synchronous=False,
         overlap=runtime.overlap and job.training.gradient_overlap,
@@ -78,3 +51,56 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
         "al. 2022); queues, memory and the trace are those of a synchronous step"
     )
     return batch / found.throughput, note
+
+
+def _require_whole_networks(compiler: Compiler) -> None:
+    """Refuse a strategy by which workers hold only a part of the network or of the weights."""
+    job = compiler.job
+    if len(job.strategy.stages) > 1 or job.strategy.schedule.micro_batches > 1:
+        raise InputError(
+            "workers that do not wait for each other must each hold the whole network and take "
+            f"its batch at once, but stages: {len(job.strategy.stages)}, micro-batches: "
+            f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
+        )
+    for layer in job.graph.compute_layers:
+        piece = compiler.plant.pieces[layer.name]
+        if piece.gradients and math.prod(piece.gradient_group) != job.strategy.num_devices:
+            raise InputError(
+                f"workers that do not wait for each other must each hold all weights, but layer "
+                f"'{layer.name}' is cut over them; use ps-sync or the strategy data"
+            )
+
+
+def _devices_per_host(job: Job) -> int:
+    return math.prod(job.shape[: job.cluster.host_index + 1])
+
+
+def _link_bandwidth(compiler: Compiler, runtime: Runtime, hosts: int) -> float:
+    """Link of a worker: between hosts, or to the memory of the only one. [B/s]"""
+    job = compiler.job
+    if hosts == 1 and not runtime.servers:
+        return runtime.cpu_bandwidth / min(_devices_per_host(job), runtime.devices_per_cpu_link)
+    level = min(job.cluster.host_index + 1, len(job.shape) - 1)
+    return float(compiler.plant.wires[0].job.child_bandwidth[level])
+
+
+def _profile_job(compiler: Compiler, runtime: Runtime, samples: float) -> WorkerProfile:
+    """What a worker does in a step, layer by layer."""
+    job = compiler.job
+    pieces = [compiler.plant.pieces[layer.name] for layer in job.graph.compute_layers]
+    num_bytes = np.array([piece.gradients for piece in pieces])
+    reduce = 0.0
+    if runtime.local_reduce:
+        inner = job.cluster.host_index + 1
+        group = (*job.shape[:inner], *(1 for _ in job.shape[inner:]))
+        wires = compiler.plant.wires[0]
+        reduce = wires.collective("all_reduce", group, float(num_bytes.sum())).time
+    return WorkerProfile(
+        name="worker",
+        samples=samples,
+        forward=np.array([piece.forward for piece in pieces]),
+        backward=np.array([piece.backward for piece in pieces]),
+        num_bytes=num_bytes,
+        update=num_bytes / runtime.server_rate,
+        reduce=num_bytes / num_bytes.sum() * reduce,
+    )

@@ -34,14 +34,14 @@ def _positive_bandwidth(what: str) -> Rule:
     return check
 
 
-def _check_update_time(value: float) -> None:
+def _refuse_update_time(value: float) -> None:
     if not 0.0 <= value < float("inf"):
         raise InputError.rule(
             "the time of an update", "be at least 0 s", f"{value:g} s", "correct it"
         )
 
 
-def _check_gpus_per_host(value: int) -> None:
+def _refuse_gpus_per_host(value: int) -> None:
     if value < 1:
         raise InputError(f"a host must have at least 1 GPU but has {value}; raise --gpus-per-host")
 
@@ -146,7 +146,7 @@ GPUS_PER_HOST: Input[int] = Input(
     kind="whole",
     help="GPUs of a worker, which all-reduce first.",
     text="GPUs of one worker, which all-reduce among themselves first. [items]",
-    rule=_check_gpus_per_host,
+    rule=_refuse_gpus_per_host,
 )
 HOST: Input[str | None] = Input(
     name="host",
@@ -175,7 +175,7 @@ UPDATE_TIME: Input[None] = Input(
     text='Applying the gradients of one worker, a number or text such as "2 ms"; by default as '
     "costed on the GPU. [s]",
     unit=partial(parse_seconds, what="the time of an update", allow_zero=True),
-    rule=_check_update_time,
+    rule=_refuse_update_time,
     chosen="time of an update as costed on the GPU of the first kind of workers",
 )
 SHARING_RULE: Input[str] = Input(

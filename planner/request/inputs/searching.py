@@ -17,13 +17,13 @@ def _solvers() -> Sequence[str]:
 _one_solver = one_of("the search", _solvers, "choose one")
 
 
-def _check_solver(value: str) -> None:
+def _refuse_solver(value: str) -> None:
     # that there is "auto" is known without loading the solvers
     if value != "auto":
         _one_solver(value)
 
 
-def _check_time_limit(value: float) -> None:
+def _refuse_time_limit(value: float) -> None:
     if not 0.0 < value < float("inf"):
         raise InputError.rule(
             "the time limit",
@@ -40,7 +40,7 @@ SOLVER: Input[str] = Input(
     metavar="NAME",
     help="Solver; auto by default.",
     text='Solver: "auto" or a name in `search.SOLVERS`.',
-    rule=_check_solver,
+    rule=_refuse_solver,
 )
 SEED: Input[int] = Input(
     name="seed",
@@ -60,7 +60,7 @@ TIME_LIMIT: Input[float | None] = Input(
     kind="number",
     help="Stop then with the best plan so far.",
     text="When to stop with the best plan so far; never by default. [s]",
-    rule=_check_time_limit,
+    rule=_refuse_time_limit,
 )
 CAP: Input[int | None] = Input(
     name="cap",

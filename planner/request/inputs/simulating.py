@@ -23,13 +23,13 @@ def step_models() -> Sequence[str]:
 _one_step_model = one_of("the step model", step_models, "choose one")
 
 
-def _check_step_model(value: str) -> None:
+def _refuse_step_model(value: str) -> None:
     # that these exist is known without loading the closed forms
     if value not in SIMULATIONS:
         _one_step_model(value)
 
 
-def _check_overlap_factor(value: float) -> None:
+def _refuse_overlap_factor(value: float) -> None:
     if not 0.0 <= value <= 10.0:
         raise InputError.rule(
             "the overlap factor",
@@ -39,7 +39,7 @@ def _check_overlap_factor(value: float) -> None:
         )
 
 
-def _check_variation(value: float) -> None:
+def _refuse_variation(value: float) -> None:
     if not 0.0 <= value <= 1.0:
         raise InputError.rule(
             "the variation between devices",
@@ -169,7 +169,7 @@ STEP_MODEL: Input[str] = Input(
     "paradl or paleo.",
     text='How: "simulate"; "plain" (no overlap factor, links not shared); "flexflow-sim" (fixed '
     'costs by nominal bandwidth); or a closed form, "paradl" or "paleo".',
-    rule=_check_step_model,
+    rule=_refuse_step_model,
 )
 OVERLAP_FACTOR: Input[float | None] = Input(
     name="overlap_factor",
@@ -180,7 +180,7 @@ OVERLAP_FACTOR: Input[float | None] = Input(
     help="How much longer computation takes while gradients travel; 0.1 by default.",
     text="How much longer computation and gradient communication take while both run; from 0 to "
     "10.",
-    rule=_check_overlap_factor,
+    rule=_refuse_overlap_factor,
     usual=0.1,
 )
 VARIATION: Input[float | None] = Input(
@@ -193,7 +193,7 @@ VARIATION: Input[float | None] = Input(
     text="Standard deviation of the time that devices compute in a step, as part of its mean: "
     "where they take steps together, all wait for the slowest. By default 0.015 with the step "
     'model "simulate", 0 with the others.',
-    rule=_check_variation,
+    rule=_refuse_variation,
 )
 CONGESTION: Input[float] = Input(
     name="congestion",
