@@ -14,7 +14,7 @@ again, whose optimum bounds the step from below: `problem` takes the weights as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.step.machine import Machine
+from costmodels.step.training import Training
 from planner.planning.layer_space import LayerSpace, cost_layers
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
@@ -145,6 +146,10 @@ class Formulation:
         if not self.machine.training.gradient_overlap:
             return total + float(reduce.sum()), np.full(len(self.layers), total + reduce.sum())
         return total, total - (np.cumsum(backward) - backward) + np.cumsum(reduce)
+
+    def with_training(self, training: Training) -> Formulation:
+        """The same candidates under other options of gradient all-reduces."""
+        return replace(self, machine=replace(self.machine, training=training))
 
     def distributions(self, choices: Sequence[int]) -> dict[str, Distribution]:
         """The distribution that each layer gets."""
