@@ -16,7 +16,7 @@ from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
-from planner.planning.candidates import Group, select
+from planner.planning.candidates import Group, select_candidates
 
 Floats = NDArray[np.float64]
 # What layers must agree in to be alike: all but the name, which inputs need gradients, and which
@@ -99,7 +99,7 @@ def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
     return LayerCosts(**taken)
 
 
-def _candidates(
+def _candidates_of_space(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
 ) -> Candidates:
     """All candidates of a layer in a space: "sensible", "full" or "given"."""
@@ -138,15 +138,11 @@ def cost_layers(
         Largest bucket size that bounds must hold for, besides that of the training. [B]
     """
     largest = _largest_bucket(graph, machine.training, bucket_bytes)
-    members: dict[Likeness, list[Layer]] = {}
-    for layer in graph.compute_layers:
-        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
-        held = held_inputs(graph, layer.name)
-        members.setdefault((layer.signature, gradients, held), []).append(layer)
+    members = _alike_layers(graph)
     groups = []
     for (_, gradients, held), alike in members.items():
         wanted = [s[layer.name] for s in strategies for layer in alike]
-        candidates = _candidates(alike[0], machine, cluster.host_index, wanted, space)
+        candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest
         )
@@ -160,17 +156,39 @@ def cost_layers(
                 kept_memory=_kept_memory(alike[0], candidates, costs, held, machine.training),
             )
         )
-    chosen = select(groups, cap=cap, capacity=cluster.device.usable_memory)
+    chosen = select_candidates(groups, cap=cap, capacity=cluster.device.usable_memory)
     return [
-        (
-            LayerSpace(
-                layer=alike[0],
-                candidates=group.candidates.take(indices),
-                costs=_take_costs(group.costs, indices),
-                num_sensible=len(group.candidates),
-                kept=group.kept_memory[indices],
-            ),
-            alike,
-        )
+        (_space_of(alike[0], group, indices), alike)
         for group, alike, indices in zip(groups, members.values(), chosen, strict=True)
     ]
+
+
+def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
+    """Layers that cost the same, in the order of the forward pass."""
+    members: dict[Likeness, list[Layer]] = {}
+    for layer in graph.compute_layers:
+        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
+        held = held_inputs(graph, layer.name)
+        members.setdefault((layer.signature, gradients, held), []).append(layer)
+    return members
+
+
+def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSpace:
+    """What the search sees of a layer.
+
+    Parameters
+    ----------
+    layer
+        One of the layers that are alike.
+    group
+        All their candidates.
+    indices
+        The candidates that are kept.
+    """
+    return LayerSpace(
+        layer=layer,
+        candidates=group.candidates.take(indices),
+        costs=_take_costs(group.costs, indices),
+        num_sensible=len(group.candidates),
+        kept=group.kept_memory[indices],
+    )
