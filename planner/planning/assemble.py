@@ -66,12 +66,7 @@ def assemble_plan(
         level_names=tuple(level.name for level in cluster.levels),
         host_level=cluster.host_level,
         training=training,
-        hashes={
-            "network": network_digest(setting.model, setting.batch),
-            "cluster": cluster_digest(cluster),
-            "training": digest(training),
-            "tables": digest(setting.tables),
-        },
+        hashes=_hashes(setting, training),
         step_time_s=costed.step.total,
         breakdown_s=_breakdown(costed),
         memory_bytes=dict(costed.memory.holders),
@@ -90,6 +85,16 @@ def assemble_plan(
         defaults=setting.defaults,
         simulated=simulated,
     )
+
+
+def _hashes(setting: Setting, training: Training) -> dict[str, str]:
+    """SHA-256 of each input."""
+    return {
+        "network": network_digest(setting.model, setting.batch),
+        "cluster": cluster_digest(setting.cluster),
+        "training": digest(training),
+        "tables": digest(setting.tables),
+    }
 
 
 def _breakdown(costed: Costed) -> dict[str, float]:

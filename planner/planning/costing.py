@@ -103,7 +103,7 @@ def cost(
         steps.append(_layer_step(costs, c, forward, backward))
         layers[layer.name] = _layer_times(costs, c, forward + backward)
         sources += costs.sources[:, c]
-        received += _received(costs, c)
+        received += _received_bytes(costs, c)
     sizes = _sizes(formulation, chosen, shuffles)
     return Costed(
         choices=tuple(choices),
@@ -156,7 +156,7 @@ def _layer_times(costs: LayerCosts, c: int, shuffle: float) -> LayerTimes:
     )
 
 
-def _received(costs: LayerCosts, c: int) -> float:
+def _received_bytes(costs: LayerCosts, c: int) -> float:
     """What a device receives for a layer; an all-reduce brings all but its own part, twice. [B]"""
     members = float(np.prod(costs.gradient_group[c]))
     gradient = float(costs.gradient_bytes[c])

@@ -53,7 +53,7 @@ def plan_for(setting: Setting, options: SearchOptions) -> Plan:
     InfeasibleError
         When no plan fits.
     """
-    _check(options)
+    _check_options(options)
     usual = usual_strategies(setting)
     # trials share the time limit
     deadline = Deadline(options.time_limit)
@@ -120,7 +120,7 @@ def plan_of_strategy(
     return assemble_plan(setting, formulation, costed, summary, usual=usual)
 
 
-def _check(options: SearchOptions) -> None:
+def _check_options(options: SearchOptions) -> None:
     """Refuse what would be found out after the search only."""
     if options.search not in SOLVERS:
         raise InputError(
