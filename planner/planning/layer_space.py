@@ -68,7 +68,17 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]"""
+    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]
+
+    Parameters
+    ----------
+    graph
+        The network.
+    training
+        Options of the step, its bucket size among them.
+    bucket_bytes
+        Another bucket size that is to be possible. [B]
+    """
     own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
     sizes = [parameters * training.gradient_size for parameters in own if parameters]
     bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
@@ -82,7 +92,19 @@ def _kept_memory(
     held: Sequence[bool],
     training: Training,
 ) -> Floats:
-    """Memory that a layer holds when the forward pass ends, at least. [B]"""
+    """Memory that a layer holds when the forward pass ends, at least; (candidates,). [B]
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    candidates, costs
+        Its candidates, and what they cost.
+    held
+        Which of its inputs are counted as its own.
+    training
+        Options of the step.
+    """
     kept = costs.weights + costs.gradients + costs.state + costs.saved
     kept = kept + costs.output * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
@@ -92,6 +114,7 @@ def _kept_memory(
 
 
 def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
+    """The costs of some of the candidates."""
     taken = {}
     for item in fields(LayerCosts):
         value = getattr(costs, item.name)
@@ -102,7 +125,21 @@ def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
 def _candidates_of_space(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
 ) -> Candidates:
-    """All candidates of a layer in a space: "sensible", "full" or "given"."""
+    """All candidates of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    machine
+        Where it runs.
+    host_index
+        Which level holds the devices of a host.
+    wanted
+        Distributions that must be among them.
+    space
+        "sensible", "full" or "given", as of `cost_layers`.
+    """
     shape = machine.topology.shape
     if space == "given":
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)

@@ -136,7 +136,7 @@ def speed_up(value: float | None) -> str:
     return f"{value:,.{digits}f}x"
 
 
-def machine_line(plan: Plan) -> str:
+def machine_words(plan: Plan) -> str:
     """The devices and how they are joined, such as "8 x a100-80gb of dgx-a100 (host 8)"."""
     levels = zip(plan.level_names, plan.shape, strict=True)
     used = " x ".join(f"{name} {members}" for name, members in levels if members > 1)

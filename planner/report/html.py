@@ -54,7 +54,7 @@ def html_report(plan: Plan) -> str:
         "source_rows": figures.source_rows(plan),
         "provenance_rows": figures.provenance_rows(plan),
         "rivals": figures.rivals(plan),
-        "machine": figures.machine_line(plan),
+        "machine": figures.machine_words(plan),
         "shape": figures.shape(plan),
         "word": figures.sample_word(plan.input_shape),
         "options": figures.options(plan),

@@ -46,7 +46,7 @@ def _heading_text(plan: Plan) -> str:
     lines = [
         f"# {plan.model} on {plan.gpus} GPUs of {plan.cluster}",
         "",
-        f"{figures.machine_line(plan)}; global batch {plan.global_batch_size:,} of "
+        f"{figures.machine_words(plan)}; global batch {plan.global_batch_size:,} of "
         f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",
         "",
     ]

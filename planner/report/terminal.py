@@ -92,7 +92,7 @@ def main_split(plan: Plan, most: int = 2) -> str:
 
 
 def _show_heading(plan: Plan, console: Console) -> None:
-    console.print(Text(f"{plan.model} on {figures.machine_line(plan)}", style="bold"))
+    console.print(Text(f"{plan.model} on {figures.machine_words(plan)}", style="bold"))
     show_sentence(
         console,
         f"global batch {plan.global_batch_size:,} of {figures.shape(plan)}, "
