@@ -25,8 +25,10 @@ from costmodels.compute import Work
 from costmodels.compute.work import DENSE_DIRECTIONS
 from costmodels.errors import InputError
 from costmodels.layers.local_work import local_work
-from planner.api import prepare
 from planner.planning.formulate import Formulation
+from planner.planning.options import SearchOptions
+from planner.planning.prepare import prepare
+from planner.request.setting import resolve
 
 
 def works(formulation: Formulation) -> Iterator[Work]:
@@ -99,9 +101,10 @@ def main() -> None:
         for model in arguments.model or ["resnet50"]:
             for gpus in arguments.gpus or [8, 64]:
                 batch = gpus * arguments.batch_per_gpu
-                yield from works(
-                    prepare(model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch)[1]
+                setting = resolve(
+                    model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch
                 )
+                yield from works(prepare(setting, SearchOptions()).formulation)
 
     try:
         shapes, refused = distinct(all_works())

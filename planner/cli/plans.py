@@ -169,9 +169,9 @@ def _answer(
     if as_json:
         write(json.dumps(plan.summary(), indent=1))
     elif quiet:
-        from planner.report.terminal import summary_line
+        from planner.report.terminal import plan_line
 
-        write(summary_line(plan))
+        write(plan_line(plan))
     else:
         _show_plan(plan)
         written = [f"plan written to {output}"] if output is not None else []

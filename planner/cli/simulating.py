@@ -168,9 +168,9 @@ def simulate(
     if as_json:
         write(text)
     elif quiet:
-        from planner.report.simulation_figures import summary_line
+        from planner.report.simulation_figures import simulation_line
 
-        write(summary_line(found))
+        write(simulation_line(found))
     else:
         from planner.report.simulation import show_simulation
 

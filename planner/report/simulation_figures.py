@@ -9,17 +9,18 @@ from planner.report import figures
 
 if TYPE_CHECKING:
     from costmodels.simulation.measure import RoleUse, SimulatedStep
-    from planner.simulation.run import Simulation
+    from planner.simulation.result import Simulation
 
 
-def summary_line(simulation: Simulation) -> str:
+def simulation_line(simulation: Simulation) -> str:
     """The simulated step in one line."""
     setting = simulation.subject.setting
+    word = figures.sample_word(setting.model.input_shape)
     parts = [
         f"{setting.model.name} on {setting.gpus} x {setting.cluster.device.name} of "
         f"{setting.cluster.name}",
         f"{format_seconds(simulation.step_time)} a step",
-        f"{figures.count(simulation.throughput)} {sample_word(simulation)}/s",
+        f"{figures.count(simulation.throughput)} {word}/s",
     ]
     if simulation.peak_memory is not None:
         capacity = figures.size(setting.cluster.device.memory)
@@ -81,11 +82,6 @@ def plan_sentence(simulation: Simulation) -> str | None:
         or plan.cluster != setting.cluster.name
     )
     return f"{text} (but with other options than the plan's)" if changed else text
-
-
-def sample_word(simulation: Simulation) -> str:
-    """What a sample is, in the plural."""
-    return figures.word_of_samples(simulation.subject.setting.model.input_shape)
 
 
 def input_bound(simulation: Simulation) -> bool:

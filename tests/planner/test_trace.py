@@ -15,7 +15,8 @@ import pytest
 import planner
 from costmodels.errors import InputError
 from costmodels.simulation.execution import Queue
-from planner.report.trace import THREADS, _microseconds, trace_text
+from planner.report.trace import THREADS, trace_text
+from planner.report.trace_events import microseconds
 from planner.simulation.run import Degrees, Input, Simulation, save_trace
 
 # of chrome://tracing, which refuses other names
@@ -139,7 +140,7 @@ def test_slices_of_a_thread_touch_but_never_overlap(make) -> None:
 
 def test_times_survive_importers_that_truncate() -> None:
     for number in [0, 1, 999, 1000, 1_234_567, 16_777_217, *range(10**9, 10**9 + 3000)]:
-        text = json.dumps(_microseconds(number))
+        text = json.dumps(microseconds(number))
         assert "e" not in text
         assert int(float(text) * 1000) == number
         whole, _, part = text.partition(".")
