@@ -35,7 +35,7 @@ def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
     return any(graph.needs_input_gradient(edge) for edge in graph.producers[layer.name])
 
 
-def passes(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
+def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
     """Local work of the forward pass and of the backward pass."""
     dense = layer.kind in ("conv", "linear", "attention")
     directions = []

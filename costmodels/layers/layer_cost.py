@@ -161,7 +161,7 @@ def layer_costs(
     largest_bucket
         Size that no bucket of gradients exceeds. [B]
     """
-    training, network = machine.training, machine.topology
+    training, topology = machine.training, machine.topology
     count = len(candidates)
     size = training.activation_size
     forward, by_source = _compute(layer, candidates, "forward", machine)
@@ -174,8 +174,8 @@ def layer_costs(
         backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
         by_source = by_source + more
 
-    halo_forward = halo_exchange(layer, candidates, network, backward=False, element_size=size)
-    halo_backward = halo_exchange(layer, candidates, network, backward=True, element_size=size)
+    halo_forward = halo_exchange(layer, candidates, topology, backward=False, element_size=size)
+    halo_backward = halo_exchange(layer, candidates, topology, backward=True, element_size=size)
     exposed_backward = np.zeros(count)
     if any(input_gradients):
         times = (backward_data, backward_weight)
@@ -185,7 +185,7 @@ def layer_costs(
 
     output = local_size(layer.output, candidates) * size
     partial = candidates.group(layer.reduced_dims)
-    reduce_forward = reduce_scatter_time(network, partial, output)
+    reduce_forward = reduce_scatter_time(topology, partial, output)
     traffic = halo_forward.num_bytes + halo_backward.num_bytes * any(input_gradients)
     traffic = traffic + output * (1.0 - 1.0 / partial.prod(axis=1))
     reduce_backward = np.zeros(count)
@@ -193,7 +193,7 @@ def layer_costs(
         if input_gradients[slot]:
             group = candidates.group(layer.absent_dims(slot))
             block = local_size(tensor, candidates) * size
-            reduce_backward = reduce_backward + reduce_scatter_time(network, group, block)
+            reduce_backward = reduce_backward + reduce_scatter_time(topology, group, block)
             traffic = traffic + block * (1.0 - 1.0 / group.prod(axis=1))
 
     statistics = np.zeros(count)
@@ -202,13 +202,13 @@ def layer_costs(
         for dim in layer.statistics.per:
             numbers = numbers * candidates.local(dim, layer.dims[dim])
         group = candidates.group(layer.statistics.over)
-        statistics = 2.0 * all_reduce_time(network, group, numbers)
+        statistics = 2.0 * all_reduce_time(topology, group, numbers)
 
     own = layer.shares_weight_with is None
     parameters = local_parameters(layer, candidates) * own
     group = candidates.group(set(candidates.dims) - layer.weight_dims)
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
-    rate = gradient_time(network, group, largest_bucket, training.all_reduce) / largest_bucket
+    rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
     update = np.zeros(count)
     if layer.parameters and own:
         time, source = machine.compute.time(update_work(parameters, training.optimizer))

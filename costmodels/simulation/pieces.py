@@ -132,7 +132,7 @@ def _piece(
         statistics_bytes = 4.0 * layer.statistics.count
         for dim in layer.statistics.per:
             statistics_bytes *= float(one.local(dim, layer.dims[dim])[0])
-        statistics_group = _members(one, layer.statistics.over)
+        statistics_group = _group_members(one, layer.statistics.over)
     reads = tuple(
         Layouts.of(one, tensor, layer.absent_dims(slot)) for slot, tensor in enumerate(layer.inputs)
     )
@@ -170,7 +170,7 @@ def _piece(
     )
 
 
-def _members(one: Candidates, dims: tuple[str, ...]) -> tuple[int, ...]:
+def _group_members(one: Candidates, dims: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in one.group(dims)[0])
 
 

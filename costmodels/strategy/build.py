@@ -117,7 +117,7 @@ def _check_devices(entry: LayerEntry, name: str, stage: Stage) -> None:
         )
 
 
-def _given(
+def _entry_distributions(
     description: Description, tree: Node, graph: Graph, stages: Sequence[Stage]
 ) -> tuple[dict[str, Distribution], list[str]]:
     """The splits of all layers that entries name, and notes."""
@@ -143,10 +143,10 @@ def _given(
                 label=entry.label,
             )
             sayings.setdefault(name, []).append(saying)
-    given: dict[str, Distribution] = {}
+    named: dict[str, Distribution] = {}
     for name, rows in sayings.items():
         best = strongest(rows, name, "partition")
-        given[name] = best.value
+        named[name] = best.value
         reason = limit_reason(graph.layers[name], best.value)
         if reason is not None:
             raise InputError(f"{best.label} does not fit the network: {reason}; split it less")
@@ -156,7 +156,7 @@ def _given(
                 f"{best.label} splits {devices // alike} ways over {devices} devices, so that "
                 f"groups of {alike} devices do the same work"
             ] = None
-    return given, list(notes)
+    return named, list(notes)
 
 
 def _handed_down(
@@ -205,7 +205,9 @@ def _two_places(first: str, second: str, name: str) -> InputError:
     )
 
 
-def _memory(entries: Sequence[SubgraphEntry], tree: Node, graph: Graph) -> dict[str, MemoryConfig]:
+def _memory_configs(
+    entries: Sequence[SubgraphEntry], tree: Node, graph: Graph
+) -> dict[str, MemoryConfig]:
     """Memory configs of the layers that have a weight any part of which is cut."""
     said = {what: _handed_down(entries, tree, what) for what in ("weights", "gradients", "state")}
     result = {}
@@ -264,8 +266,8 @@ def build_strategy(
     tree = strategy_tree([layer.name for layer in graph.compute_layers])
     stages = place_stages(description, tree, graph, shape, weights)
     schedule = _schedule(description, stages)
-    given, notes = _given(description, tree, graph, stages)
-    distributions, more = propagate(graph, stages, given, default=description.default)
+    named, notes = _entry_distributions(description, tree, graph, stages)
+    distributions, more = propagate(graph, stages, named, default=description.default)
     recompute = _handed_down(description.subgraphs, tree, "recompute")
     labels = [entry.label for entry in description.stages] or [""] * len(stages)
     strategy = Strategy(
@@ -275,7 +277,7 @@ def build_strategy(
         ),
         distributions=distributions,
         schedule=schedule,
-        memory=_memory(description.subgraphs, tree, graph),
+        memory=_memory_configs(description.subgraphs, tree, graph),
     )
     strategy.check(graph)
     if strategy.num_devices < math.prod(shape):

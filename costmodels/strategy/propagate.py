@@ -152,7 +152,7 @@ def _inherit(
     return Distribution(degrees=split, shape=shape)
 
 
-def _forward(
+def _inherit_from_producers(
     graph: Graph,
     known: dict[str, Distribution],
     shapes: Mapping[str, tuple[int, ...]],
@@ -174,7 +174,7 @@ def _forward(
     return len(known) > before
 
 
-def _backward(
+def _inherit_from_consumers(
     graph: Graph,
     known: dict[str, Distribution],
     shapes: Mapping[str, tuple[int, ...]],
@@ -199,7 +199,7 @@ def _backward(
 def propagate(
     graph: Graph,
     stages: Sequence[Stage],
-    given: Mapping[str, Distribution],
+    seeds: Mapping[str, Distribution],
     *,
     default: str = "data",
 ) -> tuple[dict[str, Distribution], tuple[str, ...]]:
@@ -214,7 +214,7 @@ def propagate(
         The network at the batch of one micro-batch.
     stages
         Stages that hold every layer once.
-    given
+    seeds
         Distributions of some layers, over the devices of their stages.
     default
         What a layer gets that nothing reaches: "data" splits samples over all devices of the
@@ -235,12 +235,14 @@ def propagate(
             f"'{default}'; choose one of the two"
         )
     shapes = {name: stage.shape for stage in stages for name in stage.layers}
-    for name, distribution in given.items():
+    for name, distribution in seeds.items():
         reason = limit_reason(graph.layers[name], distribution)
         if reason is not None:
             raise InputError(f"the strategy does not fit the network: {reason}; split it less")
-    known, notes = dict(given), _Notes()
-    while _forward(graph, known, shapes, notes) or _backward(graph, known, shapes, notes):
+    known, notes = dict(seeds), _Notes()
+    while _inherit_from_producers(graph, known, shapes, notes) or _inherit_from_consumers(
+        graph, known, shapes, notes
+    ):
         pass
     for layer in graph.compute_layers:
         if layer.name in known:

@@ -111,7 +111,7 @@ def _tensor_parallel_dims(graph: Graph) -> dict[str, str]:
     }
 
 
-def _distributions(
+def _hybrid_distributions(
     graph: Graph, stages: Sequence[Stage], shape: tuple[int, ...], tp: int
 ) -> dict[str, Distribution]:
     """Samples over what tensor parallelism, innermost, leaves over."""
@@ -128,15 +128,15 @@ def _distributions(
             f"no layer of {graph.name} can be cut by tensor parallelism but its degree is {tp}; "
             "set tp to 1"
         )
-    given = {
+    seeds = {
         name: Distribution(degrees={"sample": samples, dim: inner}, shape=shape)
         for name, dim in dims.items()
     }
     # what reads the data and nothing else begins with samples; all other layers follow from those
     for layer in graph.compute_layers:
         if all(graph.layers[edge.source].kind == "input" for edge in graph.producers[layer.name]):
-            given.setdefault(layer.name, Distribution(degrees={"sample": samples}, shape=shape))
-    distributions, _ = propagate(graph, stages, given)
+            seeds.setdefault(layer.name, Distribution(degrees={"sample": samples}, shape=shape))
+    distributions, _ = propagate(graph, stages, seeds)
     return distributions
 
 
@@ -194,7 +194,7 @@ def hybrid(
     stages = pipeline_stages(cut_graph(graph, pp * chunks, weights), shape, pp)
     strategy = Strategy(
         stages=stages,
-        distributions=_distributions(graph, stages, stages[0].shape, tp),
+        distributions=_hybrid_distributions(graph, stages, stages[0].shape, tp),
         schedule=Schedule(
             kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
         ),

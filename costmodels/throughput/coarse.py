@@ -24,7 +24,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.throughput.mva import FCFS, MAX_POPULATIONS, PS, Solution, solve
+from costmodels.throughput.mva import (
+    FIRST_COME,
+    MAX_POPULATIONS,
+    PROCESSOR_SHARING,
+    Solution,
+    mean_values,
+)
 from costmodels.throughput.profile import Links, WorkerClass, check_classes
 
 Floats = NDArray[np.float64]
@@ -47,7 +53,8 @@ class Predicted:
     utilisation
         Part of the capacity of the links in use.
     rule
-        How flows share links: "ps", "fcfs", "hybrid" (the mean of both), or "" in a ring.
+        How flows share links: "processor-sharing", "first-come", "hybrid" (the mean of both), or
+        "" in a ring.
     exact
         Whether mean value analysis ran over all populations; None where none is needed.
     """
@@ -90,7 +97,7 @@ def predict_async(
     threshold
         rho_T: the network is shared first come, first served up to this utilisation.
     rule
-        "hybrid" chooses by the threshold; "ps" and "fcfs" do not choose.
+        "hybrid" chooses by the threshold; "processor-sharing" and "first-come" do not choose.
     max_populations
         As of `mva.solve`.
     """
@@ -104,18 +111,18 @@ def predict_async(
     phases = np.array([_phases(one) for one in classes])
 
     def run(compute: Floats, discipline: str) -> Solution:
-        stations = (discipline, PS, discipline)
-        return solve(
+        stations = (discipline, PROCESSOR_SHARING, discipline)
+        return mean_values(
             counts, compute + 2.0 * beside, service, stations, max_populations=max_populations
         )
 
     def hybrid(compute: Floats) -> tuple[Solution, str]:
         if rule != HYBRID:
             return run(compute, rule), rule
-        solution = run(compute, FCFS)
+        solution = run(compute, FIRST_COME)
         if float(solution.busy[[0, 2]].max()) <= threshold:
-            return solution, FCFS
-        return run(compute, PS), PS
+            return solution, FIRST_COME
+        return run(compute, PROCESSOR_SHARING), PROCESSOR_SHARING
 
     solution, used = hybrid(phases.sum(axis=1))
     if overlap:
@@ -145,13 +152,15 @@ def predict_sync(
     classes, links, overlap
         As of `predict_async`.
     rule
-        "ps" is equation 7, "fcfs" equation 8, "hybrid" their mean.
+        "processor-sharing" is equation 7, "first-come" equation 8, "hybrid" their mean.
     """
     model = check_classes(tuple(classes))
     num = sum(one.count for one in classes)
     alone = model / links.worker_rate
     together = max(num * model / links.capacity, alone)
-    uplink = {PS: together, FCFS: alone, HYBRID: 0.5 * (together + alone)}[rule]
+    uplink = {PROCESSOR_SHARING: together, FIRST_COME: alone, HYBRID: 0.5 * (together + alone)}[
+        rule
+    ]
     times = []
     for one in classes:
         forward, backward = _phases(one)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from costmodels.errors import InputError
 from costmodels.throughput.coarse import ring_time
 from costmodels.throughput.events import WorkerLoop, compute_factors
-from costmodels.throughput.mva import FCFS, PS
+from costmodels.throughput.mva import FIRST_COME, PROCESSOR_SHARING
 from costmodels.throughput.profile import Links, WorkerClass, check_classes
 from costmodels.throughput.timeline import WorkerTimeline, chain
 
@@ -123,7 +123,7 @@ def simulate_workers(
     links: Links,
     *,
     synchronous: bool,
-    discipline: str = PS,
+    discipline: str = PROCESSOR_SHARING,
     overlap: bool = True,
     steps: int | None = None,
     runs: int | None = None,
@@ -141,7 +141,7 @@ def simulate_workers(
     synchronous
         Whether a step begins when all workers have completed the one before.
     discipline
-        How flows share a link: "ps" or "fcfs".
+        How flows share a link: "processor-sharing" or "first-come".
     overlap
         Whether transfers overlap computation layer by layer.
     steps
@@ -153,7 +153,7 @@ def simulate_workers(
     seed
         Seed of that variation and of the beginnings.
     """
-    assert discipline in (PS, FCFS)
+    assert discipline in (PROCESSOR_SHARING, FIRST_COME)
     model = check_classes(tuple(classes))
     num = sum(one.count for one in classes)
     check_effort(steps, variation)

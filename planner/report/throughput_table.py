@@ -11,7 +11,7 @@ from costmodels.units import format_bytes, format_seconds
 from planner.distributed_sgd.result import SATURATION, Throughput, ThroughputRow, WorkerKind
 from planner.report import figures
 
-_RULES = {"ps": "PS", "fcfs": "FCFS", "hybrid": "hybrid", "": "ring"}
+_RULES = {"processor-sharing": "PS", "first-come": "FCFS", "hybrid": "hybrid", "": "ring"}
 _MODES = {"sync": "Sync-SGD", "async": "Async-SGD"}
 
 

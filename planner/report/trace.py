@@ -59,7 +59,7 @@ def trace_text(simulation: Simulation) -> str:
     """
     simulated = simulation.simulated
     assert simulated is not None, "save_trace refuses closed forms"
-    timeline = simulated.timeline
+    timeline = simulated.task_times
     shown = _shown(timeline)
     events = [
         *_step_events(simulation, simulated),
@@ -168,7 +168,7 @@ def _step_events(simulation: Simulation, simulated: SimulatedStep) -> Iterator[E
     """The step that was measured, and the loading of the next batch beside it."""
     start = _nanoseconds(simulated.start)
     rows: list[tuple[int, str, float, dict[str, Any]]] = [
-        (STEP_THREAD, "step", simulated.step_time, {"step": simulated.timeline.graph.steps - 1})
+        (STEP_THREAD, "step", simulated.step_time, {"step": simulated.task_times.graph.steps - 1})
     ]
     loading = simulation.input
     if loading is not None:

@@ -16,7 +16,7 @@ from costmodels.graph.kinds.pointwise import (
     dropout,
     layer_norm,
     loss,
-    scale,
+    scale_channels,
     softmax,
 )
 from costmodels.graph.kinds.products import attention, embedding, linear
@@ -42,7 +42,7 @@ KINDS: dict[str, Callable[..., Layer]] = {
     "attention": attention,
     "activation": activation,
     "add": add,
-    "scale": scale,
+    "scale": scale_channels,
     "dropout": dropout,
     "batch_norm": batch_norm,
     "layer_norm": layer_norm,

@@ -66,7 +66,7 @@ def add(name: str, inputs: Sequence[Tensor]) -> Layer:
     return _elementwise(name, inputs, "add", in_place=True)
 
 
-def scale(name: str, inputs: Sequence[Tensor]) -> Layer:
+def scale_channels(name: str, inputs: Sequence[Tensor]) -> Layer:
     """A feature map times one number per channel (squeeze and excitation)."""
     x, gate = inputs
     layer = _elementwise(name, [x], "scale", keeps_inputs=True)

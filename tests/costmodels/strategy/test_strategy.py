@@ -33,7 +33,7 @@ from costmodels.strategy import (
 from costmodels.strategy.cut import crossing_tensors, cut_evenly
 from costmodels.strategy.place import block_shape
 from costmodels.strategy.strategy import Stage
-from costmodels.strategy.tree import compress, find, more_specific, strategy_tree
+from costmodels.strategy.tree import compress, find_nodes, more_specific, strategy_tree
 from planner.models import load_network
 
 IMAGE = {"channel": 3, "height": 16, "width": 16}
@@ -84,18 +84,18 @@ def splits(description: Description, graph: Graph, *shape: int) -> dict[str, str
 def test_tree_selects_layers_and_subgraphs(gpt):
     tree = strategy_tree([layer.name for layer in gpt.compute_layers])
     assert tree.layers == tuple(layer.name for layer in gpt.compute_layers)
-    (attention,) = find(tree, "h.3.attn")
+    (attention,) = find_nodes(tree, "h.3.attn")
     assert attention.is_layer
     assert attention.own_layers == ("h.3.attn",)
     below = {"h.3.attn", "h.3.attn.c_attn", "h.3.attn.c_proj", "h.3.attn.dropout"}
     assert set(attention.layers) == below
-    assert [n.path for n in find(tree, "h.2-4")] == ["h.2", "h.3", "h.4"]
-    assert [n.path for n in find(tree, "h.1?.ln_*")] == [
+    assert [n.path for n in find_nodes(tree, "h.2-4")] == ["h.2", "h.3", "h.4"]
+    assert [n.path for n in find_nodes(tree, "h.1?.ln_*")] == [
         f"h.1{i}.ln_{j}" for i in "01" for j in "12"
     ]
     # a shell pattern stays within its segment
-    assert find(tree, "h.*_attn") == ()
-    assert find(tree, "") == (tree,)
+    assert find_nodes(tree, "h.*_attn") == ()
+    assert find_nodes(tree, "") == (tree,)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_compressed_patterns_select_the_same(chosen, others):
     names = [f"a.{i}.conv" for i in sorted(chosen | others)] + ["a.norm.conv"]
     tree = strategy_tree(names)
     wanted = [f"a.{i}.conv" for i in sorted(chosen)]
-    found = [node.path for pattern in compress(tree, wanted) for node in find(tree, pattern)]
+    found = [node.path for pattern in compress(tree, wanted) for node in find_nodes(tree, pattern)]
     assert sorted(found) == sorted(wanted)
 
 
