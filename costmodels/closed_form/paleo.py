@@ -22,12 +22,11 @@ from costmodels.closed_form.links import collective_link, ring_all_gather_time
 from costmodels.closed_form.passes import (
     distribution_of,
     needs_input_gradient,
-    one_candidate,
     pass_work,
 )
 from costmodels.closed_form.result import CAUSES, ClosedForm
 from costmodels.compute import Work
-from costmodels.distribution import Candidates, Distribution
+from costmodels.distribution import Candidates, Distribution, one_candidate
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 from costmodels.layers.local_work import local_parameters, local_size, update_work

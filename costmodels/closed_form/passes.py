@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from costmodels.compute import Work
-from costmodels.distribution import Candidates, Distribution
+from costmodels.distribution import Candidates, Distribution, one_candidate
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 from costmodels.layers.local_work import local_work
-
-
-def one_candidate(distribution: Distribution) -> Candidates:
-    """A single distribution as the arrays that local work is computed with."""
-    dims = tuple(distribution.degrees)
-    levels = len(distribution.shape)
-    degrees = np.array([distribution.degrees[dim] for dim in dims], dtype=np.int64)
-    return Candidates(
-        dims=dims,
-        degrees=degrees.reshape(len(dims), levels).T[None, :, :],
-        shape=distribution.shape,
-    )
 
 
 def sample_blocks(ways: int) -> Candidates:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
-from costmodels.distribution import Candidates, Distribution
-from costmodels.graph import DIMS, SPATIAL_DIMS, Graph, Layer
+from costmodels.distribution import Candidates, Distribution, one_candidate, split_dims
+from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 from costmodels.layers.halo_work import HaloWork, halo_work
 from costmodels.layers.layer_cost import SOURCES, LayerCosts, layer_costs
 from costmodels.layers.local_work import local_size
@@ -77,15 +75,6 @@ class Piece:
         return self.backward_data + self.backward_weight
 
 
-def one_candidate(layer: Layer, distribution: Distribution) -> Candidates:
-    """A distribution as the only candidate of a layer."""
-    dims = tuple(d for d in DIMS if d in layer.splittable and layer.dims[d] > 1)
-    degrees = np.ones((1, len(distribution.shape), len(dims)), dtype=np.int64)
-    for dim, ways in distribution.degrees.items():
-        degrees[0, :, dims.index(dim)] = ways
-    return Candidates(dims=dims, degrees=degrees, shape=tuple(distribution.shape))
-
-
 class Pieces:
     """Pieces of the layers of one machine; layers that are alike share them."""
 
@@ -123,7 +112,7 @@ class Pieces:
 def _piece(
     layer: Layer, distribution: Distribution, wants: tuple[bool, ...], machine: Machine
 ) -> Piece:
-    one = one_candidate(layer, distribution)
+    one = one_candidate(distribution, split_dims(layer))
     # the rate of a full bucket is of no use here: any size will do
     costs = layer_costs(layer, one, machine, input_gradients=wants, largest_bucket=1e6)
     size = machine.training.activation_size
