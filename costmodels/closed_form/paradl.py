@@ -103,7 +103,7 @@ def step_time(
 
 def _work_ways(strategy: RecognisedStrategy, layer: Layer) -> int:
     """Ranks among which the work on a group's samples is divided. [ways]"""
-    whole = strategy.kind == "spatial" or layer.kind in ("conv", "linear")
+    whole = strategy.kind == "spatial" or layer.multiplies_weight
     return 1 if whole and layer.name not in strategy.split else strategy.group_size
 
 
@@ -130,7 +130,7 @@ def _layer_wise_time(graph: Graph, strategy: RecognisedStrategy, machine: Machin
     parallelism the other way round; the last output and the data's gradient need neither.
     """
     topology, size = machine.topology, strategy.group_size
-    weighted = [layer for layer in graph.compute_layers if layer.kind in ("conv", "linear")]
+    weighted = [layer for layer in graph.compute_layers if layer.multiplies_weight]
     time = 0.0
     for layer in weighted:
         if layer.name not in strategy.split:

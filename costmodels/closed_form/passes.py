@@ -23,11 +23,10 @@ def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
 
 def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
     """Local work of the forward pass and of the backward pass."""
-    dense = layer.kind in ("conv", "linear", "attention")
     directions = []
-    if needs_input_gradient(graph, layer) or (not dense and layer.parameters):
+    if needs_input_gradient(graph, layer) or (not layer.is_dense and layer.parameters):
         directions.append("backward_data")
-    if layer.parameters or layer.kind == "attention":
+    if layer.parameters or layer.multiplies_activations:
         directions.append("backward_weight")
     backward = [work for way in directions for work in local_work(layer, candidates, way)]
     return local_work(layer, candidates, "forward"), backward

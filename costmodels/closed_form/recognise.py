@@ -72,7 +72,7 @@ def _kind_of(layer: Layer, distribution: Distribution) -> str:
         return ""
     if others <= set(SPATIAL_DIMS):
         return "spatial"
-    if others == {"filter"} or (others == {"channel"} and layer.kind in ("conv", "linear")):
+    if others == {"filter"} or (others == {"channel"} and layer.multiplies_weight):
         return others.pop()
     raise InputError(
         f"layer '{layer.name}' must be split by sample and at most one of filter, channel or "
@@ -94,7 +94,7 @@ def _could_split(graph: Graph, layer: Layer, kind: str) -> bool:
         return any(layer.dims[d] > 1 for d in SPATIAL_DIMS if d in layer.splittable)
     if kind == "channel" and not needs_input_gradient(graph, layer):
         return False
-    return layer.kind in ("conv", "linear") and kind in layer.splittable
+    return layer.multiplies_weight and kind in layer.splittable
 
 
 def _hybrid_name(num_groups: int, kind: str) -> str:

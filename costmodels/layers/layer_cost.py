@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
 from costmodels.communication.halo import halo_exchange
+from costmodels.communication.topology import Topology
 from costmodels.compute import TimeSource
 from costmodels.distribution import Candidates
-from costmodels.graph import Layer
+from costmodels.graph import Layer, Tensor
 from costmodels.layers.halo_work import halo_work
 from costmodels.layers.local_work import local_parameters, local_size, local_work, update_work
 from costmodels.step.machine import Machine
@@ -122,6 +123,17 @@ class LayerCosts:
         return self.forward_pass + self.backward_pass + self.update
 
 
+@dataclass(slots=True)
+class _Computation:
+    """Local computation of a layer. [s]"""
+
+    forward: Floats
+    backward_data: Floats
+    backward_weight: Floats
+    update: Floats
+    sources: Floats
+
+
 def _compute(
     layer: Layer, candidates: Candidates, direction: str, machine: Machine
 ) -> tuple[Floats, Floats]:
@@ -136,6 +148,115 @@ def _compute(
         by_source[source, np.arange(count)] += time
         by_source[LAUNCH] += waiting
     return seconds, by_source
+
+
+def _computation(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    parameters: Floats,
+    wants_gradient: bool,
+) -> _Computation:
+    """All passes and the update of the given number of local parameters."""
+    count = len(candidates)
+    forward, by_source = _compute(layer, candidates, "forward", machine)
+    backward_data, backward_weight, update = np.zeros(count), np.zeros(count), np.zeros(count)
+    # the only backward pass of what multiplies no matrices makes the weight's gradient, too
+    if wants_gradient or (not layer.is_dense and layer.parameters):
+        backward_data, more = _compute(layer, candidates, "backward_data", machine)
+        by_source = by_source + more
+    if layer.parameters or layer.multiplies_activations:
+        backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
+        by_source = by_source + more
+    if layer.parameters and layer.shares_weight_with is None:
+        time, source = machine.compute.time(update_work(parameters, machine.training.optimizer))
+        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
+        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
+        by_source[source, np.arange(count)] += update
+    return _Computation(forward, backward_data, backward_weight, update, by_source)
+
+
+@dataclass(slots=True)
+class _Halos:
+    """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]"""
+
+    forward: Floats
+    backward: Floats
+    num_bytes: Floats
+
+
+def _halos(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    computation: _Computation,
+    wants_gradient: bool,
+) -> _Halos:
+    forward, backward = (
+        halo_exchange(
+            layer,
+            candidates,
+            machine.topology,
+            backward=way,
+            element_size=machine.training.activation_size,
+        )
+        for way in (False, True)
+    )
+    exposed_backward = np.zeros(len(candidates))
+    if wants_gradient:
+        times = (computation.backward_data, computation.backward_weight)
+        exposed_backward = halo_work(
+            layer, candidates, "backward_data", times, machine, backward
+        ).exposed
+    return _Halos(
+        forward=halo_work(
+            layer, candidates, "forward", (computation.forward, 0.0), machine, forward
+        ).exposed,
+        backward=exposed_backward,
+        num_bytes=forward.num_bytes + backward.num_bytes * wants_gradient,
+    )
+
+
+@dataclass(slots=True)
+class _Reductions:
+    """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]"""
+
+    forward: Floats
+    backward: Floats
+    num_bytes: list[Floats]
+
+
+def _reductions(
+    layer: Layer, candidates: Candidates, machine: Machine, input_gradients: tuple[bool, ...]
+) -> _Reductions:
+    """Partial outputs, and partial gradients of the inputs that want one."""
+    size = machine.training.activation_size
+
+    def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats]:
+        group = candidates.group(dims)
+        block = local_size(tensor, candidates) * size
+        received = block * (1.0 - 1.0 / group.prod(axis=1))
+        return reduce_scatter_time(machine.topology, group, block), received
+
+    forward, received = reduced(layer.output, layer.reduced_dims)
+    backward, num_bytes = np.zeros(len(candidates)), [received]
+    for slot, tensor in enumerate(layer.inputs):
+        if input_gradients[slot]:
+            time, received = reduced(tensor, layer.absent_dims(slot))
+            backward = backward + time
+            num_bytes.append(received)
+    return _Reductions(forward, backward, num_bytes)
+
+
+def _statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:
+    """All-reduces of the layer's statistics, one in each pass. [s]"""
+    if layer.statistics is None:
+        return np.zeros(len(candidates))
+    numbers = np.full(len(candidates), 4.0 * layer.statistics.count)
+    for dim in layer.statistics.per:
+        numbers = numbers * candidates.local(dim, layer.dims[dim])
+    group = candidates.group(layer.statistics.over)
+    return 2.0 * all_reduce_time(topology, group, numbers)
 
 
 def layer_costs(
@@ -162,75 +283,31 @@ def layer_costs(
         Size that no bucket of gradients exceeds. [B]
     """
     training, topology = machine.training, machine.topology
-    count = len(candidates)
     size = training.activation_size
-    forward, by_source = _compute(layer, candidates, "forward", machine)
-    backward_data, backward_weight = np.zeros(count), np.zeros(count)
-    memory_bound = layer.kind not in ("conv", "linear", "attention")
-    if any(input_gradients) or (memory_bound and layer.parameters):
-        backward_data, more = _compute(layer, candidates, "backward_data", machine)
-        by_source = by_source + more
-    if layer.parameters or layer.kind == "attention":
-        backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
-        by_source = by_source + more
-
-    halo_forward = halo_exchange(layer, candidates, topology, backward=False, element_size=size)
-    halo_backward = halo_exchange(layer, candidates, topology, backward=True, element_size=size)
-    exposed_backward = np.zeros(count)
-    if any(input_gradients):
-        times = (backward_data, backward_weight)
-        exposed_backward = halo_work(
-            layer, candidates, "backward_data", times, machine, halo_backward
-        ).exposed
-
-    output = local_size(layer.output, candidates) * size
-    partial = candidates.group(layer.reduced_dims)
-    reduce_forward = reduce_scatter_time(topology, partial, output)
-    traffic = halo_forward.num_bytes + halo_backward.num_bytes * any(input_gradients)
-    traffic = traffic + output * (1.0 - 1.0 / partial.prod(axis=1))
-    reduce_backward = np.zeros(count)
-    for slot, tensor in enumerate(layer.inputs):
-        if input_gradients[slot]:
-            group = candidates.group(layer.absent_dims(slot))
-            block = local_size(tensor, candidates) * size
-            reduce_backward = reduce_backward + reduce_scatter_time(topology, group, block)
-            traffic = traffic + block * (1.0 - 1.0 / group.prod(axis=1))
-
-    statistics = np.zeros(count)
-    if layer.statistics is not None:
-        numbers = np.full(count, 4.0 * layer.statistics.count)
-        for dim in layer.statistics.per:
-            numbers = numbers * candidates.local(dim, layer.dims[dim])
-        group = candidates.group(layer.statistics.over)
-        statistics = 2.0 * all_reduce_time(topology, group, numbers)
-
-    own = layer.shares_weight_with is None
-    parameters = local_parameters(layer, candidates) * own
+    wants_gradient = any(input_gradients)
+    parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
+    computation = _computation(layer, candidates, machine, parameters, wants_gradient)
+    halos = _halos(layer, candidates, machine, computation, wants_gradient)
+    reductions = _reductions(layer, candidates, machine, input_gradients)
     group = candidates.group(set(candidates.dims) - layer.weight_dims)
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
     rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
-    update = np.zeros(count)
-    if layer.parameters and own:
-        time, source = machine.compute.time(update_work(parameters, training.optimizer))
-        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
-        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
-        by_source[source, np.arange(count)] += update
-
+    output = local_size(layer.output, candidates) * size
+    inputs = sum(local_size(tensor, candidates) for tensor in layer.inputs) * size
     saved_part = local_size(layer.output, candidates) / layer.output.size
-    inputs = sum(local_size(t, candidates) for t in layer.inputs) * size
-    conv = layer.kind == "conv"
+    workspace = np.zeros(len(candidates))
+    if layer.operation == "conv":
+        workspace = np.minimum(inputs + output, WORKSPACE_LIMIT)
     return LayerCosts(
-        forward=forward,
-        backward_data=backward_data,
-        backward_weight=backward_weight,
-        update=update,
-        halo_forward=halo_work(
-            layer, candidates, "forward", (forward, 0.0), machine, halo_forward
-        ).exposed,
-        halo_backward=exposed_backward,
-        reduce_forward=reduce_forward,
-        reduce_backward=reduce_backward,
-        statistics=statistics,
+        forward=computation.forward,
+        backward_data=computation.backward_data,
+        backward_weight=computation.backward_weight,
+        update=computation.update,
+        halo_forward=halos.forward,
+        halo_backward=halos.backward,
+        reduce_forward=reductions.forward,
+        reduce_backward=reductions.backward,
+        statistics=_statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,
         gradient_time=rate * gradient,
@@ -239,7 +316,7 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         saved=layer.saved_bytes * saved_part,
-        workspace=np.minimum(inputs + output, WORKSPACE_LIMIT) if conv else np.zeros(count),
-        communication_bytes=traffic,
-        sources=by_source,
+        workspace=workspace,
+        communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
+        sources=computation.sources,
     )

@@ -107,7 +107,7 @@ def _tensor_parallel_dims(graph: Graph) -> dict[str, str]:
     return {
         layer.name: "filter"
         for layer in graph.compute_layers
-        if layer.kind in ("conv", "linear") and "filter" in layer.splittable
+        if layer.multiplies_weight and "filter" in layer.splittable
     }
 
 

@@ -1,4 +1,4 @@
-"""Layers with windows over space: convolution and pooling, and what changes spatial extents."""
+"""Layers with windows over space: convolution and pooling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from costmodels.errors import InputError
+from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import own_dims, relabel, spatial_axes
 from costmodels.graph.layer import SPATIAL_DIMS, Axis, Layer, Tensor, Window
 
@@ -69,6 +70,7 @@ def _out_extent(axis: Axis, window: Window, ceil_mode: bool = False) -> int:
     return out - 1 if (out - 1) * window.stride >= axis.extent + window.padding else out
 
 
+@layer_kind("conv")
 def conv(
     name: str,
     inputs: Sequence[Tensor],
@@ -147,6 +149,7 @@ def conv(
     )
 
 
+@layer_kind("pool")
 def pool(
     name: str,
     inputs: Sequence[Tensor],
@@ -180,6 +183,7 @@ def pool(
     )
 
 
+@layer_kind("global_pool")
 def global_pool(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Mean over all spatial dims: they are reduced, so their split leaves partial sums."""
     (x,) = inputs
@@ -191,32 +195,5 @@ def global_pool(name: str, inputs: Sequence[Tensor]) -> Layer:
         dims=dims,
         inputs=(relabel(x, own_dims(x)),),
         output=y,
-        splittable=frozenset(dims),
-    )
-
-
-def upsample(name: str, inputs: Sequence[Tensor], *, factor: int = 2) -> Layer:
-    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted."""
-    (x,) = inputs
-    if factor < 1:
-        raise InputError(
-            f"layer '{name}': factor must be a whole number of at least 1 but is {factor}; "
-            "correct it in the network"
-        )
-    dims = {a.name: a.extent for a in x.axes}
-    y_axes = tuple(
-        Axis(
-            name=a.name,
-            extent=a.extent * (factor if a.name in SPATIAL_DIMS else 1),
-            dim=a.name,
-        )
-        for a in x.axes
-    )
-    return Layer(
-        name=name,
-        kind="upsample",
-        dims=dims,
-        inputs=(relabel(x, own_dims(x)),),
-        output=Tensor(axes=y_axes),
         splittable=frozenset(dims),
     )
