@@ -25,6 +25,7 @@ from costmodels.closed_form.passes import (
     pass_work,
 )
 from costmodels.closed_form.result import CAUSES, ClosedForm
+from costmodels.communication.topology import Topology
 from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution, one_candidate
 from costmodels.errors import InputError
@@ -97,9 +98,7 @@ def step_time(
             gradients[group] = gradients.get(group, 0.0) + size
     communication = dict.fromkeys(CAUSES, 0.0)
     communication["reduction"] = reduction
-    for group, size in gradients.items():
-        alpha, beta = collective_link(machine.topology, group)
-        communication["gradient"] += _SCHEMES[scheme](math.prod(group)) * (alpha + size * beta)
+    communication["gradient"] = _gradients_time(gradients, machine.topology, scheme)
     return ClosedForm(
         strategy=_dims_name(graph, distributions),
         forward=forward,
@@ -107,6 +106,17 @@ def step_time(
         update=update,
         communication=communication,
     )
+
+
+def _gradients_time(
+    gradients: Mapping[tuple[int, ...], float], topology: Topology, scheme: str
+) -> float:
+    """Gradients of each group, one group after the other. [s]"""
+    seconds = 0.0
+    for group, size in gradients.items():
+        alpha, beta = collective_link(topology, group)
+        seconds += _SCHEMES[scheme](math.prod(group)) * (alpha + size * beta)
+    return seconds
 
 
 def _check_split(layer: Layer, distribution: Distribution) -> None:

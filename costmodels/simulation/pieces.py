@@ -9,7 +9,8 @@ from costmodels.communication.layout import Layouts
 from costmodels.distribution import Candidates, Distribution, one_candidate, split_dims
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 from costmodels.layers.halo_work import HaloWork, halo_work
-from costmodels.layers.layer_cost import SOURCES, LayerCosts, layer_costs
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 

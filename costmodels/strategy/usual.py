@@ -182,9 +182,11 @@ def hybrid(
     """
     shape = tuple(cluster_shape)
     if min(dp, tp, pp, chunks) < 1 or dp * tp * pp != math.prod(shape):
-        raise InputError(
-            f"dp x tp x pp must be the {math.prod(shape)} devices but is {dp} x {tp} x {pp} = "
-            f"{dp * tp * pp}; change one of the three"
+        raise InputError.rule(
+            "dp x tp x pp",
+            f"be the {math.prod(shape)} devices",
+            f"{dp} x {tp} x {pp} = {dp * tp * pp}",
+            "change one of the three",
         )
     if chunks > 1 and schedule_kind != "interleaved":
         raise InputError(
@@ -192,13 +194,11 @@ def hybrid(
             f"is '{schedule_kind}'; change it or leave chunks at 1"
         )
     stages = pipeline_stages(cut_graph(graph, pp * chunks, weights), shape, pp)
-    strategy = Strategy(
-        stages=stages,
-        distributions=_hybrid_distributions(graph, stages, stages[0].shape, tp),
-        schedule=Schedule(
-            kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
-        ),
+    schedule = Schedule(
+        kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
     )
+    distributions = _hybrid_distributions(graph, stages, stages[0].shape, tp)
+    strategy = Strategy(stages=stages, distributions=distributions, schedule=schedule)
     strategy.check(graph)
     return strategy
 

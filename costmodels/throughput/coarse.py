@@ -17,7 +17,7 @@ Beyond the paper, all of which vanishes in its own cases:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -116,19 +116,14 @@ def predict_async(
             counts, compute + 2.0 * beside, service, stations, max_populations=max_populations
         )
 
-    def hybrid(compute: Floats) -> tuple[Solution, str]:
-        if rule != HYBRID:
-            return run(compute, rule), rule
-        solution = run(compute, FIRST_COME)
-        if float(solution.busy[[0, 2]].max()) <= threshold:
-            return solution, FIRST_COME
-        return run(compute, PROCESSOR_SHARING), PROCESSOR_SHARING
+    def by_rule(compute: Floats) -> tuple[Solution, str]:
+        return _by_rule(lambda discipline: run(compute, discipline), rule, threshold)
 
-    solution, used = hybrid(phases.sum(axis=1))
+    solution, used = by_rule(phases.sum(axis=1))
     if overlap:
         uplink, downlink = (solution.response[:, station] + beside for station in (0, 2))
         left = np.maximum(phases[:, 0] - downlink, 0.0) + np.maximum(phases[:, 1] - uplink, 0.0)
-        solution, used = hybrid(left)
+        solution, used = by_rule(left)
     samples = np.array([one.profile.samples for one in classes])
     # equation 2 overshoots where all queue: no link carries more than it can
     busy = float(solution.busy.max())
@@ -140,6 +135,16 @@ def predict_async(
         rule=used,
         exact=solution.exact,
     )
+
+
+def _by_rule(run: Callable[[str], Solution], rule: str, threshold: float) -> tuple[Solution, str]:
+    """Solve with the discipline that the rule chooses; the name of that one, too (section 3.1)."""
+    if rule != HYBRID:
+        return run(rule), rule
+    solution = run(FIRST_COME)
+    if float(solution.busy[[0, 2]].max()) <= threshold:
+        return solution, FIRST_COME
+    return run(PROCESSOR_SHARING), PROCESSOR_SHARING
 
 
 def predict_sync(

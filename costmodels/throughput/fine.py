@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +119,25 @@ def _beginnings(num_workers: int, runs: int, rng: np.random.Generator) -> Floats
     return spread
 
 
+def _effort(
+    num_workers: int,
+    steps: int | None,
+    runs: int | None,
+    *,
+    synchronous: bool,
+    variation: float,
+) -> tuple[int, int]:
+    """Steps of each worker in a run, and runs. [items]"""
+    steps = default_steps(num_workers) if steps is None else steps
+    if synchronous and variation == 0.0:
+        steps = 1  # all are alike
+    if synchronous or num_workers == 1:
+        return steps, 1
+    if runs is None:
+        runs = min(max(STEPS_IN_ALL // (num_workers * steps), LEAST_RUNS), MOST_RUNS)
+    return steps, runs
+
+
 def simulate_workers(
     classes: Sequence[WorkerClass],
     links: Links,
@@ -157,27 +177,15 @@ def simulate_workers(
     model = check_classes(tuple(classes))
     num = sum(one.count for one in classes)
     check_effort(steps, variation)
-    steps = default_steps(num) if steps is None else steps
-    if synchronous and variation == 0.0:
-        steps = 1  # all are alike
-    if synchronous or num == 1:
-        runs = 1
-    elif runs is None:
-        runs = min(max(STEPS_IN_ALL // (num * steps), LEAST_RUNS), MOST_RUNS)
+    steps, runs = _effort(num, steps, runs, synchronous=synchronous, variation=variation)
     rng = np.random.default_rng(seed)
     samples = [one.profile.samples for one in classes for _ in range(one.count)]
+    options: dict[str, Any] = {"discipline": discipline, "synchronous": synchronous}
+    options |= {"overlap": overlap, "variation": variation, "rng": rng}
+    together = synchronous or num == 1
     throughputs, rates, down, up, done = [], [], 0.0, 0.0, 0
     for phases in _beginnings(num, runs, rng):
-        run = WorkerLoop(
-            classes,
-            links,
-            discipline=discipline,
-            synchronous=synchronous,
-            overlap=overlap,
-            variation=variation,
-            phases=None if synchronous or num == 1 else phases,
-            rng=rng,
-        )
+        run = WorkerLoop(classes, links, phases=None if together else phases, **options)
         run.until(steps)
         found = run.rates(0 if synchronous else steps // 4)
         # a worker's window may end with a step that others wait for in theirs: together they
@@ -217,7 +225,7 @@ def simulate_all_reduce(
     Parameters
     ----------
     classes, links, overlap, steps, variation, seed
-        As of `simulate`.
+        As of `simulate_workers`.
     """
     check_classes(tuple(classes))
     num = sum(one.count for one in classes)
