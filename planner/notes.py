@@ -38,6 +38,48 @@ WORDS: Mapping[str, str] = {
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"
     ),
+    # a strategy from what is written down of it
+    "entry-leaves-out": (
+        "{entry} leaves out {layers}, which cannot be split by {dims} and follow their neighbours"
+    ),
+    "same-work": (
+        "{entry} splits {ways} ways over {devices} devices, so that groups of {alike} devices do "
+        "the same work"
+    ),
+    "idle-devices": "{idle} of {devices} devices are in no stage and do nothing",
+    # splits that follow from others
+    "split-not-possible": (
+        "a split of {dim} {ways} ways ends where a {layer_kind} layer cannot follow, which is "
+        "replicated instead: {layers}"
+    ),
+    "devices-split-already": (
+        "a split of {dim} {ways} ways is not inherited where the devices split {others} already: "
+        "{layers}"
+    ),
+    "axis-needed-whole": (
+        "a split of {axis} {ways} ways ends where a {layer_kind} layer needs the whole of it and "
+        "is replicated: {layers}"
+    ),
+    "too-few-samples": (
+        "{samples} samples of a micro-batch are too few for {devices} devices, some of which do "
+        "the same work: {layers}"
+    ),
+    # the input of a step
+    "input-free": "The input takes no time beside a step of {step}.",
+    "input-hidden": (
+        "The input does not hold up the step: loading takes {loading} ({bottleneck}), a step "
+        "{step}."
+    ),
+    "input-shared-too-slow": (
+        "The input holds up the step: loading takes {loading} ({bottleneck}), a step {step} "
+        "without it; more hosts would not help, storage that all hosts share must be "
+        "{factor:.2g} times as fast, or samples kept in memory or packed into larger files."
+    ),
+    "input-too-slow": (
+        "The input holds up the step: loading takes {loading} ({bottleneck}), a step {step} "
+        "without it; {hosts_needed} hosts' worth of loading instead of {hosts}, or a loader "
+        "{factor:.2g} times as fast, would keep up."
+    ),
 }
 
 

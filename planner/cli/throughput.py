@@ -72,7 +72,7 @@ from planner.cli.screen import progress, show, write
 @click.option(
     "--rule",
     metavar="NAME",
-    help="How flows share a link: auto (as the paper does), ps (processor sharing) or fcfs.",
+    help="How flows share a link: auto (as the paper does), processor-sharing or first-come.",
 )
 @click.option(
     "--utilisation-threshold",

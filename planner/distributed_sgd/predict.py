@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.throughput import (
-    FCFS,
-    PS,
+    FIRST_COME,
+    PROCESSOR_SHARING,
     UTILISATION_THRESHOLD,
     VARIATION,
     Links,
@@ -37,7 +37,7 @@ from planner.distributed_sgd.result import (
 ARCHITECTURES = ("ps", "all-reduce")
 MODES = ("sync", "async")
 THROUGHPUT_MODELS = ("coarse", "fine", "both")
-RULES = ("auto", PS, FCFS)
+RULES = ("auto", PROCESSOR_SHARING, FIRST_COME)
 
 
 def throughput(
@@ -99,7 +99,7 @@ def throughput(
     update_time
         Applying the gradients of one worker; as costed on the GPU by default. [s]
     rule
-        How flows share links: "auto" as the paper does, "ps" or "fcfs".
+        How flows share links: "auto" as the paper does, "processor-sharing" or "first-come".
     utilisation_threshold
         rho_T of equation 5.
     steps

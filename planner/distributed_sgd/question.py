@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.throughput import (
-    FCFS,
+    FIRST_COME,
     HYBRID,
-    PS,
+    PROCESSOR_SHARING,
     Links,
     Predicted,
     SimulatedThroughput,
@@ -67,7 +67,7 @@ class Question:
             return ""
         if self.rule != "auto":
             return self.rule
-        return HYBRID if self.mode == "sync" else PS
+        return HYBRID if self.mode == "sync" else PROCESSOR_SHARING
 
     def fine(self, classes: Sequence[WorkerClass]) -> SimulatedThroughput | None:
         """The fine-grained prediction, None if it is not asked for."""
@@ -84,7 +84,7 @@ class Question:
         synchronous, rule = self.mode == "sync", self.fine_rule
         found = [
             simulate_workers(classes, self.links, synchronous=synchronous, discipline=one, **usual)
-            for one in ((PS, FCFS) if rule == HYBRID else (rule,))
+            for one in ((PROCESSOR_SHARING, FIRST_COME) if rule == HYBRID else (rule,))
         ]
         return found[0] if len(found) == 1 else _mean(*found)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.graph import Edge
-from costmodels.layers.layer_cost import NUM_SOURCES, SOURCES, LayerCosts
+from costmodels.layers.layer_cost import LayerCosts
+from costmodels.layers.layer_passes import NUM_SOURCES, SOURCES
 from costmodels.layers.local_work import local_size
 from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl
 from costmodels.step.timeline import LayerStep, StepTime, overlapped_step

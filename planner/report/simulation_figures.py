@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
+from planner.notes import words
 from planner.report import figures
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def out_of_memory(simulation: Simulation) -> str | None:
 
 def input_sentence(simulation: Simulation) -> str:
     """Whether the input holds the step up and what would help; empty where it costs nothing."""
-    return simulation.input.advice(simulation.computed) if simulation.input is not None else ""
+    return words(simulation.input.advice(simulation.computed)) if simulation.input else ""
 
 
 def plan_sentence(simulation: Simulation) -> str | None:

@@ -17,7 +17,7 @@ from planner.report.console import (
     show_sentence,
 )
 
-_RULES = {"ps": "PS", "fcfs": "FCFS", "hybrid": "hybrid", "": "ring"}
+_RULES = {"processor-sharing": "PS", "first-come": "FCFS", "hybrid": "hybrid", "": "ring"}
 _MODES = {"sync": "Sync-SGD", "async": "Async-SGD"}
 
 

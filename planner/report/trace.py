@@ -52,7 +52,7 @@ def trace_text(simulation: Simulation) -> str:
     """
     simulated = simulation.simulated
     assert simulated is not None, "save_trace refuses closed forms"
-    timeline = simulated.timeline
+    timeline = simulated.task_times
     shown = event_times(timeline)
     events = [
         *step_events(simulation, simulated),

@@ -75,7 +75,7 @@ def step_events(simulation: Simulation, simulated: SimulatedStep) -> Iterator[Ev
     """The step that was measured, and the loading of the next batch beside it."""
     start = nanoseconds(simulated.start)
     rows: list[tuple[int, str, float, dict[str, Any]]] = [
-        (STEP_THREAD, "step", simulated.step_time, {"step": simulated.timeline.graph.steps - 1})
+        (STEP_THREAD, "step", simulated.step_time, {"step": simulated.task_times.graph.steps - 1})
     ]
     loading = simulation.input
     if loading is not None:

@@ -32,8 +32,8 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
             f"its batch at once, but stages: {len(job.strategy.stages)}, micro-batches: "
             f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
         )
-    pieces = [compiler.plant.pieces[layer.name] for layer in job.graph.compute_layers]
-    wires, devices = compiler.plant.wires[0], job.strategy.num_devices
+    pieces = [compiler.view.pieces[layer.name] for layer in job.graph.compute_layers]
+    stage_links, devices = compiler.view.stage_links[0], job.strategy.num_devices
     for layer, piece in zip(job.graph.compute_layers, pieces, strict=True):
         if piece.gradients and math.prod(piece.gradient_group) != devices:
             raise InputError(
@@ -49,12 +49,12 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
     if runtime.local_reduce:
         workers = hosts
         group = (*job.shape[:inner], *(1 for _ in job.shape[inner:]))
-        reduce = wires.collective("all_reduce", group, float(num_bytes.sum())).time
+        reduce = stage_links.collective("all_reduce", group, float(num_bytes.sum())).time
     if hosts == 1 and not runtime.servers:
         bandwidth = runtime.cpu_bandwidth / min(local, runtime.devices_per_cpu_link)
     else:
         level = min(inner, len(job.shape) - 1)
-        bandwidth = float(wires.job.child_bandwidth[level])
+        bandwidth = float(stage_links.job.child_bandwidth[level])
     share = num_bytes / num_bytes.sum()
     profile = WorkerProfile(
         name="worker",

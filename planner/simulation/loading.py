@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
+from planner.notes import words
 from planner.request.subjects import SimulationInput
 
 
@@ -74,7 +75,7 @@ def loading_notes(
     subject, given
         What was asked.
     """
-    notes = [loading.advice(step_seconds)]
+    notes = [words(loading.advice(step_seconds))]
     if given.rate is None:
         notes.append(
             "loading is estimated by the figures of 'planner loaders', not by those of this "

@@ -177,7 +177,7 @@ def test_threads_are_named_and_unique_over_processes(make) -> None:
 @pytest.mark.parametrize("make", CASES)
 def test_every_task_of_some_time_is_one_slice_in_its_queue(make) -> None:
     simulation = make()
-    timeline = simulation.simulated.timeline
+    timeline = simulation.simulated.task_times
     wanted = defaultdict(int)
     count = 0
     for number, task in enumerate(timeline.graph.tasks):
@@ -253,7 +253,7 @@ def test_arrows_join_sends_and_their_first_readers() -> None:
 
 def test_gradients_that_travel_together_are_one_slice() -> None:
     simulation = horovod()
-    timeline = simulation.simulated.timeline
+    timeline = simulation.simulated.task_times
     assert timeline.fused
     slices = [e for e in events(simulation, "X") if "members" in e["args"]]
     members = [name for event in slices for name in event["args"]["members"]]
@@ -277,7 +277,7 @@ def test_the_next_batch_is_loaded_beside_the_step() -> None:
 
 def test_the_step_that_was_measured_is_shown() -> None:
     simulation = servers()
-    assert simulation.simulated.timeline.graph.steps == 3
+    assert simulation.simulated.task_times.graph.steps == 3
     (step,) = (event for event in events(simulation, "X") if event["cat"] == "step")
     assert step["ts"] == pytest.approx(simulation.simulated.start * 1e6, abs=1e-3)
     assert step["dur"] == pytest.approx(simulation.simulated.step_time * 1e6, abs=2e-3)
