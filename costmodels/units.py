@@ -52,22 +52,22 @@ _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)\b.*", re.IGNORECASE | re.DO
 
 def parse_bytes(text: str, *, what: str = "the size", allow_zero: bool = False) -> float:
     """Read an amount of memory such as "16 GiB". [B]"""
-    return _parse(text, BYTE_UNITS, what, example="16 GiB", allow_zero=allow_zero)
+    return _parse_quantity(text, BYTE_UNITS, what, example="16 GiB", allow_zero=allow_zero)
 
 
 def parse_seconds(text: str, *, what: str = "the time", allow_zero: bool = False) -> float:
     """Read a duration such as "5 us". [s]"""
-    return _parse(text, SECOND_UNITS, what, example="5 us", allow_zero=allow_zero)
+    return _parse_quantity(text, SECOND_UNITS, what, example="5 us", allow_zero=allow_zero)
 
 
 def parse_bandwidth(text: str, *, what: str = "the bandwidth") -> float:
     """Read a rate of bytes such as "12.5 GB/s" or "100 Gbps". [B/s]"""
-    return _parse(text, BANDWIDTH_UNITS, what, example="12.5 GB/s")
+    return _parse_quantity(text, BANDWIDTH_UNITS, what, example="12.5 GB/s")
 
 
 def parse_flops(text: str, *, what: str = "the compute rate") -> float:
     """Read a rate of floating-point operations such as "15.7 TFLOP/s". [FLOP/s]"""
-    return _parse(text, FLOPS_UNITS, what, example="15.7 TFLOP/s")
+    return _parse_quantity(text, FLOPS_UNITS, what, example="15.7 TFLOP/s")
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -90,7 +90,7 @@ def format_flops(flops: float) -> str:
     return _format(flops, {"FLOP/s": 1.0, **{f"{p}FLOP/s": f for p, f in _DECIMAL.items()}})
 
 
-def _parse(
+def _parse_quantity(
     text: str,
     units: Mapping[str, float],
     what: str,

@@ -8,36 +8,27 @@ arguments, from where their descriptions are put into the docstrings.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from costmodels.cluster import Cluster
-from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
-from costmodels.step.training import Training
 from costmodels.strategy import Strategy
 from planner.distributed_sgd.predict import predict_throughput
 from planner.distributed_sgd.result import Throughput
 from planner.errors import InfeasibleError
-from planner.output import check_writable
-from planner.plan import Plan, Recost, SearchSummary
-from planner.planning.assemble import assemble_plan, infeasible_error
-from planner.planning.costing import cost
-from planner.planning.decide import recost
-from planner.planning.find import Found, find
-from planner.planning.formulate import Formulation, formulate
-from planner.planning.problem_files import write_problem
-from planner.planning.tuning import LARGEST_BUCKET, tune_buckets, tune_knobs
+from planner.plan import Plan
+from planner.planning.optimize import plan_for, plan_of_strategy
+from planner.planning.options import SearchOptions
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES
 from planner.request.parts import Degrees, Loading
 from planner.request.plans import made_as, plan_distributions
 from planner.request.request import Request, Source, StrategySource, make_request
-from planner.request.setting import Setting, find_cluster, find_network, resolve
+from planner.request.setting import find_cluster, find_network, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
@@ -271,10 +262,19 @@ def throughput(
 
 def optimize_request(request: Request) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does."""
-    setting = resolve(request)
-    if request.dump_problem is not None:
-        check_writable(request.dump_problem)
-    return _plan_for(setting, request)
+    given = request.bucket_bytes
+    options = SearchOptions(
+        search=request.search,
+        seed=request.seed,
+        time_limit=request.time_limit,
+        cap=request.cap,
+        full_space=request.full_space,
+        num_best=request.num_best,
+        tune_trials=request.tune_trials,
+        bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        dump_problem=request.dump_problem,
+    )
+    return plan_for(resolve(request), options)
 
 
 def evaluate_request(request: Request) -> Plan:
@@ -291,7 +291,7 @@ def evaluate_request(request: Request) -> Plan:
             strategy = Plan.load(path)
     if isinstance(strategy, Plan):
         setting = resolve(made_as(strategy, request))
-        return _plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
+        return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
     setting = resolve(request)
     name = os.fspath(strategy or "data")
     shape, host = setting.machine.topology.shape, setting.cluster.host_index
@@ -301,7 +301,7 @@ def evaluate_request(request: Request) -> Plan:
             f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
             f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
         )
-    return _plan_of_strategy(setting, rows, name)
+    return plan_of_strategy(setting, rows, name)
 
 
 def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
@@ -318,154 +318,3 @@ def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
             yield optimize_request(replace(request, gpus=count, global_batch_size=size))
         except InfeasibleError as error:
             yield error
-
-
-# --- to be moved to planner.planning
-
-# Candidates of all layers that a search sees unless told otherwise: enough for layers to find their
-# best splits together, few enough for an answer in about a second.
-NUM_CANDIDATES = 12_000
-FEWEST_A_LAYER = 64
-
-
-def default_cap(setting: Setting) -> int:
-    """Candidates that a layer of a network may keep by default. [items]"""
-    return max(NUM_CANDIDATES // len(setting.graph.compute_layers), FEWEST_A_LAYER)
-
-
-def prepare(request: Request) -> tuple[Setting, Formulation, list[tuple[int, ...]]]:
-    """What `optimize` searches: the inputs, all costs, and the usual strategies as assignments."""
-    setting = resolve(request)
-    return setting, *_formulate(setting, _baselines(setting), request)
-
-
-def _baselines(setting: Setting) -> dict[str, Mapping[str, Distribution] | Infeasible]:
-    shape, host = setting.machine.topology.shape, setting.cluster.host_index
-    return {name: strategy_distributions(setting.graph, name, shape, host) for name in STRATEGIES}
-
-
-def _formulate(
-    setting: Setting,
-    usual: Mapping[str, Mapping[str, Distribution] | Infeasible],
-    request: Request,
-) -> tuple[Formulation, list[tuple[int, ...]]]:
-    """The formulation, and the usual strategies as assignments of it."""
-    usable = [d for d in usual.values() if not isinstance(d, Infeasible)]
-    given = request.bucket_bytes
-    formulation = formulate(
-        setting.graph,
-        setting.cluster,
-        setting.machine,
-        strategies=usable,
-        cap=request.cap or default_cap(setting),
-        full=request.full_space,
-        bucket_bytes=LARGEST_BUCKET if given is None else BUCKET_BYTES.quantity(given),
-    )
-    return formulation, [formulation.choices(d) for d in usable]
-
-
-def _plan_for(setting: Setting, request: Request) -> Plan:
-    """The fastest plan of a setting."""
-    usual = _baselines(setting)
-    cap = request.cap or default_cap(setting)
-    limit = request.time_limit
-    deadline = None if limit is None else time.monotonic() + limit
-
-    def attempt(training: Training) -> tuple[Formulation, Found]:
-        trial = replace(setting, machine=replace(setting.machine, training=training))
-        formulation, starts = _formulate(trial, usual, request)
-        found = find(
-            formulation,
-            starts=starts,
-            method=request.search,
-            num_best=request.num_best,
-            seed=request.seed,
-            # trials share the time limit
-            time_limit=None if deadline is None else max(deadline - time.monotonic(), 0.01),
-        )
-        return formulation, found
-
-    formulation, found = attempt(setting.machine.training)
-    if request.tune_trials:
-        formulation, found = tune_knobs(
-            attempt,
-            (formulation, found),
-            max_trials=request.tune_trials,
-            seed=request.seed,
-            time_limit=limit,
-        )
-    if found.best is None:
-        raise infeasible_error(setting, found)
-    training, best = formulation.machine.training, found.best
-    simulated: tuple[Recost, ...] = ()
-    try:
-        if not request.tune_trials and request.bucket_bytes is None:
-            training, best = tune_buckets(formulation, best)
-        formulation = replace(formulation, machine=replace(formulation.machine, training=training))
-        # the first of the ranking is the best, with the buckets that were tuned for it
-        ranked = [best, *(costed for costed in found.ranked if costed.choices != best.choices)]
-        recosted = recost(formulation, ranked[: request.num_best], training)
-        if recosted.best.choices != best.choices:
-            best = cost(formulation, recosted.best.choices)
-        simulated = recosted.rows
-        found.notes[:0] = recosted.notes
-    except KeyboardInterrupt:
-        found.stopped_by = "interrupt"
-    bound = min(found.lower_bound, best.step.total)
-    gap = (best.step.total - bound) / best.step.total
-    summary = SearchSummary(
-        solver=found.solver,
-        status="optimal" if gap <= 1e-6 else "feasible",
-        lower_bound_s=bound,
-        proven_optimal=gap <= 1e-6,
-        gap=gap,
-        num_sensible=formulation.num_sensible,
-        num_candidates=formulation.num_candidates,
-        cap=cap,
-        num_costed=found.num_costed,
-        stopped_by=found.stopped_by,
-    )
-    notes = list(found.notes)
-    if formulation.num_candidates < formulation.num_sensible:
-        notes.append(
-            f"search space clipped: {formulation.num_candidates} of "
-            f"{formulation.num_sensible} candidates searched, at most about {cap} a layer "
-            "(--cap); bound and optimality hold for those"
-        )
-    if found.stopped_by:
-        notes.append(f"search stopped early by {found.stopped_by}: best plan so far")
-    if request.dump_problem is not None:
-        # none was kept where the first was interrupted
-        problem = found.problem or formulation.problem()
-        write_problem(request.dump_problem, problem, f"{setting.model.name} on {setting.gpus} GPUs")
-    plan = assemble_plan(setting, formulation, best, summary, usual, notes)
-    return replace(plan, simulated=simulated)
-
-
-def _plan_of_strategy(
-    setting: Setting, distributions: Mapping[str, Distribution], name: str
-) -> Plan:
-    """A strategy as a plan."""
-    usual = _baselines(setting)
-    usable = [d for d in usual.values() if not isinstance(d, Infeasible)]
-    formulation = formulate(
-        setting.graph,
-        setting.cluster,
-        setting.machine,
-        strategies=[distributions, *usable],
-        only_strategies=True,
-        cap=10**9,
-    )
-    costed = cost(formulation, formulation.choices(distributions))
-    summary = SearchSummary(
-        solver=f"none: {name} was given",
-        status="given",
-        lower_bound_s=0.0,
-        proven_optimal=False,
-        gap=1.0,
-        num_sensible=len(formulation.layers),
-        num_candidates=len(formulation.layers),
-        cap=1,
-        num_costed=1,
-    )
-    return assemble_plan(setting, formulation, costed, summary, usual, [])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.cluster import Cluster, Device, Level
-from costmodels.communication.topology import Topology as Links
+from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, Work
 from costmodels.graph import Graph, LayerSpec, Network, build_graph
 from costmodels.step.machine import Machine
@@ -47,9 +47,9 @@ def cluster(*sizes: int, host: int = 0, memory: float = 16 * 2**30, **link: Any)
     )
 
 
-def links(*sizes: int, host: int = 0, **link: Any) -> Links:
+def topology_of(*sizes: int, host: int = 0, **link: Any) -> Topology:
     """All of a cluster of these sizes."""
-    return Links.of(cluster(*sizes, host=host, **link), sizes)
+    return Topology.of(cluster(*sizes, host=host, **link), sizes)
 
 
 class LinearCompute(ComputeModel):
@@ -67,7 +67,7 @@ def machine(where: Cluster, shape: Sequence[int] | None = None, **options: Any) 
     training = Training(**{"launch_time": 0.0, **options})
     used = tuple(level.size for level in where.levels) if shape is None else tuple(shape)
     return Machine(
-        topology=Links.of(where, used),
+        topology=Topology.of(where, used),
         compute=LinearCompute(where.device, training.precision),
         training=training,
     )

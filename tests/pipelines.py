@@ -102,7 +102,7 @@ class Pass(NamedTuple):
 
 def passes(result: SimulatedStep, role: int) -> list[Pass]:
     """What a role computes, in order, as such as Pass("F0.1", 0, 2): stage 0, micro-batch 1."""
-    line = result.timeline
+    line = result.task_times
     letters = dict(zip(COMPUTES, "FRBW", strict=True))
     found: dict[str, tuple[float, float]] = {}
     for number, task in enumerate(line.graph.tasks):
@@ -126,7 +126,7 @@ def in_flight(result: SimulatedStep, role: int) -> int:
     """Most micro-batches of a role between the start of forward and the end of backward."""
     events = []
     ends: dict[tuple[int, int], float] = {}
-    line = result.timeline
+    line = result.task_times
     for number, task in enumerate(line.graph.tasks):
         if task.role != role or task.kind not in COMPUTES:
             continue

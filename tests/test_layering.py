@@ -107,7 +107,7 @@ def test_the_reader_sees_the_imports():
     found = {(one.module, one.target) for one in all_imports()}
     assert ("planner.planning.formulate", "search.problem") in found
     assert ("planner.planning.formulate", "costmodels.distribution") in found
-    assert ("costmodels.layers.layer_cost", "costmodels.communication.halo") in found
+    assert ("costmodels.layers.layer_passes", "costmodels.communication.halo") in found
     lazy = {one.target.split(".")[0] for one in all_imports() if not one.at_import}
     assert "ortools" in lazy
     assert len(sources()) > 50

@@ -25,9 +25,11 @@ from costmodels.compute import Work
 from costmodels.compute.work import DENSE_DIRECTIONS
 from costmodels.errors import InputError
 from costmodels.layers.local_work import local_work
-from planner.api import prepare
 from planner.planning.formulate import Formulation
+from planner.planning.options import SearchOptions
+from planner.planning.prepare import prepare
 from planner.request.request import Request
+from planner.request.setting import resolve
 
 
 def works(formulation: Formulation) -> Iterator[Work]:
@@ -100,10 +102,12 @@ def main() -> None:
         for model in arguments.model or ["resnet50"]:
             for gpus in arguments.gpus or [8, 64]:
                 batch = gpus * arguments.batch_per_gpu
-                request = Request(
-                    source=model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch
+                setting = resolve(
+                    Request(
+                        source=model, gpus=gpus, cluster=arguments.cluster, global_batch_size=batch
+                    )
                 )
-                yield from works(prepare(request)[1])
+                yield from works(prepare(setting, SearchOptions()).formulation)
 
     try:
         shapes, refused = distinct(all_works())

@@ -51,13 +51,15 @@ def cold(model: str, gpus: int) -> tuple[float, float, dict[str, object]]:
 
 def search_seconds(model: str, gpus: int) -> float:
     """Time of the search alone, the costs being there. [s]"""
-    from planner.api import prepare
-    from planner.planning.find import find
+    from planner.planning.options import SearchOptions
+    from planner.planning.prepare import prepare
+    from planner.planning.search_plan import search_plan
     from planner.request.request import Request
+    from planner.request.setting import resolve
 
-    _, formulation, starts = prepare(Request(source=model, gpus=gpus))
+    prepared = prepare(resolve(Request(source=model, gpus=gpus)), SearchOptions())
     start = time.perf_counter()
-    find(formulation, starts=starts)
+    search_plan(prepared.formulation, starts=prepared.starts)
     return time.perf_counter() - start
 
 
@@ -89,13 +91,17 @@ def planning_rows(cases: Iterable[tuple[str, int]], repeats: int) -> list[dict[s
 
 def heuristic_rows(models: Iterable[str], gpus: int) -> list[dict[str, object]]:
     """The longest-path heuristic against elimination on the same problem."""
-    from planner.api import prepare
+    from planner.planning.options import SearchOptions
+    from planner.planning.prepare import prepare
     from planner.request.request import Request
+    from planner.request.setting import resolve
     from search import SOLVERS
 
     rows = []
     for model in models:
-        _, formulation, _ = prepare(Request(source=model, gpus=gpus))
+        formulation = prepare(
+            resolve(Request(source=model, gpus=gpus)), SearchOptions()
+        ).formulation
         problem = formulation.problem(1.0)
         start = time.perf_counter()
         exact = SOLVERS["auto"](problem, time_limit=60.0, seed=0)

@@ -22,8 +22,8 @@ import planner
 from benchmarks.accuracy.cells import Cell, Comparison
 from benchmarks.accuracy.report import show
 from costmodels.throughput import (
-    FCFS,
-    PS,
+    FIRST_COME,
+    PROCESSOR_SHARING,
     Links,
     WorkerClass,
     WorkerProfile,
@@ -217,7 +217,7 @@ def _hosts() -> Iterator[WorkerProfile]:
 
 
 def _fine(classes: tuple[WorkerClass, ...], links: Links, mode: str, overlap: bool) -> float:
-    rules = (PS, FCFS) if mode == "sync" else (PS,)
+    rules = (PROCESSOR_SHARING, FIRST_COME) if mode == "sync" else (PROCESSOR_SHARING,)
     return statistics.fmean(
         simulate_workers(
             classes, links, synchronous=mode == "sync", discipline=rule, overlap=overlap

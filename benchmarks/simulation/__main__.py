@@ -29,7 +29,7 @@ from rich.console import Console
 import planner
 from benchmarks.accuracy.claims import table_of
 from costmodels.errors import InputError
-from costmodels.simulation import Behaviour, Compiler, Job, execute, load_runtime, measure
+from costmodels.simulation import Behaviour, Compiler, Job, execute, load_runtime, measure_step
 from planner.models.gpt import gpt2
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork, place_network
@@ -164,7 +164,7 @@ def speed(case: Case, repeats: int) -> Row:
     job = _job(place_network(Request(**given)))
     graph = Compiler(job).compile(1)
     behaviour = Behaviour(overlap_factor=OVERLAP_FACTOR)
-    timeline = execute(graph, behaviour)
+    task_times = execute(graph, behaviour)
     run = _median(lambda: execute(graph, behaviour), repeats)
     built = _median(lambda: Compiler(job).compile(1), repeats)
     return {
@@ -172,7 +172,7 @@ def speed(case: Case, repeats: int) -> Row:
         "tasks": len(graph.tasks),
         "compile [s]": built,
         "execute [s]": run,
-        "measure [s]": _median(lambda: measure(timeline), repeats),
+        "measure [s]": _median(lambda: measure_step(task_times), repeats),
         "tasks/s executed": len(graph.tasks) / run,
         "whole call [s]": whole,
         "Proteus [s]": proteus_seconds(case),

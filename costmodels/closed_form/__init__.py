@@ -16,7 +16,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.step.machine import Machine
 
-__all__ = ["CLOSED_FORMS", "ClosedForm", "step_time"]
+__all__ = ["CLOSED_FORMS", "ClosedForm", "closed_form_step"]
 
 _MODELS: Mapping[str, Callable[[Graph, Mapping[str, Distribution], Machine], ClosedForm]] = {
     "paradl": paradl.step_time,

@@ -22,12 +22,12 @@ from costmodels.closed_form.links import collective_link, ring_all_gather_time
 from costmodels.closed_form.passes import (
     distribution_of,
     needs_input_gradient,
-    one_candidate,
-    passes,
+    pass_work,
 )
 from costmodels.closed_form.result import CAUSES, ClosedForm
+from costmodels.communication.topology import Topology
 from costmodels.compute import Work
-from costmodels.distribution import Candidates, Distribution
+from costmodels.distribution import Candidates, Distribution, one_candidate
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 from costmodels.layers.local_work import local_parameters, local_size, update_work
@@ -83,26 +83,24 @@ def step_time(
     gradients: dict[tuple[int, ...], float] = {}
     for layer in graph.compute_layers:
         distribution = distribution_of(distributions, layer)
-        _check(layer, distribution)
+        _check_split(layer, distribution)
         candidates = one_candidate(distribution)
-        there, back = passes(graph, layer, candidates)
-        forward += _seconds(there, machine, percent_of_peak)
-        backward += _seconds(back, machine, percent_of_peak)
+        there, back = pass_work(graph, layer, candidates)
+        forward += _platform_seconds(there, machine, percent_of_peak)
+        backward += _platform_seconds(back, machine, percent_of_peak)
         reduction += _fetch_time(graph, layer, distribution, candidates, machine)
         if layer.parameters and layer.shares_weight_with is None:
             parameters = local_parameters(layer, candidates)
             work = update_work(parameters, machine.training.optimizer)
-            update += _seconds([work], machine, percent_of_peak)
+            update += _platform_seconds([work], machine, percent_of_peak)
             group = distribution.degrees.get("sample", (1,) * len(distribution.shape))
             size = float(parameters[0]) * machine.training.gradient_size
             gradients[group] = gradients.get(group, 0.0) + size
     communication = dict.fromkeys(CAUSES, 0.0)
     communication["reduction"] = reduction
-    for group, size in gradients.items():
-        alpha, beta = collective_link(machine.topology, group)
-        communication["gradient"] += _SCHEMES[scheme](math.prod(group)) * (alpha + size * beta)
+    communication["gradient"] = _gradients_time(gradients, machine.topology, scheme)
     return ClosedForm(
-        strategy=_name(graph, distributions),
+        strategy=_dims_name(graph, distributions),
         forward=forward,
         backward=backward,
         update=update,
@@ -110,7 +108,18 @@ def step_time(
     )
 
 
-def _check(layer: Layer, distribution: Distribution) -> None:
+def _gradients_time(
+    gradients: Mapping[tuple[int, ...], float], topology: Topology, scheme: str
+) -> float:
+    """Gradients of each group, one group after the other. [s]"""
+    seconds = 0.0
+    for group, size in gradients.items():
+        alpha, beta = collective_link(topology, group)
+        seconds += _SCHEMES[scheme](math.prod(group)) * (alpha + size * beta)
+    return seconds
+
+
+def _check_split(layer: Layer, distribution: Distribution) -> None:
     """Refuse a split that Paleo does not know."""
     weighted = layer.kind in ("conv", "linear", "embedding")
     known = {"sample", "filter"} if weighted else {"sample", "filter", "channel"}
@@ -121,7 +130,7 @@ def _check(layer: Layer, distribution: Distribution) -> None:
         )
 
 
-def _seconds(works: list[Work], machine: Machine, percent_of_peak: float) -> float:
+def _platform_seconds(works: list[Work], machine: Machine, percent_of_peak: float) -> float:
     """FLOPs at the reachable rate, then bytes at the memory bandwidth. [s]"""
     device, precision = machine.compute.device, machine.compute.precision
     rate = percent_of_peak * device.peak_flops[precision]
@@ -146,7 +155,7 @@ def _fetch_time(
     return 2.0 * ring_all_gather_time(machine.topology, ways, size / math.prod(ways))
 
 
-def _name(graph: Graph, distributions: Mapping[str, Distribution]) -> str:
+def _dims_name(graph: Graph, distributions: Mapping[str, Distribution]) -> str:
     """What the plan is called."""
     dims = {d for layer in graph.compute_layers for d in distributions[layer.name].degrees}
     parts = [name for dim, name in (("sample", "data"), ("filter", "filter")) if dim in dims]

@@ -23,7 +23,7 @@ from costmodels.closed_form.links import (
     ring_all_gather_time,
     ring_all_reduce_time,
 )
-from costmodels.closed_form.passes import needs_input_gradient, passes, sample_blocks
+from costmodels.closed_form.passes import needs_input_gradient, pass_work, sample_blocks
 from costmodels.closed_form.recognise import RecognisedStrategy, recognise
 from costmodels.closed_form.result import CAUSES, ClosedForm
 from costmodels.compute import Work
@@ -34,7 +34,7 @@ from costmodels.layers.local_work import update_work
 from costmodels.step.machine import Machine
 
 
-def _seconds(works: list[Work], machine: Machine) -> float:
+def _launched_seconds(works: list[Work], machine: Machine) -> float:
     """What a device measures for these kernels: none is faster than it is launched. [s]"""
     times = (float(np.max(machine.compute.time(work)[0])) for work in works)
     return sum(max(seconds, machine.training.launch_time) for seconds in times)
@@ -44,8 +44,8 @@ def layer_times(
     graph: Graph, layer: Layer, micro_batches: Candidates, machine: Machine
 ) -> tuple[float, float]:
     """FW_l and BW_l times the samples of a micro-batch, the layer itself undivided. [s]"""
-    forward, backward = passes(graph, layer, micro_batches)
-    return _seconds(forward, machine), _seconds(backward, machine)
+    forward, backward = pass_work(graph, layer, micro_batches)
+    return _launched_seconds(forward, machine), _launched_seconds(backward, machine)
 
 
 def update_time(layer: Layer, machine: Machine) -> float:
@@ -76,7 +76,7 @@ def step_time(
     forward = backward = update = 0.0
     blocks = sample_blocks(strategy.num_groups)
     for layer in graph.compute_layers:
-        ways = _ways(strategy, layer)
+        ways = _work_ways(strategy, layer)
         once = layer_times(graph, layer, blocks, machine)
         forward += once[0] / ways
         backward += once[1] / ways
@@ -101,9 +101,9 @@ def step_time(
     )
 
 
-def _ways(strategy: RecognisedStrategy, layer: Layer) -> int:
+def _work_ways(strategy: RecognisedStrategy, layer: Layer) -> int:
     """Ranks among which the work on a group's samples is divided. [ways]"""
-    whole = strategy.kind == "spatial" or layer.kind in ("conv", "linear")
+    whole = strategy.kind == "spatial" or layer.multiplies_weight
     return 1 if whole and layer.name not in strategy.split else strategy.group_size
 
 
@@ -129,8 +129,8 @@ def _layer_wise_time(graph: Graph, strategy: RecognisedStrategy, machine: Machin
     Filter parallelism gathers y in the forward pass and sums dL/dx in the backward pass, channel
     parallelism the other way round; the last output and the data's gradient need neither.
     """
-    network, size = machine.topology, strategy.group_size
-    weighted = [layer for layer in graph.compute_layers if layer.kind in ("conv", "linear")]
+    topology, size = machine.topology, strategy.group_size
+    weighted = [layer for layer in graph.compute_layers if layer.multiplies_weight]
     time = 0.0
     for layer in weighted:
         if layer.name not in strategy.split:
@@ -140,9 +140,9 @@ def _layer_wise_time(graph: Graph, strategy: RecognisedStrategy, machine: Machin
         x *= needs_input_gradient(graph, layer)
         gathered, summed = (y, x) if strategy.kind == "filter" else (x, y)
         if gathered:
-            time += ring_all_gather_time(network, strategy.others, gathered / size)
+            time += ring_all_gather_time(topology, strategy.others, gathered / size)
         if summed:
-            time += ring_all_reduce_time(network, strategy.others, summed)
+            time += ring_all_reduce_time(topology, strategy.others, summed)
     return time
 
 

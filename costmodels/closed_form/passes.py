@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from costmodels.compute import Work
-from costmodels.distribution import Candidates, Distribution
+from costmodels.distribution import Candidates, Distribution, one_candidate
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 from costmodels.layers.local_work import local_work
-
-
-def one_candidate(distribution: Distribution) -> Candidates:
-    """A single distribution as the arrays that local work is computed with."""
-    dims = tuple(distribution.degrees)
-    levels = len(distribution.shape)
-    degrees = np.array([distribution.degrees[dim] for dim in dims], dtype=np.int64)
-    return Candidates(
-        dims=dims,
-        degrees=degrees.reshape(len(dims), levels).T[None, :, :],
-        shape=distribution.shape,
-    )
 
 
 def sample_blocks(ways: int) -> Candidates:
@@ -35,13 +21,12 @@ def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
     return any(graph.needs_input_gradient(edge) for edge in graph.producers[layer.name])
 
 
-def passes(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
+def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
     """Local work of the forward pass and of the backward pass."""
-    dense = layer.kind in ("conv", "linear", "attention")
     directions = []
-    if needs_input_gradient(graph, layer) or (not dense and layer.parameters):
+    if needs_input_gradient(graph, layer) or (not layer.is_dense and layer.parameters):
         directions.append("backward_data")
-    if layer.parameters or layer.kind == "attention":
+    if layer.parameters or layer.multiplies_activations:
         directions.append("backward_weight")
     backward = [work for way in directions for work in local_work(layer, candidates, way)]
     return local_work(layer, candidates, "forward"), backward

@@ -72,7 +72,7 @@ def _kind_of(layer: Layer, distribution: Distribution) -> str:
         return ""
     if others <= set(SPATIAL_DIMS):
         return "spatial"
-    if others == {"filter"} or (others == {"channel"} and layer.kind in ("conv", "linear")):
+    if others == {"filter"} or (others == {"channel"} and layer.multiplies_weight):
         return others.pop()
     raise InputError(
         f"layer '{layer.name}' must be split by sample and at most one of filter, channel or "
@@ -80,7 +80,7 @@ def _kind_of(layer: Layer, distribution: Distribution) -> str:
     )
 
 
-def _ways(distribution: Distribution) -> tuple[int, ...]:
+def _other_ways(distribution: Distribution) -> tuple[int, ...]:
     rows = [ways for dim, ways in distribution.degrees.items() if dim != "sample"]
     return tuple(math.prod(level) for level in zip(*rows, strict=True)) if rows else ()
 
@@ -94,10 +94,10 @@ def _could_split(graph: Graph, layer: Layer, kind: str) -> bool:
         return any(layer.dims[d] > 1 for d in SPATIAL_DIMS if d in layer.splittable)
     if kind == "channel" and not needs_input_gradient(graph, layer):
         return False
-    return layer.kind in ("conv", "linear") and kind in layer.splittable
+    return layer.multiplies_weight and kind in layer.splittable
 
 
-def _name(num_groups: int, kind: str) -> str:
+def _hybrid_name(num_groups: int, kind: str) -> str:
     if not kind:
         return "data" if num_groups > 1 else "serial"
     return f"data+{kind}" if num_groups > 1 else kind
@@ -116,21 +116,21 @@ def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> Recogn
         names the layer.
     """
     first = graph.compute_layers[0]
-    given = distribution_of(distributions, first)
-    samples = given.degrees.get("sample", (1,) * len(given.shape))
-    kind, others, lead = "", (1,) * len(given.shape), first
+    common = distribution_of(distributions, first)
+    samples = common.degrees.get("sample", (1,) * len(common.shape))
+    kind, others, lead = "", (1,) * len(common.shape), first
     split: dict[str, int] = {}
     for place, layer in enumerate(graph.compute_layers):
         distribution = distribution_of(distributions, layer)
         if distribution.degrees.get("sample", (1,) * len(samples)) != samples:
             raise InputError(
                 f"layer '{layer.name}' must split samples as '{first.name}' does but is split as "
-                f"{distribution}, not as {given}; {_ADVICE}"
+                f"{distribution}, not as {common}; {_ADVICE}"
             )
         own = _kind_of(layer, distribution)
         if own and not kind:
-            kind, others, lead = own, _ways(distribution), layer
-        if own and (own, _ways(distribution)) != (kind, others):
+            kind, others, lead = own, _other_ways(distribution), layer
+        if own and (own, _other_ways(distribution)) != (kind, others):
             raise InputError(
                 f"layer '{layer.name}' must be split as '{lead.name}' is but is split as "
                 f"{distribution}, not as {distributions[lead.name]}; {_ADVICE}"
@@ -144,8 +144,8 @@ def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> Recogn
                 f"layer '{layer.name}' must be split by {kind} as '{lead.name}' is but is split "
                 f"as {distributions[layer.name]}; {_ADVICE}"
             )
-    name = _name(math.prod(samples), kind)
-    used, devices = math.prod(samples) * math.prod(others), math.prod(given.shape)
+    name = _hybrid_name(math.prod(samples), kind)
+    used, devices = math.prod(samples) * math.prod(others), math.prod(common.shape)
     if name not in STRATEGIES or used != devices:
         what = f"is {name}" if name not in STRATEGIES else f"uses {used} of {devices} devices"
         raise InputError(

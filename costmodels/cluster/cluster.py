@@ -59,30 +59,30 @@ class Device:
     source: str = ""
 
     def __post_init__(self) -> None:
-        where = f"device {self.name}"
-        _require_positive(where, "memory", self.memory, "B")
-        _require_positive(where, "memory_bandwidth", self.memory_bandwidth, "B/s")
-        _require_positive(where, "num_sms", self.num_sms, "")
-        _require_not_negative(where, "kernel_latency", self.kernel_latency, "s")
-        _require_not_negative(where, "reserved_memory", self.reserved_memory, "B")
+        label = f"device {self.name}"
+        _require_positive(label, "memory", self.memory, "B")
+        _require_positive(label, "memory_bandwidth", self.memory_bandwidth, "B/s")
+        _require_positive(label, "num_sms", self.num_sms, "")
+        _require_not_negative(label, "kernel_latency", self.kernel_latency, "s")
+        _require_not_negative(label, "reserved_memory", self.reserved_memory, "B")
         if self.reserved_memory >= self.memory:
             raise InputError(
-                f"{where}: reserved_memory must be less than memory "
+                f"{label}: reserved_memory must be less than memory "
                 f"({format_bytes(self.memory)}), got {format_bytes(self.reserved_memory)}: "
                 "lower it."
             )
         if not self.peak_flops:
             raise InputError(
-                f"{where}: peak_flops must name a precision, got none: give at least one of "
+                f"{label}: peak_flops must name a precision, got none: give at least one of "
                 f"{', '.join(PRECISIONS)}."
             )
         for precision, rate in self.peak_flops.items():
             if precision not in PRECISIONS:
                 raise InputError(
-                    f'{where}: peak_flops must name known precisions, got "{precision}": '
+                    f'{label}: peak_flops must name known precisions, got "{precision}": '
                     f"use {', '.join(PRECISIONS)}."
                 )
-            _require_positive(where, f"peak_flops.{precision}", rate, "FLOP/s")
+            _require_positive(label, f"peak_flops.{precision}", rate, "FLOP/s")
         # A mapping that the caller keeps could otherwise change under a frozen object.
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
 
@@ -150,34 +150,34 @@ class Level:
     source: str = ""
 
     def __post_init__(self) -> None:
-        where = f"level {self.name}"
-        _require_positive(where, "size", self.size, "")
-        _require_positive(where, "links", self.links, "")
-        _require_positive(where, "bandwidth", self.bandwidth, "B/s")
+        label = f"level {self.name}"
+        _require_positive(label, "size", self.size, "")
+        _require_positive(label, "links", self.links, "")
+        _require_positive(label, "bandwidth", self.bandwidth, "B/s")
         for field in ("latency", "start_latency", "in_network_latency", "send_recv_latency"):
             if getattr(self, field) is not None:
-                _require_not_negative(where, field, getattr(self, field), "s")
+                _require_not_negative(label, field, getattr(self, field), "s")
         for field in ("in_network_bandwidth", "send_recv_bandwidth"):
             if getattr(self, field) is not None:
-                _require_positive(where, field, getattr(self, field), "B/s")
-        _require_not_negative(where, "ramp", self.ramp, "")
+                _require_positive(label, field, getattr(self, field), "B/s")
+        _require_not_negative(label, "ramp", self.ramp, "")
         for field in ("peer_links", "group_links"):
             if getattr(self, field) is not None:
-                _require_positive(where, field, getattr(self, field), "")
+                _require_positive(label, field, getattr(self, field), "")
         if (self.in_network_latency is None) != (self.in_network_bandwidth is None):
             raise InputError(
-                f"{where}: in_network_latency and in_network_bandwidth must be given together, "
+                f"{label}: in_network_latency and in_network_bandwidth must be given together, "
                 "got one of them: add the other one."
             )
         if not (math.isfinite(self.oversubscription) and self.oversubscription >= 1):
             raise InputError(
-                f"{where}: oversubscription must be at least 1, got {self.oversubscription:g}: "
+                f"{label}: oversubscription must be at least 1, got {self.oversubscription:g}: "
                 "write 3 for a network whose core carries a third of what its leaves can send."
             )
         if self.send_recv_latency is not None:
-            _require_not_negative(where, "send_recv_latency", self.send_recv_latency, "s")
+            _require_not_negative(label, "send_recv_latency", self.send_recv_latency, "s")
         if self.send_recv_bandwidth is not None:
-            _require_positive(where, "send_recv_bandwidth", self.send_recv_bandwidth, "B/s")
+            _require_positive(label, "send_recv_bandwidth", self.send_recv_bandwidth, "B/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,22 +211,22 @@ class Cluster:
     source: str = ""
 
     def __post_init__(self) -> None:
-        where = f"cluster {self.name}"
+        label = f"cluster {self.name}"
         names = [level.name for level in self.levels]
         if not names:
-            raise InputError(f"{where}: levels must not be empty, got none: add at least one.")
+            raise InputError(f"{label}: levels must not be empty, got none: add at least one.")
         if len(set(names)) != len(names):
             raise InputError(
-                f"{where}: levels must have different names, got {', '.join(names)}: rename one."
+                f"{label}: levels must have different names, got {', '.join(names)}: rename one."
             )
         if self.host_level not in names:
             raise InputError(
-                f'{where}: host_level must be one of its levels, got "{self.host_level}": '
+                f'{label}: host_level must be one of its levels, got "{self.host_level}": '
                 f"use {' or '.join(names)}."
             )
         if self.default_precision not in self.device.peak_flops:
             raise InputError(
-                f"{where}: default_precision must be one that {self.device.name} has, got "
+                f"{label}: default_precision must be one that {self.device.name} has, got "
                 f'"{self.default_precision}": use {" or ".join(self.device.peak_flops)}.'
             )
 
@@ -327,18 +327,18 @@ def _equal_use(num_children: int, sizes: list[int]) -> tuple[int, ...] | None:
     return None
 
 
-def _require_positive(where: str, field: str, value: float, unit: str) -> None:
+def _require_positive(label: str, field: str, value: float, unit: str) -> None:
     if not (math.isfinite(value) and value > 0):
         raise InputError(
-            f"{where}: {field} must be greater than zero and finite, got {value:g} {unit}".rstrip()
+            f"{label}: {field} must be greater than zero and finite, got {value:g} {unit}".rstrip()
             + ": correct it."
         )
 
 
-def _require_not_negative(where: str, field: str, value: float, unit: str) -> None:
+def _require_not_negative(label: str, field: str, value: float, unit: str) -> None:
     if not (math.isfinite(value) and value >= 0):
         raise InputError(
-            f"{where}: {field} must not be negative and must be finite, got {value:g} "
+            f"{label}: {field} must not be negative and must be finite, got {value:g} "
             f"{unit}".rstrip()
             + ": correct it."
         )

@@ -24,21 +24,21 @@ def dump_cluster(cluster: Cluster) -> str:
     device = cluster.device
     rates = ", ".join(f"{name} = {_flops(rate)}" for name, rate in device.peak_flops.items())
     lines = [
-        f"name = {_text(cluster.name)}",
-        f"description = {_text(cluster.description)}",
-        f"host_level = {_text(cluster.host_level)}",
-        f"default_precision = {_text(cluster.default_precision)}",
-        f"source = {_text(cluster.source)}",
+        f"name = {_quoted(cluster.name)}",
+        f"description = {_quoted(cluster.description)}",
+        f"host_level = {_quoted(cluster.host_level)}",
+        f"default_precision = {_quoted(cluster.default_precision)}",
+        f"source = {_quoted(cluster.source)}",
         "",
         "[device]",
-        f"name = {_text(device.name)}",
+        f"name = {_quoted(device.name)}",
         f"memory = {_bytes(device.memory)}",
         f"reserved_memory = {_bytes(device.reserved_memory)}",
         f"peak_flops = {{ {rates} }}",
         f"memory_bandwidth = {_bandwidth(device.memory_bandwidth)}",
         f"num_sms = {device.num_sms}",
         f"kernel_latency = {_seconds(device.kernel_latency)}",
-        f"source = {_text(device.source)}",
+        f"source = {_quoted(device.source)}",
     ]
     for level in cluster.levels:
         lines += ["", "[[levels]]", *_level_lines(level)]
@@ -64,10 +64,10 @@ def _level_lines(level: Level) -> list[str]:
     }
     values = ((field, write, getattr(level, field)) for field, write in writers.items())
     lines = [f"{field} = {write(value)}" for field, write, value in values if value is not None]
-    return [f"name = {_text(level.name)}", *lines, f"source = {_text(level.source)}"]
+    return [f"name = {_quoted(level.name)}", *lines, f"source = {_quoted(level.source)}"]
 
 
-def _text(value: str) -> str:
+def _quoted(value: str) -> str:
     # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -78,7 +78,7 @@ def _quantity(
     """Write a value in the unit that is shortest and reads back as exactly the same number."""
     written = (f"{value / factor!r} {unit}" for unit, factor in units.items() if value)
     exact = [text for text in written if "e" not in text.split()[0] and parse(text) == value]
-    return _text(min([f"{value!r} {base}", *exact], key=len).replace(".0 ", " "))
+    return _quoted(min([f"{value!r} {base}", *exact], key=len).replace(".0 ", " "))
 
 
 _bytes = partial(_quantity, BYTE_UNITS, parse_bytes, "B")

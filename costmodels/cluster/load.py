@@ -44,12 +44,12 @@ class _Place:
 
 def list_clusters() -> tuple[str, ...]:
     """Names of the built-in clusters."""
-    return _names("clusters")
+    return _data_files("clusters")
 
 
 def list_devices() -> tuple[str, ...]:
     """Names of the built-in devices."""
-    return _names("devices")
+    return _data_files("devices")
 
 
 def list_links() -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     text = str(name_or_path)
     if text in list_clusters():
         content = (_DATA / "clusters" / f"{text}.toml").read_text(encoding="utf-8")
-        return _cluster(content, _Place(f"cluster {text}"))
+        return _build_cluster(content, _Place(f"cluster {text}"))
     path = Path(text)
     try:
         if path.suffix != ".toml" and not path.is_file():
@@ -77,7 +77,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
             f"cluster file {text} cannot be read ({reason}): check the path, or name one of "
             f"{', '.join(list_clusters())}."
         ) from None
-    return _cluster(content, _Place(f"cluster file {text}"))
+    return _build_cluster(content, _Place(f"cluster file {text}"))
 
 
 def load_device(name: str) -> Device:
@@ -85,14 +85,14 @@ def load_device(name: str) -> Device:
     return _device_named(name, "the device")
 
 
-def _cluster(content: str, place: _Place) -> Cluster:
-    data = _convert(_toml(content, place), ClusterFile, place)
+def _build_cluster(content: str, place: _Place) -> Cluster:
+    data = _convert(_parse_toml(content, place), ClusterFile, place)
     if isinstance(data.device, str):
         device = _device_named(data.device, str(place.at("device")))
     else:
-        device = _device(data.device, place.at("device"))
+        device = _build_device(data.device, place.at("device"))
     levels = tuple(
-        _level(level, place.at(f"levels[{index}]")) for index, level in enumerate(data.levels)
+        _build_level(level, place.at(f"levels[{index}]")) for index, level in enumerate(data.levels)
     )
     return _built(
         place,
@@ -116,10 +116,10 @@ def _device_named(name: str, what: str) -> Device:
         )
     place = _Place(f"device {name}")
     content = (_DATA / "devices" / f"{name}.toml").read_text(encoding="utf-8")
-    return _device(_convert(_toml(content, place), DeviceFile, place), place)
+    return _build_device(_convert(_parse_toml(content, place), DeviceFile, place), place)
 
 
-def _device(data: DeviceFile, place: _Place) -> Device:
+def _build_device(data: DeviceFile, place: _Place) -> Device:
     return _built(
         place,
         lambda: Device(
@@ -144,7 +144,7 @@ def _device(data: DeviceFile, place: _Place) -> Device:
     )
 
 
-def _level(data: LevelFile, place: _Place) -> Level:
+def _build_level(data: LevelFile, place: _Place) -> Level:
     """Fill what the level leaves open from its link technology, and convert the units."""
     link = LinkFile()
     if data.link is not None:
@@ -155,18 +155,18 @@ def _level(data: LevelFile, place: _Place) -> Level:
             )
         link = _links()[data.link]
 
-    def given(field: str) -> Any:
+    def own_or_link(field: str) -> Any:
         own = getattr(data, field)
         return getattr(link, field) if own is None else own
 
     def seconds(field: str) -> float | None:
-        text = given(field)
+        text = own_or_link(field)
         if text is None:
             return None
         return parse_seconds(text, what=str(place.at(field)), allow_zero=True)
 
     def bandwidth(field: str) -> float | None:
-        text = given(field)
+        text = own_or_link(field)
         return None if text is None else parse_bandwidth(text, what=str(place.at(field)))
 
     latency = seconds("latency")
@@ -186,7 +186,7 @@ def _level(data: LevelFile, place: _Place) -> Level:
             peer_links=data.peer_links,
             group_links=data.group_links,
             start_latency=seconds("start_latency") or 0.0,
-            ramp=given("ramp") or 0.0,
+            ramp=own_or_link("ramp") or 0.0,
             in_network_latency=seconds("in_network_latency"),
             in_network_bandwidth=bandwidth("in_network_bandwidth"),
             oversubscription=data.oversubscription,
@@ -225,11 +225,11 @@ def _achievable(data: LevelFile, link: LinkFile, place: _Place) -> float:
 def _links() -> dict[str, LinkFile]:
     place = _Place("links.toml")
     content = (_DATA / "links.toml").read_text(encoding="utf-8")
-    return _convert(_toml(content, place), dict[str, LinkFile], place)
+    return _convert(_parse_toml(content, place), dict[str, LinkFile], place)
 
 
 @lru_cache(maxsize=2)
-def _names(folder: str) -> tuple[str, ...]:
+def _data_files(folder: str) -> tuple[str, ...]:
     found = (entry.name for entry in (_DATA / folder).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 
@@ -241,7 +241,7 @@ def _unknown(name: str, known: tuple[str, ...]) -> str:
     return f'"{name}": use one of {", ".join([*close, *rest])}.'
 
 
-def _toml(content: str, place: _Place) -> dict[str, Any]:
+def _parse_toml(content: str, place: _Place) -> dict[str, Any]:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:

@@ -105,19 +105,19 @@ def hierarchical_pass(spread: Spread) -> Parts:
     return latency, (steps / spread.members / spread.bandwidth).sum(axis=-1)
 
 
-def ring(spread: Spread) -> Parts:
+def ring_all_reduce(spread: Spread) -> Parts:
     """Reduce-scatter and all-gather around one ring (Kahira et al. 2021, section IV)."""
     latency, per_byte = ring_pass(spread)
     return 2 * latency, 2 * per_byte
 
 
-def hierarchical(spread: Spread) -> Parts:
+def hierarchical_all_reduce(spread: Spread) -> Parts:
     """Reduce-scatter inwards to outwards, and all-gather back."""
     latency, per_byte = hierarchical_pass(spread)
     return 2 * latency, 2 * per_byte
 
 
-def halving_doubling(spread: Spread) -> Parts:
+def halving_doubling_all_reduce(spread: Spread) -> Parts:
     """Recursive halving, then doubling: Rabenseifner's algorithm (Thakur et al. 2005, section 4).
 
     `2 log2(p) alpha + 2 (p-1)/p m beta` for powers of two; otherwise the ranks beyond the largest
@@ -132,7 +132,7 @@ def halving_doubling(spread: Spread) -> Parts:
     return latency, 2 * (((power - 1) / power + rest) / pair).sum(axis=-1)
 
 
-def tree(spread: Spread) -> Parts:
+def tree_all_reduce(spread: Spread) -> Parts:
     """Reduce up and broadcast down two complementary trees, pipelined, as in NCCL.
 
     Sanders, Speck and Traeff 2009: each rank is an inner one in one tree and a leaf in the other,
@@ -156,7 +156,7 @@ def _tree_levels(spread: Spread) -> Parts:
     return depth, sent / spread.bandwidth
 
 
-def in_network(spread: Spread) -> Parts:
+def in_network_all_reduce(spread: Spread) -> Parts:
     """Reduce and multicast in the switches that can, and in a tree beyond them (NVLink SHARP).
 
     A member sends its buffer once and multicasts its part of the sum: `(p+1)/p` of the buffer,

@@ -23,14 +23,14 @@ from costmodels.communication.algorithms import (
     Parts,
     Spread,
     collective_time,
-    halving_doubling,
-    hierarchical,
+    halving_doubling_all_reduce,
+    hierarchical_all_reduce,
     hierarchical_pass,
-    in_network,
-    ring,
+    in_network_all_reduce,
+    ring_all_reduce,
     ring_pass,
     slowest,
-    tree,
+    tree_all_reduce,
 )
 from costmodels.communication.topology import Floats, Topology
 
@@ -45,11 +45,11 @@ _ONE_PASS: dict[str, Callable[[Spread], Parts]] = {
     "hierarchical": hierarchical_pass,
 }
 _ALL_REDUCE: dict[str, Callable[[Spread], Parts]] = {
-    "ring": ring,
-    "tree": tree,
-    "hierarchical": hierarchical,
-    "in_network": in_network,
-    "halving_doubling": halving_doubling,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "hierarchical": hierarchical_all_reduce,
+    "in_network": in_network_all_reduce,
+    "halving_doubling": halving_doubling_all_reduce,
 }
 
 

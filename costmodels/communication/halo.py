@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from costmodels.communication.collectives import send_recv_time
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
-from costmodels.graph import SPATIAL_DIMS, Layer, Window
+from costmodels.graph import SPATIAL_DIMS, Layer, Tensor, Window
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -134,53 +134,80 @@ def halo_exchange(
     if not dims:
         return Halo(time=zero, num_bytes=zero, regions=zero, boundary=zero)
     tensor = layer.output if backward else layer.inputs[0]
-    reach = backward_reach if backward else forward_reach
-    sides, rows, local = {}, {}, {}
-    for dim in dims:
-        degree = candidates.degree(dim)
-        in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
-        reaches = {
-            int(d): reach(in_extent, out_extent, layer.windows[dim], int(d))
-            for d in np.unique(degree)
-        }
-        below = np.array([reaches[int(d)].below if d > 1 else 0 for d in degree])
-        above = np.array([reaches[int(d)].above if d > 1 else 0 for d in degree])
-        # a middle block has a neighbour on both sides; with two blocks each has one
-        both = (below > 0) & (above > 0) & (degree > 2)
-        sides[dim] = np.where(both, 2, ((below > 0) | (above > 0)).astype(int))
-        rows[dim] = np.where(both, (below + above) / 2.0, np.maximum(below, above))
-        local[dim] = candidates.local(dim, tensor.extent(dim)).astype(float)
+    borders = {dim: _border(layer, tensor, candidates, dim, backward=backward) for dim in dims}
     whole = np.full(count, float(element_size))
     for axis in tensor.axes:
-        if axis.name in local:
-            whole *= local[axis.name]
+        if axis.name in borders:
+            whole *= borders[axis.name].local
         else:
             whole *= candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
     time, total, regions, interior = zero.copy(), zero.copy(), zero.copy(), np.ones(count)
     for size in range(1, len(dims) + 1):
         for subset in itertools.combinations(dims, size):
-            part, neighbours, hops = whole.copy(), np.ones(count), np.ones(count)
-            level = np.zeros(count, dtype=np.int64)
-            senders = np.ones(count, dtype=np.int64)
-            for dim in subset:
-                part = part * rows[dim] / local[dim]
-                neighbours = neighbours * sides[dim]
-                # rows beyond the next block come from further away, in a message for each block
-                hops = hops * np.maximum(np.ceil(rows[dim] / local[dim]), 1.0)
-                across, at_once = _neighbour(topology, candidates.level_degrees(dim))
-                # a corner goes where the further of its two neighbours is
-                senders = np.where(across > level, at_once, np.maximum(senders, at_once))
-                level = np.maximum(level, across)
-            time += neighbours * hops * send_recv_time(topology, level, part / hops, senders)
+            chosen = {dim: borders[dim] for dim in subset}
+            part, neighbours, seconds = _region(topology, candidates, whole, chosen)
+            time += seconds
             total += neighbours * part
             regions += neighbours
-            if size == 1:
-                (dim,) = subset
-                interior = interior * np.maximum(1.0 - sides[dim] * rows[dim] / local[dim], 0.0)
+    for one in borders.values():
+        interior = interior * np.maximum(1.0 - one.sides * one.rows / one.local, 0.0)
     return Halo(
         time=time,
         num_bytes=total,
         regions=regions,
         boundary=1.0 - interior,
-        slabs={dim: (sides[dim].astype(float), rows[dim]) for dim in dims},
+        slabs={dim: (one.sides.astype(float), one.rows) for dim, one in borders.items()},
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Border:
+    """What blocks read of their neighbours along one dim; arrays over candidates.
+
+    `sides` have neighbours to read from, `rows` positions are read of each, `local` positions are
+    the block's own.
+    """
+
+    sides: Ints
+    rows: Floats
+    local: Floats
+
+
+def _border(
+    layer: Layer, tensor: Tensor, candidates: Candidates, dim: str, *, backward: bool
+) -> _Border:
+    reach = backward_reach if backward else forward_reach
+    degree = candidates.degree(dim)
+    in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
+    reaches = {
+        int(d): reach(in_extent, out_extent, layer.windows[dim], int(d)) for d in np.unique(degree)
+    }
+    below = np.array([reaches[int(d)].below if d > 1 else 0 for d in degree])
+    above = np.array([reaches[int(d)].above if d > 1 else 0 for d in degree])
+    # a middle block has a neighbour on both sides; with two blocks each has one
+    both = (below > 0) & (above > 0) & (degree > 2)
+    return _Border(
+        sides=np.where(both, 2, ((below > 0) | (above > 0)).astype(int)),
+        rows=np.where(both, (below + above) / 2.0, np.maximum(below, above)),
+        local=candidates.local(dim, tensor.extent(dim)).astype(float),
+    )
+
+
+def _region(
+    topology: Topology, candidates: Candidates, whole: Floats, borders: Mapping[str, _Border]
+) -> tuple[Floats, Floats, Floats]:
+    """A side, edge or corner: its bytes, how many a block has, and the time of all. [B], [s]"""
+    count = len(candidates)
+    part, neighbours, hops = whole.copy(), np.ones(count), np.ones(count)
+    level, senders = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
+    for dim, border in borders.items():
+        part = part * border.rows / border.local
+        neighbours = neighbours * border.sides
+        # rows beyond the next block come from further away, in a message for each block
+        hops = hops * np.maximum(np.ceil(border.rows / border.local), 1.0)
+        across, at_once = _neighbour(topology, candidates.level_degrees(dim))
+        # a corner goes where the further of its two neighbours is
+        senders = np.where(across > level, at_once, np.maximum(senders, at_once))
+        level = np.maximum(level, across)
+    seconds = neighbours * hops * send_recv_time(topology, level, part / hops, senders)
+    return part, neighbours, seconds

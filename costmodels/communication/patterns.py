@@ -35,7 +35,7 @@ class Pattern:
     group: tuple[int, ...]
 
 
-def _whole(ratio: NDArray[np.float64]) -> bool:
+def _all_whole(ratio: NDArray[np.float64]) -> bool:
     """Whether all quotients are whole numbers."""
     return bool((ratio == np.rint(ratio)).all())
 
@@ -54,7 +54,7 @@ def match(source: Layouts, target: Layouts) -> Pattern:
     partial = source.partial[0]
     ones = (1,) * len(partial)
     coarser, finer = np.maximum(before / after, 1.0), np.maximum(after / before, 1.0)
-    if not (_whole(coarser) and _whole(finer)):
+    if not (_all_whole(coarser) and _all_whole(finer)):
         return Pattern(kind=SEND_RECV, group=ones)
     gathered, scattered = coarser.prod(axis=1), finer.prod(axis=1)
     # axes that stay split alike must lie alike, or whole blocks change places

@@ -85,7 +85,7 @@ class Topology:
         assert len(shape) == len(levels), "a shape has one entry a level"
         links = np.array([level.links for level in levels], dtype=float)
         link_bandwidth = np.array([level.bandwidth for level in levels], dtype=float)
-        peer_links = np.array([_first(level.peer_links, math.inf) for level in levels])
+        peer_links = np.array([_or_default(level.peer_links, math.inf) for level in levels])
         wired = np.where([x.send_recv_bandwidth is None for x in levels], peer_links, math.inf)
         below = np.cumprod([1, *shape[:-1]]).astype(np.int64)
         return cls(
@@ -96,14 +96,16 @@ class Topology:
             link_bandwidth=link_bandwidth,
             child_bandwidth=link_bandwidth * links,
             peer_bandwidth=link_bandwidth * peer_links,
-            group_bandwidth=link_bandwidth * [_first(x.group_links, math.inf) for x in levels],
+            group_bandwidth=link_bandwidth * [_or_default(x.group_links, math.inf) for x in levels],
             core_bandwidth=link_bandwidth * links / [level.oversubscription for level in levels],
             devices_below=below,
-            in_network_latency=np.array([_first(x.in_network_latency, math.inf) for x in levels]),
+            in_network_latency=np.array(
+                [_or_default(x.in_network_latency, math.inf) for x in levels]
+            ),
             in_network_bandwidth=links
-            * np.array([_first(x.in_network_bandwidth, 1.0) for x in levels]),
+            * np.array([_or_default(x.in_network_bandwidth, 1.0) for x in levels]),
             send_recv_latency=np.array(
-                [_first(x.send_recv_latency, x.start_latency + x.latency) for x in levels]
+                [_or_default(x.send_recv_latency, x.start_latency + x.latency) for x in levels]
             ),
             # Another path belongs to the child as a whole: each of its links stands for a part.
             send_recv_bandwidth=np.array(
@@ -135,6 +137,6 @@ class Topology:
         return math.prod(self.shape)
 
 
-def _first(override: float | None, default: float) -> float:
+def _or_default(override: float | None, default: float) -> float:
     """Return the override where one is given."""
     return default if override is None else override

@@ -82,8 +82,8 @@ class CostTable:
         self.provenance = dict(provenance)
         collected: dict[_Key, list[_Row]] = {}
         for row in rows:
-            collected.setdefault(_key(row.work, row.precision), []).append(row)
-        self._blocks = {key: _block(members) for key, members in collected.items()}
+            collected.setdefault(_block_key(row.work, row.precision), []).append(row)
+        self._blocks = {key: _gathered_block(members) for key, members in collected.items()}
 
     def __len__(self) -> int:
         return sum(block.seconds.size for block in self._blocks.values())
@@ -121,7 +121,7 @@ class CostTable:
                 f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
             )
         numbers = [number for number, _ in lines[1:]]
-        rows = [_parse(path.name, n, cells) for n, cells in zip(numbers, reader, strict=True)]
+        rows = [_parse_row(path.name, n, cells) for n, cells in zip(numbers, reader, strict=True)]
         return cls(path.name, provenance, rows)
 
     def describe(self) -> str:
@@ -154,7 +154,7 @@ class CostTable:
         tuple
             Seconds, NaN where the table says nothing, and whether the entry is exact.
         """
-        block = self._blocks.get(_key(work, precision))
+        block = self._blocks.get(_block_key(work, precision))
         if block is None:
             return None
         shapes = _shapes(work, modelled.size)
@@ -174,7 +174,7 @@ class CostTable:
         return seconds, exact
 
 
-def _key(work: Work, precision: str) -> _Key:
+def _block_key(work: Work, precision: str) -> _Key:
     ranks = len(work.in_extents), len(work.out_extents)
     return (work.operation, work.direction, precision, work.kernel, work.stride, *ranks)
 
@@ -186,7 +186,7 @@ def _shapes(work: Work, count: int) -> FloatArray:
     return np.log(np.maximum(extents, np.finfo(np.float64).tiny))
 
 
-def _block(rows: list[_Row]) -> _Block:
+def _gathered_block(rows: list[_Row]) -> _Block:
     first = rows[0].work
 
     def gather(pick: Callable[[Work], FloatArray]) -> FloatArray:
@@ -218,13 +218,13 @@ def _block(rows: list[_Row]) -> _Block:
     )
 
 
-def _parse(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
+def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
     def number(column: str) -> float:
-        return _positive(file, line, column, cells[column] or "")
+        return _positive_cell(file, line, column, cells[column] or "")
 
     def numbers(column: str) -> tuple[float, ...]:
         text = (cells[column] or "").strip()
-        return tuple(_positive(file, line, column, part) for part in text.split("x") if text)
+        return tuple(_positive_cell(file, line, column, part) for part in text.split("x") if text)
 
     precision = (cells["precision"] or "").strip()
     if precision not in ELEMENT_SIZE:
@@ -252,7 +252,7 @@ def _parse(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
     return _Row(line=line, precision=precision, work=work, seconds=number("seconds"))
 
 
-def _positive(file: str, line: int, column: str, text: str) -> float:
+def _positive_cell(file: str, line: int, column: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -84,7 +84,7 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
 OPERATIONS: Final = DENSE_OPERATIONS | {operation for operation, _ in TRAFFIC}
 
 
-def _product(extents: tuple[FloatArray, ...]) -> FloatArray:
+def _extent_product(extents: tuple[FloatArray, ...]) -> FloatArray:
     return reduce(np.multiply, extents, np.float64(1.0))  # type: ignore[arg-type]
 
 
@@ -185,12 +185,12 @@ class Work:
     @property
     def inputs(self) -> FloatArray:
         """Elements of the local input activation."""
-        return self.samples * self.channels * _product(self.in_extents)
+        return self.samples * self.channels * _extent_product(self.in_extents)
 
     @property
     def outputs(self) -> FloatArray:
         """Elements of the local output activation."""
-        return self.samples * self.filters * _product(self.out_extents)
+        return self.samples * self.filters * _extent_product(self.out_extents)
 
     @property
     def weights(self) -> FloatArray:
@@ -210,8 +210,8 @@ class Work:
         alignment
             Multiple to which the channels and filters of a group are padded.
         """
-        rows_out = _product(self.out_extents)
-        rows_in = _product(self.in_extents)
+        rows_out = _extent_product(self.out_extents)
+        rows_in = _extent_product(self.in_extents)
         batch: FloatArray | int = self.groups
         if self.operation == "matmul":
             batch = self.samples * self.groups

@@ -8,6 +8,8 @@ from costmodels.distribution.distribution import (
     enumerate_candidates,
     factorisations,
     limit_reason,
+    one_candidate,
+    split_dims,
     within_host,
 )
 
@@ -17,5 +19,7 @@ __all__ = [
     "enumerate_candidates",
     "factorisations",
     "limit_reason",
+    "one_candidate",
+    "split_dims",
     "within_host",
 ]

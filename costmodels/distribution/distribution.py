@@ -148,6 +148,7 @@ class Candidates:
         return -(-extent // self.degree(dim))
 
     def distribution(self, index: int) -> Distribution:
+        """One candidate as a distribution."""
         row = self.degrees[index]
         split = {
             dim: tuple(int(v) for v in row[:, i])
@@ -157,6 +158,7 @@ class Candidates:
         return Distribution(degrees=split, shape=self.shape)
 
     def take(self, indices: NDArray[np.int64]) -> Candidates:
+        """Some of the candidates."""
         return Candidates(dims=self.dims, degrees=self.degrees[indices], shape=self.shape)
 
     def find(self, distribution: Distribution) -> int | None:
@@ -168,6 +170,21 @@ class Candidates:
             wanted[:, self.dims.index(dim)] = degrees
         hits = np.flatnonzero((self.degrees == wanted).all(axis=(1, 2)))
         return int(hits[0]) if len(hits) else None
+
+
+def one_candidate(distribution: Distribution, dims: Iterable[str] = ()) -> Candidates:
+    """A distribution as the only candidate, with further dims that it leaves whole."""
+    known = {*distribution.degrees, *dims}
+    order = tuple(dim for dim in DIMS if dim in known)
+    whole = (1,) * len(distribution.shape)
+    rows = [distribution.degrees.get(dim, whole) for dim in order]
+    degrees = np.array(rows, dtype=np.int64).reshape(len(order), len(whole))
+    return Candidates(dims=order, degrees=degrees.T[None, :, :], shape=tuple(distribution.shape))
+
+
+def split_dims(layer: Layer) -> tuple[str, ...]:
+    """Dims of a layer that can be split at all, in the canonical order."""
+    return tuple(dim for dim in DIMS if dim in layer.splittable and layer.dims[dim] > 1)
 
 
 @lru_cache(maxsize=256)
@@ -192,6 +209,7 @@ def _level_rows(size: int, num_dims: int, most: int) -> NDArray[np.int64]:
 
 
 def within_host(level: int, host_level: int) -> bool:
+    """Whether the links of a level, counted from the inside out, stay inside a host."""
     return level <= host_level
 
 
@@ -216,7 +234,7 @@ def enumerate_candidates(
     full
         Whether levels across hosts may be split over any number of dims.
     """
-    dims = tuple(d for d in DIMS if d in layer.splittable and layer.dims[d] > 1)
+    dims = split_dims(layer)
     count = len(dims)
     total = np.ones((1, 0, count), dtype=np.int64)
     extents = np.array([layer.dims[d] for d in dims], dtype=np.int64)

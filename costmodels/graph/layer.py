@@ -24,6 +24,8 @@ SPATIAL_DIMS = ("depth", "height", "width")
 # Canonical order: the most significant digit of a rank within a level comes first, so that going
 # from a split of few dims to one of more keeps as much data as possible where it already lies.
 DIMS = ("sample", "sequence", "head", "filter", "channel", "depth", "height", "width")
+# Operations of the compute models that are products of matrices.
+_DENSE_OPERATIONS = frozenset({"conv", "linear", "matmul"})
 # Longer dims than any network has, and short enough that no product of counts overflows.
 MAX_EXTENT = 2**40
 
@@ -112,7 +114,10 @@ class Layer:
     Parameters
     ----------
     name, kind
-        Unique name, and what the operation is ("conv", "linear", "batch_norm", ...).
+        Unique name, and what the layer is ("conv", "linear", "batch_norm", ...).
+    operation
+        What the compute models take its time for: one of `costmodels.compute.work.OPERATIONS`; the
+        kind by default.
     dims
         Iteration space: dim name to extent, in output positions for spatial dims. [items]
     inputs, output
@@ -143,6 +148,7 @@ class Layer:
 
     name: str
     kind: str
+    operation: str = ""
     dims: Mapping[str, int]
     inputs: tuple[Tensor, ...]
     output: Tensor
@@ -160,6 +166,8 @@ class Layer:
     shares_weight_with: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.operation:
+            object.__setattr__(self, "operation", self.kind)
         for dim, extent in self.dims.items():
             if extent < 1:
                 raise InputError(
@@ -182,11 +190,26 @@ class Layer:
         return frozenset(self.dims) - self.inputs[slot].dims
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it multiplies matrices, and so has a backward-weight pass, or one like it."""
+        return self.operation in _DENSE_OPERATIONS
+
+    @property
+    def multiplies_weight(self) -> bool:
+        """Whether it multiplies its input by a weight, whose filters and channels are its dims."""
+        return self.operation in ("conv", "linear")
+
+    @property
+    def multiplies_activations(self) -> bool:
+        """Whether it multiplies activations by each other: both backward products are for data."""
+        return self.operation == "matmul"
+
+    @property
     def macs(self) -> int:
         """Multiply-adds of one forward pass; 0 for layers without matrix arithmetic. [items]"""
-        if self.kind not in MATRIX_KINDS:
+        if not self.is_dense:
             return 0
-        if self.kind == "attention":
+        if self.multiplies_activations:
             # scores and weighted values: two products over every pair of positions
             hidden = self.output.extent("hidden")
             return 2 * self.dims["sample"] * self.dims["sequence"] ** 2 * hidden
@@ -198,6 +221,7 @@ class Layer:
         """Equal for layers that cost the same under every distribution: all but the name."""
         return (
             self.kind,
+            self.operation,
             tuple(self.dims.items()),
             self.inputs,
             self.output,
@@ -214,6 +238,3 @@ class Layer:
             self.splittable,
             self.shares_weight_with is None,
         )
-
-
-MATRIX_KINDS = frozenset({"conv", "linear", "attention"})

@@ -120,7 +120,7 @@ def closest(name: str, known: list[str] | tuple[str, ...]) -> str:
     return ", ".join([*match, *rest])
 
 
-def _ordered(network: Network) -> list[LayerSpec]:
+def _after_inputs(network: Network) -> list[LayerSpec]:
     """Layers after all they read, else in the order given."""
     names = [spec.name for spec in network.layers]
     if not names:
@@ -187,14 +187,14 @@ def build_graph(network: Network, batch: int) -> Graph:
             )
     layers: dict[str, Layer] = {"input": data("input", {"sample": batch, **network.input_shape})}
     edges: list[Edge] = []
-    for spec in _ordered(network):
+    for spec in _after_inputs(network):
         if spec.kind not in KINDS:
             raise InputError(
                 f"network '{network.name}': layer '{spec.name}' has the unknown kind "
                 f"'{spec.kind}'; use one of {closest(spec.kind, list(KINDS))}"
             )
         tensors = [layers[source].output for source in spec.inputs]
-        layer = _make(network.name, spec, tensors)
+        layer = _make_layer(network.name, spec, tensors)
         # attention reads its one input twice: queries, and keys with values
         sources = spec.inputs if len(layer.inputs) == len(spec.inputs) else spec.inputs * 2
         edges += [Edge(source=s, target=spec.name, slot=i) for i, s in enumerate(sources)]
@@ -221,7 +221,7 @@ def _check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
             )
 
 
-def _make(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:
+def _make_layer(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:
     expected = NUM_INPUTS.get(spec.kind, 1)
     if expected is not None and len(tensors) != expected:
         raise InputError(

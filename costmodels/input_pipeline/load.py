@@ -91,19 +91,19 @@ def load_loader(name: str) -> Loader:
             f"the data loader must be a built-in one but is '{name}'; use one of "
             f"{closest(name, list_loaders())}"
         )
-    data, where = _file().loaders[name], f"loader {name}"
+    data, label = _file().loaders[name], f"loader {name}"
     return Loader(
         name=name,
         storage=load_storage(data.storage),
         decodes_on=data.decodes_on,
         rate_per_core=data.rate_per_core,
         workers=data.workers,
-        device_time=parse_seconds(data.device_time, what=where, allow_zero=True),
-        stored_size=parse_bytes(data.stored_size, what=where, allow_zero=True),
-        decoded_size=parse_bytes(data.decoded_size, what=where, allow_zero=True),
+        device_time=parse_seconds(data.device_time, what=label, allow_zero=True),
+        stored_size=parse_bytes(data.stored_size, what=label, allow_zero=True),
+        decoded_size=parse_bytes(data.decoded_size, what=label, allow_zero=True),
         files_per_sample=data.files_per_sample,
         staging=data.staging,
-        scatter_bandwidth=_bandwidth(data.scatter_bandwidth, f"{where}: scatter_bandwidth"),
+        scatter_bandwidth=_bandwidth(data.scatter_bandwidth, f"{label}: scatter_bandwidth"),
         variation=data.variation,
         description=data.description,
         source=data.source,

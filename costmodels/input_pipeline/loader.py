@@ -116,21 +116,21 @@ class Loader:
     source: str = ""
 
     def __post_init__(self) -> None:
-        where = f"loader {self.name}"
+        label = f"loader {self.name}"
         for what, value, known in (
             ("decodes_on", self.decodes_on, DECODES_ON),
             ("staging", self.staging, STAGING),
         ):
             if value not in known:
                 raise InputError(
-                    f"{where}: {what} must be one of {', '.join(known)} but is '{value}'; "
+                    f"{label}: {what} must be one of {', '.join(known)} but is '{value}'; "
                     "choose one"
                 )
-        _require_positive(where, "rate_per_core", self.rate_per_core)
-        _require_positive(where, "workers", self.workers)
-        _require_positive(where, "scatter_bandwidth", self.scatter_bandwidth)
+        _require_positive(label, "rate_per_core", self.rate_per_core)
+        _require_positive(label, "workers", self.workers)
+        _require_positive(label, "scatter_bandwidth", self.scatter_bandwidth)
         if self.measured_rate is not None:
-            _require_positive(where, "the measured rate of a host", self.measured_rate)
+            _require_positive(label, "the measured rate of a host", self.measured_rate)
         for what in (
             "device_time",
             "stored_size",
@@ -141,7 +141,7 @@ class Loader:
             value = getattr(self, what)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(
-                    f"{where}: {what} must not be negative and must be finite but is {value:g}; "
+                    f"{label}: {what} must not be negative and must be finite but is {value:g}; "
                     "correct it"
                 )
 
@@ -164,9 +164,9 @@ class Loader:
         stored_size, decoded_size
             Size of a sample as it is read, and as a device gets it. [B]
         """
-        where = f"loader {self.name}"
-        _require_positive(where, "stored_size", stored_size)
-        _require_positive(where, "decoded_size", decoded_size)
+        label = f"loader {self.name}"
+        _require_positive(label, "stored_size", stored_size)
+        _require_positive(label, "decoded_size", decoded_size)
         read = stored_size / self.stored_size if self.stored_size else 1.0
         got = decoded_size / self.decoded_size if self.decoded_size else 1.0
         return replace(
@@ -179,6 +179,6 @@ class Loader:
         )
 
 
-def _require_positive(where: str, what: str, value: float) -> None:
+def _require_positive(label: str, what: str, value: float) -> None:
     if not value > 0:
-        raise InputError(f"{where}: {what} must be greater than 0 but is {value:g}; correct it")
+        raise InputError(f"{label}: {what} must be greater than 0 but is {value:g}; correct it")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from costmodels.errors import InputError
 from costmodels.input_pipeline.loader import Host, Loader
 from costmodels.input_pipeline.stragglers import expected_slowest
+from costmodels.notes import Note
 from costmodels.units import format_seconds
 
 DECODING = "decoding on the host"
@@ -82,8 +83,8 @@ class InputTime:
         """Whether a step of that time waits for its input."""
         return self.seconds > step_seconds
 
-    def advice(self, step_seconds: float) -> str:
-        """One sentence: whether the input holds the step up, and what would help.
+    def advice(self, step_seconds: float) -> Note:
+        """Whether the input holds the step up, and what would help.
 
         Parameters
         ----------
@@ -91,26 +92,19 @@ class InputTime:
             Time of the step without its input. [s]
         """
         needed = self.hosts_needed(step_seconds)
-        step, load = format_seconds(step_seconds), format_seconds(self.seconds)
+        step = format_seconds(step_seconds)
+        facts = {"step": step, "loading": format_seconds(self.seconds)}
         if not self.is_bottleneck(step_seconds):
             if self.bottleneck == NONE:
-                return f"The input takes no time beside a step of {step}."
-            return (
-                f"The input does not hold up the step: loading takes {load} ({self.bottleneck}), "
-                f"a step {step}."
-            )
-        problem = f"The input holds up the step: loading takes {load} ({self.bottleneck}), a step"
+                return Note.of("input-free", step=step)
+            return Note.of("input-hidden", **facts, bottleneck=self.bottleneck)
+        facts["bottleneck"] = self.bottleneck
         if needed is None:
             factor = max(self.shared_stages.values()) / step_seconds
-            return (
-                f"{problem} {step} without it; more hosts would not help, storage that all hosts "
-                f"share must be {factor:.2g} times as fast, or samples kept in memory or packed "
-                "into larger files."
-            )
-        return (
-            f"{problem} {step} without it; {needed} hosts' worth of loading instead of "
-            f"{self.hosts}, or a loader {self.seconds / step_seconds:.2g} times as fast, would "
-            "keep up."
+            return Note.of("input-shared-too-slow", **facts, factor=factor)
+        factor = self.seconds / step_seconds
+        return Note.of(
+            "input-too-slow", **facts, hosts_needed=needed, hosts=self.hosts, factor=factor
         )
 
 
@@ -143,7 +137,7 @@ def input_time(
     host
         What a host has; the default is that of `Host`.
     """
-    _check(samples_per_host, samples_per_device, hosts, devices_per_host)
+    _check_counts(samples_per_host, samples_per_device, hosts, devices_per_host)
     cores = (host or Host()).cores
     group = samples_per_device * devices_per_host / samples_per_host
     lone = loader.staging == "each rank"
@@ -189,7 +183,7 @@ def _result(
     )
 
 
-def _check(
+def _check_counts(
     samples_per_host: float, samples_per_device: float, hosts: int, devices_per_host: int
 ) -> None:
     for what, value in (

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
-from costmodels.communication.halo import halo_exchange
-from costmodels.compute import TimeSource
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer
-from costmodels.layers.halo_work import halo_work
-from costmodels.layers.local_work import local_parameters, local_size, local_work, update_work
+from costmodels.layers.layer_passes import (
+    exposed_halos,
+    layer_computation,
+    layer_reductions,
+    statistics_time,
+)
+from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time
 
@@ -27,10 +29,6 @@ Floats = NDArray[np.float64]
 
 # Convolution workspace: what cuDNN is usually allowed; algorithms that need more are not chosen.
 WORKSPACE_LIMIT = 256 * 2**20
-
-# Rows of computation by source: those of `Source`, and what kernels wait for their launch.
-SOURCES = (*(source.name.lower() for source in TimeSource), "launch")
-NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,22 +120,6 @@ class LayerCosts:
         return self.forward_pass + self.backward_pass + self.update
 
 
-def _compute(
-    layer: Layer, candidates: Candidates, direction: str, machine: Machine
-) -> tuple[Floats, Floats]:
-    """Seconds of one pass, and by source."""
-    count = len(candidates)
-    seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
-    for work in local_work(layer, candidates, direction):
-        time, source = machine.compute.time(work)
-        time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
-        waiting = np.maximum(machine.training.launch_time - time, 0.0)
-        seconds = seconds + time + waiting
-        by_source[source, np.arange(count)] += time
-        by_source[LAUNCH] += waiting
-    return seconds, by_source
-
-
 def layer_costs(
     layer: Layer,
     candidates: Candidates,
@@ -161,76 +143,32 @@ def layer_costs(
     largest_bucket
         Size that no bucket of gradients exceeds. [B]
     """
-    training, network = machine.training, machine.topology
-    count = len(candidates)
+    training, topology = machine.training, machine.topology
     size = training.activation_size
-    forward, by_source = _compute(layer, candidates, "forward", machine)
-    backward_data, backward_weight = np.zeros(count), np.zeros(count)
-    memory_bound = layer.kind not in ("conv", "linear", "attention")
-    if any(input_gradients) or (memory_bound and layer.parameters):
-        backward_data, more = _compute(layer, candidates, "backward_data", machine)
-        by_source = by_source + more
-    if layer.parameters or layer.kind == "attention":
-        backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
-        by_source = by_source + more
-
-    halo_forward = halo_exchange(layer, candidates, network, backward=False, element_size=size)
-    halo_backward = halo_exchange(layer, candidates, network, backward=True, element_size=size)
-    exposed_backward = np.zeros(count)
-    if any(input_gradients):
-        times = (backward_data, backward_weight)
-        exposed_backward = halo_work(
-            layer, candidates, "backward_data", times, machine, halo_backward
-        ).exposed
-
-    output = local_size(layer.output, candidates) * size
-    partial = candidates.group(layer.reduced_dims)
-    reduce_forward = reduce_scatter_time(network, partial, output)
-    traffic = halo_forward.num_bytes + halo_backward.num_bytes * any(input_gradients)
-    traffic = traffic + output * (1.0 - 1.0 / partial.prod(axis=1))
-    reduce_backward = np.zeros(count)
-    for slot, tensor in enumerate(layer.inputs):
-        if input_gradients[slot]:
-            group = candidates.group(layer.absent_dims(slot))
-            block = local_size(tensor, candidates) * size
-            reduce_backward = reduce_backward + reduce_scatter_time(network, group, block)
-            traffic = traffic + block * (1.0 - 1.0 / group.prod(axis=1))
-
-    statistics = np.zeros(count)
-    if layer.statistics is not None:
-        numbers = np.full(count, 4.0 * layer.statistics.count)
-        for dim in layer.statistics.per:
-            numbers = numbers * candidates.local(dim, layer.dims[dim])
-        group = candidates.group(layer.statistics.over)
-        statistics = 2.0 * all_reduce_time(network, group, numbers)
-
-    own = layer.shares_weight_with is None
-    parameters = local_parameters(layer, candidates) * own
+    wants_gradient = any(input_gradients)
+    parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
+    computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
+    halos = exposed_halos(layer, candidates, machine, computation, wants_gradient)
+    reductions = layer_reductions(layer, candidates, machine, input_gradients)
     group = candidates.group(set(candidates.dims) - layer.weight_dims)
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
-    rate = gradient_time(network, group, largest_bucket, training.all_reduce) / largest_bucket
-    update = np.zeros(count)
-    if layer.parameters and own:
-        time, source = machine.compute.time(update_work(parameters, training.optimizer))
-        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
-        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
-        by_source[source, np.arange(count)] += update
-
+    rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
+    output = local_size(layer.output, candidates) * size
+    inputs = sum(local_size(tensor, candidates) for tensor in layer.inputs) * size
     saved_part = local_size(layer.output, candidates) / layer.output.size
-    inputs = sum(local_size(t, candidates) for t in layer.inputs) * size
-    conv = layer.kind == "conv"
+    workspace = np.zeros(len(candidates))
+    if layer.operation == "conv":
+        workspace = np.minimum(inputs + output, WORKSPACE_LIMIT)
     return LayerCosts(
-        forward=forward,
-        backward_data=backward_data,
-        backward_weight=backward_weight,
-        update=update,
-        halo_forward=halo_work(
-            layer, candidates, "forward", (forward, 0.0), machine, halo_forward
-        ).exposed,
-        halo_backward=exposed_backward,
-        reduce_forward=reduce_forward,
-        reduce_backward=reduce_backward,
-        statistics=statistics,
+        forward=computation.forward,
+        backward_data=computation.backward_data,
+        backward_weight=computation.backward_weight,
+        update=computation.update,
+        halo_forward=halos.forward,
+        halo_backward=halos.backward,
+        reduce_forward=reductions.forward,
+        reduce_backward=reductions.backward,
+        statistics=statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,
         gradient_time=rate * gradient,
@@ -239,7 +177,7 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         saved=layer.saved_bytes * saved_part,
-        workspace=np.minimum(inputs + output, WORKSPACE_LIMIT) if conv else np.zeros(count),
-        communication_bytes=traffic,
-        sources=by_source,
+        workspace=workspace,
+        communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
+        sources=computation.sources,
     )

@@ -11,9 +11,6 @@ from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
 
 Floats = NDArray[np.float64]
 
-# Kinds whose time is that of another operation of the compute models.
-_OPERATION = {"scale": "add", "upsample": "copy"}
-
 
 def local_size(tensor: Tensor, candidates: Candidates) -> Floats:
     """Elements of the largest local block of a tensor; (candidates,). [items]"""
@@ -84,19 +81,18 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
         "forward", "backward_data" or "backward_weight"; layers without matrix arithmetic do all
         their backward work in "backward_data".
     """
-    if layer.kind == "attention":
+    if layer.multiplies_activations:
         return _attention(layer, candidates, direction)
-    dense = layer.kind in ("conv", "linear")
-    if not dense:
+    if not layer.is_dense:
         if direction == "backward_weight":
             return []
         direction = "forward" if direction == "forward" else "backward"
     samples = candidates.local("sample", layer.dims["sample"]).astype(float)
     channels = _features(layer.inputs[0], candidates)
     filters = _features(layer.output, candidates)
-    if dense:
+    if layer.is_dense:
         channels = candidates.local("channel", layer.dims["channel"]).astype(float)
-    if layer.kind == "concat":
+    if layer.operation == "concat":
         channels = filters
     groups: Floats | int = layer.groups
     if layer.groups > 1 and layer.inputs[0].dims >= {"filter"}:
@@ -107,7 +103,7 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
         _extents(layer.inputs[0], candidates),
         _extents(layer.output, candidates),
     )
-    if layer.kind == "linear":
+    if layer.operation == "linear":
         in_extents = out_extents
     if layer.transposed:
         # the same products as a convolution from the large to the small side, run the other way
@@ -118,15 +114,15 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
     windows = [layer.windows[d] for d in SPATIAL_DIMS if d in layer.windows]
     return [
         Work(
-            operation=_OPERATION.get(layer.kind, layer.kind),
+            operation=layer.operation,
             direction=direction,
             samples=samples,
             channels=channels,
             filters=filters,
             in_extents=in_extents,
             out_extents=out_extents,
-            kernel=tuple(w.kernel for w in windows) if layer.kind in ("conv", "pool") else (),
-            stride=tuple(w.stride for w in windows) if layer.kind in ("conv", "pool") else (),
+            kernel=tuple(window.kernel for window in windows),
+            stride=tuple(window.stride for window in windows),
             groups=groups,
         )
     ]

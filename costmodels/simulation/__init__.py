@@ -3,9 +3,9 @@
 from costmodels.simulation.compiler import Compiler, Job
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
-from costmodels.simulation.measure import RoleUse, SimulatedStep, measure, run_graph
+from costmodels.simulation.measure import RoleUse, SimulatedStep, measure_step, run_graph
 from costmodels.simulation.messages import LINK_MODELS
-from costmodels.simulation.runtimes import Runtime, load_runtime, runtimes
+from costmodels.simulation.runtimes import Runtime, built_in_runtimes, load_runtime
 
 __all__ = [
     "LINK_MODELS",
@@ -21,9 +21,9 @@ __all__ = [
     "SimulatedStep",
     "Task",
     "TaskTimes",
+    "built_in_runtimes",
     "execute",
     "load_runtime",
-    "measure",
+    "measure_step",
     "run_graph",
-    "runtimes",
 ]

@@ -89,20 +89,20 @@ class Compiler:
         strategy = job.strategy
         strategy.check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
-        wires = tuple(
+        stage_links = tuple(
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
             for stage in strategy.stages
         )
-        self.plant = JobView(
+        self.view = JobView(
             graph=job.graph,
             strategy=strategy,
             pieces=self._pieces(),
-            wires=wires,
+            stage_links=stage_links,
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
         )
-        self.programs = [StageProgram(self.plant, n) for n in range(len(strategy.stages))]
+        self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
         self.weights: list[WeightWork] = []
         for program in self.programs:
             count = sum(len(work.fused_groups) for work in self.weights)
@@ -126,8 +126,8 @@ class Compiler:
         job, found, machines = self.job, {}, self.known
         for stage in job.strategy.stages:
             if stage.shape not in machines:
-                network = Topology.of(job.cluster, stage.shape)
-                machine = Machine(topology=network, compute=job.compute, training=job.training)
+                topology = Topology.of(job.cluster, stage.shape)
+                machine = Machine(topology=topology, compute=job.compute, training=job.training)
                 machines[stage.shape] = Pieces(job.graph, machine)
             for name in stage.layers:
                 owner = job.graph.layers[name].shares_weight_with
@@ -141,7 +141,7 @@ class Compiler:
     def sources(self) -> Mapping[str, float]:
         """Computation of one micro-batch by where its estimate comes from. [s]"""
         total: dict[str, float] = {}
-        for piece in self.plant.pieces.values():
+        for piece in self.view.pieces.values():
             for source, seconds in piece.sources:
                 total[source] = total.get(source, 0.0) + seconds
         return total
@@ -210,7 +210,7 @@ class Compiler:
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
             if run.phase == FORWARD and step and operation.kind == "forward":
                 self._after_pulls(number, step, run.stage, operation.name)
-        gradients = run.phase == (WEIGHT if self.plant.weight_apart else BACKWARD)
+        gradients = run.phase == (WEIGHT if self.view.weight_apart else BACKWARD)
         if gradients and (final or self.job.runtime.each_micro_batch):
             for operation in weights.reductions():
                 self._add(role, step, run.stage, run.micro, "reduce", operation)
@@ -296,7 +296,7 @@ class Compiler:
 
         def cost(group: int, num_bytes: float) -> tuple[float, float]:
             work, members = groups[group]
-            message = work.program.wires.collective("all_reduce", members, num_bytes)
+            message = work.program.stage_links.collective("all_reduce", members, num_bytes)
             return message.seconds, message.transfer
 
         def received(group: int) -> float:

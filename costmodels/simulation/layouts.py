@@ -38,8 +38,8 @@ class Change:
 class Changes:
     """Changes of layout in one stage, each worked out once."""
 
-    def __init__(self, wires: StageLinks) -> None:
-        self.wires = wires
+    def __init__(self, stage_links: StageLinks) -> None:
+        self.stage_links = stage_links
         self.known: dict[tuple[bytes, bytes, float, float, float], Change] = {}
 
     def between(
@@ -79,7 +79,7 @@ class Changes:
         passes = 2.0 if pattern.kind == "all_reduce" else 1.0
         return Change(
             pattern=pattern,
-            message=self.wires.collective(pattern.kind, pattern.group, buffer),
+            message=self.stage_links.collective(pattern.kind, pattern.group, buffer),
             num_bytes=passes * buffer * (1.0 - 1.0 / size),
         )
 
@@ -87,15 +87,15 @@ class Changes:
         self, pattern: Pattern, source: Layouts, target: Layouts, held: float, whole: float
     ) -> Change:
         """What no collective does: partial sums are reduced and scattered, then blocks move."""
-        moves = movement(source, target, self.wires.topology)
+        moves = movement(source, target, self.stage_links.topology)
         first = np.zeros(1, dtype=np.int64)
         seconds = float(moves.time(first, first, whole)[0, 0])
         # what enters a host or more comes over the links of all its devices alike
-        parts = moves.volume[0, 0] / self.wires.topology.devices_below
+        parts = moves.volume[0, 0] / self.stage_links.topology.devices_below
         received = float(parts.sum()) * whole
-        message = self.wires.moved(seconds, float(moves.latency[0, 0]))
+        message = self.stage_links.moved(seconds, float(moves.latency[0, 0]))
         if any(n > 1 for n in pattern.group):
-            reduction = self.wires.collective("reduce_scatter", pattern.group, held)
+            reduction = self.stage_links.collective("reduce_scatter", pattern.group, held)
             members = float(np.prod(pattern.group))
             received += held * (1.0 - 1.0 / members)
             message = Message(

@@ -105,8 +105,8 @@ class Ledger:
         for other in self.running[role].values():
             self.peak[role]["workspace"] += other.scratch
             self.peak[role]["communication buffers"] += other.buffer
-        where = f" of micro-batch {task.micro}" if task.micro > 0 else ""
-        self.moment[role] = f"{task.kind} of {task.name}{where}"
+        which = f" of micro-batch {task.micro}" if task.micro > 0 else ""
+        self.moment[role] = f"{task.kind} of {task.name}{which}"
         self.time[role] = time
         self.peak_at[role] = len(self.log[role])
 

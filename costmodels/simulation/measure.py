@@ -59,7 +59,7 @@ class SimulatedStep:
         The step; where steps reach into each other, the time from one to the next. [s]
     start, end
         The step that was measured, on the timeline. [s]
-    timeline
+    task_times
         When every task ran.
     roles
         Each role during the step.
@@ -70,7 +70,7 @@ class SimulatedStep:
     step_time: float
     start: float
     end: float
-    timeline: TaskTimes
+    task_times: TaskTimes
     roles: tuple[RoleUse, ...]
     critical_path: float
 
@@ -112,17 +112,19 @@ def outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> float:
     return length
 
 
-def _clipped(timeline: TaskTimes, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
+def _clipped(task_times: TaskTimes, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
     """When the queues of every role are busy between two times."""
-    rows: list[dict[Queue, list[Interval]]] = [{q: [] for q in Queue} for _ in timeline.graph.roles]
-    for number, task in enumerate(timeline.graph.tasks):
-        first, last = max(timeline.starts[number], start), min(timeline.ends[number], end)
-        if last > first and number not in timeline.fused:
+    rows: list[dict[Queue, list[Interval]]] = [
+        {q: [] for q in Queue} for _ in task_times.graph.roles
+    ]
+    for number, task in enumerate(task_times.graph.tasks):
+        first, last = max(task_times.starts[number], start), min(task_times.ends[number], end)
+        if last > first and number not in task_times.fused:
             rows[task.role][Queue(task.queue)].append((first, last))
     return rows
 
 
-def _received(graph: ExecutionGraph) -> list[float]:
+def _received_bytes(graph: ExecutionGraph) -> list[float]:
     """Bytes that each device of every role receives in the last step. [B]"""
     total = [0.0] * len(graph.roles)
     for task in graph.tasks:
@@ -134,17 +136,17 @@ def _received(graph: ExecutionGraph) -> list[float]:
     return total
 
 
-def measure(timeline: TaskTimes) -> SimulatedStep:
-    """Measure the last step of a timeline, or the whole of a single one."""
-    graph = timeline.graph
-    start, end = 0.0, timeline.end
+def measure_step(task_times: TaskTimes) -> SimulatedStep:
+    """Measure the last step of an execution, or the whole of a single one."""
+    graph = task_times.graph
+    start, end = 0.0, task_times.end
     if graph.steps > 1:
         ends = [0.0] * graph.steps
-        for task, time in zip(graph.tasks, timeline.ends, strict=True):
+        for task, time in zip(graph.tasks, task_times.ends, strict=True):
             ends[task.step] = max(ends[task.step], time)
         start = ends[-2]
     roles = []
-    busy, received = _clipped(timeline, start, end), _received(graph)
+    busy, received = _clipped(task_times, start, end), _received_bytes(graph)
     for number, role in enumerate(graph.roles):
         rows = busy[number]
         computing = merged(rows[Queue.COMPUTE])
@@ -159,9 +161,9 @@ def measure(timeline: TaskTimes) -> SimulatedStep:
                 busy={q.name.lower(): sum(b - a for a, b in rows[q]) for q in Queue},
                 exposed=exposed,
                 idle=max(end - start - working - exposed, 0.0),
-                memory=timeline.ledger.peak_memory(number),
-                memory_time=timeline.ledger.time[number],
-                held=timeline.ledger.largest(number, NUM_HELD),
+                memory=task_times.ledger.peak_memory(number),
+                memory_time=task_times.ledger.time[number],
+                held=task_times.ledger.largest(number, NUM_HELD),
                 received=received[number],
             )
         )
@@ -169,7 +171,7 @@ def measure(timeline: TaskTimes) -> SimulatedStep:
         step_time=end - start,
         start=start,
         end=end,
-        timeline=timeline,
+        task_times=task_times,
         roles=tuple(roles),
         critical_path=graph.critical_path(),
     )
@@ -177,4 +179,4 @@ def measure(timeline: TaskTimes) -> SimulatedStep:
 
 def run_graph(graph: ExecutionGraph, behaviour: Behaviour) -> SimulatedStep:
     """Run an execution graph and measure it."""
-    return measure(execute(graph, behaviour))
+    return measure_step(execute(graph, behaviour))

@@ -13,7 +13,7 @@ from costmodels.simulation.pieces import Piece
 
 
 def pass_operations(
-    stage: int, phase: str, base: Operation, piece: Piece, wires: StageLinks
+    stage: int, phase: str, base: Operation, piece: Piece, stage_links: StageLinks
 ) -> list[Operation]:
     """Operations of a pass, its statistics left out.
 
@@ -25,7 +25,7 @@ def pass_operations(
         The pass in one operation.
     piece
         The layer.
-    wires
+    stage_links
         Links of the stage.
     """
     exchanged = piece.halo_backward if base.kind == "backward" else piece.halo_forward
@@ -38,7 +38,7 @@ def pass_operations(
     messages = message_operation(
         exchange,
         "halo exchange",
-        wires.moved(float(halo.exchange[0]), fixed),
+        stage_links.moved(float(halo.exchange[0]), fixed),
         base.after,
         num_bytes=piece.buffer / 2,
     )
@@ -58,10 +58,10 @@ def pass_operations(
 
 
 def statistics_operations(
-    stage: int, phase: str, base: Operation, piece: Piece, wires: StageLinks
+    stage: int, phase: str, base: Operation, piece: Piece, stage_links: StageLinks
 ) -> list[Operation]:
     """The sum of a pass's statistics over ranks, if there is one; parameters as above."""
-    message = wires.collective("all_reduce", piece.statistics_group, piece.statistics_bytes)
+    message = stage_links.collective("all_reduce", piece.statistics_group, piece.statistics_bytes)
     if message.time <= 0.0:
         return []
     size = math.prod(piece.statistics_group)

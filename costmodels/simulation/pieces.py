@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
-from costmodels.distribution import Candidates, Distribution
-from costmodels.graph import DIMS, SPATIAL_DIMS, Graph, Layer
+from costmodels.distribution import Candidates, Distribution, one_candidate, split_dims
+from costmodels.graph import SPATIAL_DIMS, Graph, Layer
 from costmodels.layers.halo_work import HaloWork, halo_work
-from costmodels.layers.layer_cost import SOURCES, LayerCosts, layer_costs
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 
@@ -77,15 +76,6 @@ class Piece:
         return self.backward_data + self.backward_weight
 
 
-def one_candidate(layer: Layer, distribution: Distribution) -> Candidates:
-    """A distribution as the only candidate of a layer."""
-    dims = tuple(d for d in DIMS if d in layer.splittable and layer.dims[d] > 1)
-    degrees = np.ones((1, len(distribution.shape), len(dims)), dtype=np.int64)
-    for dim, ways in distribution.degrees.items():
-        degrees[0, :, dims.index(dim)] = ways
-    return Candidates(dims=dims, degrees=degrees, shape=tuple(distribution.shape))
-
-
 class Pieces:
     """Pieces of the layers of one machine; layers that are alike share them."""
 
@@ -123,7 +113,7 @@ class Pieces:
 def _piece(
     layer: Layer, distribution: Distribution, wants: tuple[bool, ...], machine: Machine
 ) -> Piece:
-    one = one_candidate(layer, distribution)
+    one = one_candidate(distribution, split_dims(layer))
     # the rate of a full bucket is of no use here: any size will do
     costs = layer_costs(layer, one, machine, input_gradients=wants, largest_bucket=1e6)
     size = machine.training.activation_size
@@ -132,7 +122,7 @@ def _piece(
         statistics_bytes = 4.0 * layer.statistics.count
         for dim in layer.statistics.per:
             statistics_bytes *= float(one.local(dim, layer.dims[dim])[0])
-        statistics_group = _members(one, layer.statistics.over)
+        statistics_group = _group_members(one, layer.statistics.over)
     reads = tuple(
         Layouts.of(one, tensor, layer.absent_dims(slot)) for slot, tensor in enumerate(layer.inputs)
     )
@@ -170,7 +160,7 @@ def _piece(
     )
 
 
-def _members(one: Candidates, dims: tuple[str, ...]) -> tuple[int, ...]:
+def _group_members(one: Candidates, dims: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in one.group(dims)[0])
 
 

@@ -138,7 +138,7 @@ _PARSE = {
 
 
 @cache
-def runtimes() -> dict[str, Runtime]:
+def built_in_runtimes() -> dict[str, Runtime]:
     """All runtimes by name."""
     text = resources.files("costmodels.simulation").joinpath("data/runtimes.toml").read_text()
     result = {}
@@ -159,7 +159,7 @@ def load_runtime(name: str, **changes: Any) -> Runtime:
     InputError
         When there is none of that name, or no such figure.
     """
-    known = runtimes()
+    known = built_in_runtimes()
     if name not in known:
         raise InputError(
             f"the runtime must be one of {', '.join(known)} but is '{name}'; choose one"

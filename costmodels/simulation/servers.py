@@ -21,13 +21,17 @@ _STACK = 2
 
 
 def push_pull(
-    wires: StageLinks, cluster: Cluster, runtime: Runtime, group: tuple[int, ...], num_bytes: float
+    stage_links: StageLinks,
+    cluster: Cluster,
+    runtime: Runtime,
+    group: tuple[int, ...],
+    num_bytes: float,
 ) -> tuple[Message, Message]:
     """Pushing gradients of one buffer, and pulling the weights that follow from them.
 
     Parameters
     ----------
-    wires
+    stage_links
         Links of the stage.
     cluster
         The machine.
@@ -43,7 +47,7 @@ def push_pull(
     senders = 1 if runtime.local_reduce else local
     servers = runtime.servers or hosts
     inside = (*group[:inner], *(1 for _ in group[inner:]))
-    reduction = wires.collective(
+    reduction = stage_links.collective(
         "reduce_scatter", inside, num_bytes if runtime.local_reduce else 0.0
     )
     own = 1.0 / servers if runtime.servers == 0 and hosts > 1 else 0.0
@@ -53,10 +57,10 @@ def push_pull(
     push_loads: tuple[tuple[Link, float], ...] = ()
     pull_loads: tuple[tuple[Link, float], ...] = ()
     if hosts > 1 or runtime.servers:
-        level = min(inner, wires.job.num_levels - 1)
-        bandwidth = float(wires.job.child_bandwidth[level])
-        latency = float(wires.job.send_recv_latency[level])
-        child = wires.child(level)
+        level = min(inner, stage_links.job.num_levels - 1)
+        bandwidth = float(stage_links.job.child_bandwidth[level])
+        latency = float(stage_links.job.send_recv_latency[level])
+        child = stage_links.child(level)
         push_loads = (((level, child, OUT), 1.0),)
         pull_loads = (((level, child, IN), 1.0),)
         if math.isfinite(runtime.stack_bandwidth):
@@ -66,7 +70,7 @@ def push_pull(
     else:
         # the one host's own memory: devices share their ways to it
         bandwidth = runtime.cpu_bandwidth
-        latency = float(np.max(wires.job.send_recv_latency[:inner]))
+        latency = float(np.max(stage_links.job.send_recv_latency[:inner]))
         sent = num_bytes * (1 if runtime.local_reduce else min(local, runtime.devices_per_cpu_link))
         received = 0.0
     transfer = max(sent, received) / bandwidth

@@ -32,12 +32,12 @@ ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 class StageProgram:
     """Operations of one stage on one micro-batch, by phase."""
 
-    def __init__(self, plant: JobView, number: int) -> None:
-        self.plant, self.number = plant, number
-        self.graph, self.pieces = plant.graph, plant.pieces
-        self.stage = plant.strategy.stages[number]
-        self.wires = plant.wires[number]
-        self.tensors = StageTensors(plant, number)
+    def __init__(self, view: JobView, number: int) -> None:
+        self.view, self.number = view, number
+        self.graph, self.pieces = view.graph, view.pieces
+        self.stage = view.strategy.stages[number]
+        self.stage_links = view.stage_links[number]
+        self.tensors = StageTensors(view, number)
         inside = set(self.stage.layers)
         self.layers = [layer for layer in self.graph.compute_layers if layer.name in inside]
         self.segment, self.moved = self.tensors.segment, self.tensors.moved
@@ -90,10 +90,12 @@ class StageProgram:
         self._sums(phase, base, piece)
 
     def _pass(self, phase: str, base: Operation, piece: Piece) -> None:
-        self.phases[phase] += pass_operations(self.number, phase, base, piece, self.wires)
+        self.phases[phase] += pass_operations(self.number, phase, base, piece, self.stage_links)
 
     def _sums(self, phase: str, base: Operation, piece: Piece) -> None:
-        self.phases[phase] += statistics_operations(self.number, phase, base, piece, self.wires)
+        self.phases[phase] += statistics_operations(
+            self.number, phase, base, piece, self.stage_links
+        )
 
     def _done(self, name: str, kind: str, phase: str) -> Ref:
         """The operation after which a pass of a layer is through."""
@@ -110,11 +112,11 @@ class StageProgram:
         phase = BACKWARD if redone else FORWARD
         source = self.tensors.out(edge.source, redone)
         made: list[Made] = []
-        if self.plant.stage_of[edge.source] == self.number:
+        if self.view.stage_of[edge.source] == self.number:
             ready = self._done(edge.source, "recompute" if redone else "forward", phase)
         else:
             ready = (
-                self.plant.stage_of[edge.source],
+                self.view.stage_of[edge.source],
                 FORWARD,
                 ("send", edge.source, self.number),
             )
@@ -151,12 +153,12 @@ class StageProgram:
     def _send(self, layer: Layer) -> None:
         """Send an output to the stages that read it."""
         name, piece = layer.name, self.pieces[layer.name]
-        readers = {self.plant.stage_of[e.target] for e in self.graph.consumers[name]}
+        readers = {self.view.stage_of[e.target] for e in self.graph.consumers[name]}
         for other in sorted(readers - {self.number}):
             after = [self._done(name, "forward", FORWARD)]
             uses = (self.tensors.out(name, False),)
             whole = replace(piece.writes, partial=np.ones_like(piece.writes.partial))
-            total = layer.output.size * self.plant.activation_size
+            total = layer.output.size * self.view.activation_size
             reduced = self.tensors.changes.between(
                 piece.writes, whole, piece.output, piece.output, float(total)
             )
@@ -180,7 +182,7 @@ class StageProgram:
                 message_operation(
                     ("send", name, other),
                     "send_recv",
-                    self.wires.to_stage(self.plant.wires[other], size),
+                    self.stage_links.to_stage(self.view.stage_links[other], size),
                     after,
                     num_bytes=size,
                     uses=uses,
@@ -202,7 +204,7 @@ class StageProgram:
         order = {layer.name: layer for layer in self.layers}
         for layer in self.layers:
             for edge in self.graph.consumers[layer.name]:
-                other = self.plant.stage_of[edge.target]
+                other = self.view.stage_of[edge.target]
                 if other != self.number:
                     ref = (other, BACKWARD, ("send gradient", layer.name, self.number))
                     refs = self.gradient_from.setdefault(layer.name, [])
@@ -253,7 +255,7 @@ class StageProgram:
         name = base.name
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
-        apart = self.plant.weight_apart and weighted
+        apart = self.view.weight_apart and weighted
         split = apart or (piece.halo_backward is not None and piece.backward_weight > 0.0)
         if not split:
             self._pass(BACKWARD, base, piece)
@@ -285,7 +287,7 @@ class StageProgram:
         reads = piece.reads[edge.slot]
         if self.tensors.reshaped(edge):
             writes = replace(reads, partial=np.ones_like(reads.partial))
-        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.plant.activation_size
+        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
         change = self.tensors.changes.between(
             reads, writes, piece.inputs[edge.slot], maker.output, float(whole)
         )
@@ -310,13 +312,13 @@ class StageProgram:
         """Send the gradients of inputs that other stages made back to them."""
         inside = {layer.name for layer in self.layers}
         for name in [n for n in self.gradient_from if n not in inside]:
-            other = self.plant.stage_of[name]
+            other = self.view.stage_of[name]
             size = self.tensors.crossing(name, self.number)
             self.phases[BACKWARD].append(
                 message_operation(
                     ("send gradient", name, other),
                     "send_recv",
-                    self.wires.to_stage(self.plant.wires[other], size),
+                    self.stage_links.to_stage(self.view.stage_links[other], size),
                     self.gradient_from[name],
                     num_bytes=size,
                     uses=(("grad", name, 0),),

@@ -34,7 +34,7 @@ class JobView:
         The strategy.
     pieces
         Of every layer.
-    wires
+    stage_links
         Links of every stage.
     stage_of
         Stage of every layer.
@@ -47,7 +47,7 @@ class JobView:
     graph: Graph
     strategy: Strategy
     pieces: Mapping[str, Piece]
-    wires: tuple[StageLinks, ...]
+    stage_links: tuple[StageLinks, ...]
     stage_of: Mapping[str, int]
     activation_size: int
     weight_apart: bool
@@ -56,11 +56,11 @@ class JobView:
 class StageTensors:
     """Tensors of one stage."""
 
-    def __init__(self, plant: JobView, number: int) -> None:
-        self.plant, self.number = plant, number
-        self.graph, self.pieces = plant.graph, plant.pieces
-        self.stage = plant.strategy.stages[number]
-        self.changes = Changes(plant.wires[number])
+    def __init__(self, view: JobView, number: int) -> None:
+        self.view, self.number = view, number
+        self.graph, self.pieces = view.graph, view.pieces
+        self.stage = view.strategy.stages[number]
+        self.changes = Changes(view.stage_links[number])
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}
         # operation that takes a tensor to a layout, and the copy that it makes, if it does
         self.moved: dict[tuple[str, str, bytes], tuple[Key, Local | None]] = {}
@@ -79,32 +79,32 @@ class StageTensors:
         if maker is None:
             return _AS_IS
         source = maker.writes
-        if self.plant.stage_of[edge.source] != self.number:
+        if self.view.stage_of[edge.source] != self.number:
             if maker.writes.degrees.shape != piece.writes.degrees.shape or self.reshaped(edge):
                 return _AS_IS  # sent in the blocks that are read
             source = replace(source, partial=np.ones_like(source.partial))
-        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.plant.activation_size
+        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
         return self.changes.between(
             source, piece.reads[edge.slot], maker.output, piece.inputs[edge.slot], float(whole)
         )
 
     def reshaped(self, edge: Edge) -> bool:
         """Whether the maker's stage has other numbers of devices than the reader's."""
-        stages, stage_of = self.plant.strategy.stages, self.plant.stage_of
+        stages, stage_of = self.view.strategy.stages, self.view.stage_of
         source, target = stages[stage_of[edge.source]], stages[stage_of[edge.target]]
         return tuple(source.shape) != tuple(target.shape)
 
     def overwrites(self, layer: Layer, edge: Edge, again: bool) -> bool:
         """Whether a layer that works in place may take over its input: nobody reads it later."""
         name = edge.source
-        if not layer.in_place or edge.slot != 0 or self.plant.stage_of[name] != self.number:
+        if not layer.in_place or edge.slot != 0 or self.view.stage_of[name] != self.number:
             return False
         if again and not self.again(layer.name, name):
             return False
         if self.change(edge).copies:
             return False
         others = self.graph.consumers[name]
-        if any(self.plant.stage_of[e.target] != self.number for e in others):
+        if any(self.view.stage_of[e.target] != self.number for e in others):
             return False
         if others[-1] != edge:
             return False
@@ -126,7 +126,7 @@ class StageTensors:
 
     def crossing(self, name: str, reader: int) -> float:
         """What a device sends of an output to another stage, or gets back as its gradient. [B]"""
-        readers = [e for e in self.graph.consumers[name] if self.plant.stage_of[e.target] == reader]
+        readers = [e for e in self.graph.consumers[name] if self.view.stage_of[e.target] == reader]
         return max(
             self.pieces[name].output,
             *(self.pieces[e.target].inputs[e.slot] for e in readers if self.reshaped(e)),

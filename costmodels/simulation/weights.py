@@ -100,7 +100,7 @@ class WeightWork:
                     message_operation(
                         ("gather", unit, len(gathers)),
                         "all_gather",
-                        program.wires.collective("all_gather", group, parameters * size),
+                        program.stage_links.collective("all_gather", group, parameters * size),
                         (),
                         num_bytes=parameters * size * (1.0 - 1.0 / math.prod(group)),
                         queue=Queue.PARAMETER,
@@ -154,7 +154,7 @@ class WeightWork:
     def _bucket_operations(
         self, number: int, bucket: GradientBucket, after: list[Ref]
     ) -> list[Operation]:
-        wires, first = self.program.wires, bucket.layers[0]
+        stage_links, first = self.program.stage_links, bucket.layers[0]
         label = first if len(bucket.layers) == 1 else f"{first} to {bucket.layers[-1]}"
         received = bucket.num_bytes * (1.0 - 1.0 / math.prod(bucket.group))
         if self.runtime.gradient == "push_pull":
@@ -177,7 +177,7 @@ class WeightWork:
             message_operation(
                 ("gradients", label, number),
                 kind,
-                wires.collective(kind, bucket.group, bucket.num_bytes),
+                stage_links.collective(kind, bucket.group, bucket.num_bytes),
                 after,
                 num_bytes=received if bucket.cut else 2.0 * received,
                 queue=Queue.GRADIENT,
@@ -190,7 +190,9 @@ class WeightWork:
         """A bucket in pieces, each pulled as soon as it has been pushed and added up."""
         pieces = max(round(bucket.num_bytes / (self.runtime.bucket or bucket.num_bytes)), 1)
         size = bucket.num_bytes / pieces
-        push, pull = push_pull(self.program.wires, self.cluster, self.runtime, bucket.group, size)
+        push, pull = push_pull(
+            self.program.stage_links, self.cluster, self.runtime, bucket.group, size
+        )
         rows = []
         for piece in range(pieces):
             pushed: Key = ("push", label, number * 10_000 + piece)
@@ -239,7 +241,7 @@ class WeightWork:
         return message_operation(
             ("gather updated", "weights", self.program.number),
             "all_gather",
-            self.program.wires.collective("all_gather", group, num_bytes),
+            self.program.stage_links.collective("all_gather", group, num_bytes),
             [after],
             num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
             queue=Queue.PARAMETER,
@@ -262,7 +264,7 @@ class WeightWork:
             operation = message_operation(
                 ("tied gradients", here, 0),
                 "send_recv",
-                program.wires.to_stage(other.program.wires, size),
+                program.stage_links.to_stage(other.program.stage_links, size),
                 [program.weight_ready[here], other.program.weight_ready[there]],
                 num_bytes=size,
                 queue=Queue.GRADIENT,

@@ -174,12 +174,12 @@ def liveness(
         )
         for name, edges in graph.consumers.items()
     }
-    _forward(graph, sizes, ledger, keeping)
-    _backward(graph, sizes, ledger, keeping)
+    _follow_forward(graph, sizes, ledger, keeping)
+    _follow_backward(graph, sizes, ledger, keeping)
     return PeakMemory(total=ledger.peak_total, holders=ledger.peak, moment=ledger.moment)
 
 
-def _forward(
+def _follow_forward(
     graph: Graph,
     sizes: Mapping[str, LayerMemory],
     ledger: _Ledger,
@@ -211,7 +211,7 @@ def _forward(
             ledger.free(("out", name, 0))
 
 
-def _backward(
+def _follow_backward(
     graph: Graph,
     sizes: Mapping[str, LayerMemory],
     ledger: _Ledger,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Graph, Layer, closest
+from costmodels.notes import Note
 from costmodels.strategy.entries import Description, LayerEntry, SubgraphEntry
 from costmodels.strategy.place import device_text, place_stages, selected
 from costmodels.strategy.propagate import degrees_on_levels, propagate
@@ -117,22 +118,25 @@ def _check_devices(entry: LayerEntry, name: str, stage: Stage) -> None:
         )
 
 
-def _given(
+def _entry_distributions(
     description: Description, tree: Node, graph: Graph, stages: Sequence[Stage]
-) -> tuple[dict[str, Distribution], list[str]]:
+) -> tuple[dict[str, Distribution], list[Note]]:
     """The splits of all layers that entries name, and notes."""
     stage_of = {name: stage for stage in stages for name in stage.layers}
     sayings: dict[str, list[Saying[Distribution]]] = {}
-    notes: dict[str, None] = {}
+    notes: dict[Note, None] = {}  # in their order, each once
     for entry in description.layers:
         _check_partition(entry)
         taking, others = _partitioned(entry, tree, graph)
         if others:
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            notes[
-                f"{entry.label} leaves out '{others[0]}'{more}, which cannot be split by "
-                f"{' and '.join(entry.partition)} and follow their neighbours"
-            ] = None
+            note = Note.of(
+                "entry-leaves-out",
+                entry=entry.label,
+                layers=f"'{others[0]}'{more}",
+                dims=" and ".join(entry.partition),
+            )
+            notes[note] = None
         for name, node in taking:
             stage = stage_of[name]
             _check_devices(entry, name, stage)
@@ -143,20 +147,24 @@ def _given(
                 label=entry.label,
             )
             sayings.setdefault(name, []).append(saying)
-    given: dict[str, Distribution] = {}
+    named: dict[str, Distribution] = {}
     for name, rows in sayings.items():
         best = strongest(rows, name, "partition")
-        given[name] = best.value
+        named[name] = best.value
         reason = limit_reason(graph.layers[name], best.value)
         if reason is not None:
             raise InputError(f"{best.label} does not fit the network: {reason}; split it less")
         alike, devices = best.value.replication, math.prod(best.value.shape)
         if alike > 1:
-            notes[
-                f"{best.label} splits {devices // alike} ways over {devices} devices, so that "
-                f"groups of {alike} devices do the same work"
-            ] = None
-    return given, list(notes)
+            note = Note.of(
+                "same-work",
+                entry=best.label,
+                ways=devices // alike,
+                devices=devices,
+                alike=alike,
+            )
+            notes[note] = None
+    return named, list(notes)
 
 
 def _handed_down(
@@ -205,7 +213,9 @@ def _two_places(first: str, second: str, name: str) -> InputError:
     )
 
 
-def _memory(entries: Sequence[SubgraphEntry], tree: Node, graph: Graph) -> dict[str, MemoryConfig]:
+def _memory_configs(
+    entries: Sequence[SubgraphEntry], tree: Node, graph: Graph
+) -> dict[str, MemoryConfig]:
     """Memory configs of the layers that have a weight any part of which is cut."""
     said = {what: _handed_down(entries, tree, what) for what in ("weights", "gradients", "state")}
     result = {}
@@ -237,7 +247,7 @@ def build_strategy(
     shape: Sequence[int],
     *,
     weights: Mapping[str, float] | None = None,
-) -> tuple[Strategy, tuple[str, ...]]:
+) -> tuple[Strategy, tuple[Note, ...]]:
     """The strategy that a description stands for.
 
     Parameters
@@ -253,7 +263,7 @@ def build_strategy(
 
     Returns
     -------
-        The strategy, and notes on what it does that one may not expect, a sentence each.
+        The strategy, and notes on what it does that one may not expect.
 
     Raises
     ------
@@ -264,8 +274,8 @@ def build_strategy(
     tree = strategy_tree([layer.name for layer in graph.compute_layers])
     stages = place_stages(description, tree, graph, shape, weights)
     schedule = _schedule(description, stages)
-    given, notes = _given(description, tree, graph, stages)
-    distributions, more = propagate(graph, stages, given, default=description.default)
+    named, notes = _entry_distributions(description, tree, graph, stages)
+    distributions, more = propagate(graph, stages, named, default=description.default)
     recompute = _handed_down(description.subgraphs, tree, "recompute")
     labels = [entry.label for entry in description.stages] or [""] * len(stages)
     strategy = Strategy(
@@ -275,12 +285,10 @@ def build_strategy(
         ),
         distributions=distributions,
         schedule=schedule,
-        memory=_memory(description.subgraphs, tree, graph),
+        memory=_memory_configs(description.subgraphs, tree, graph),
     )
     strategy.check(graph)
     if strategy.num_devices < math.prod(shape):
-        notes.append(
-            f"{math.prod(shape) - strategy.num_devices} of {math.prod(shape)} devices are in no "
-            "stage and do nothing"
-        )
+        devices = math.prod(shape)
+        notes.append(Note.of("idle-devices", idle=devices - strategy.num_devices, devices=devices))
     return strategy, (*notes, *more)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -47,16 +48,8 @@ def cut_evenly(
     edges = np.array([0, *places, count])
     total = np.concatenate([[0.0], np.cumsum(np.asarray(weights, dtype=float))])[edges]
     size = len(edges)
-    # heaviest[k]: least heaviest part of the items before edge k, in as many parts as rounds
-    heaviest = total.copy()
-    heaviest[0] = np.inf
-    for _ in range(parts - 1):
-        rounds = np.full(size, np.inf)
-        for end in range(1, size):
-            rounds[end] = np.maximum(heaviest[:end], total[end] - total[:end]).min()
-        heaviest = rounds
     # sums of floats differ in their last digits with where they start
-    limit = heaviest[-1] * (1 + 1e-12)
+    limit = _lightest_heaviest(total, parts) * (1 + 1e-12)
     price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
     squares, prices = np.full(size, np.inf), np.full(size, np.inf)
     squares[0] = prices[0] = 0.0
@@ -82,6 +75,22 @@ def cut_evenly(
         chosen = int(before[part, chosen])
         starts.append(int(edges[chosen]))
     return tuple(reversed(starts))
+
+
+def _lightest_heaviest(total: NDArray[np.float64], parts: int) -> float:
+    """The least that the heaviest of some contiguous parts can weigh.
+
+    `total` is the weight of all items before each place to cut, the ends included.
+    """
+    # heaviest[k]: least heaviest part of the items before edge k, in as many parts as rounds
+    heaviest = total.copy()
+    heaviest[0] = np.inf
+    for _ in range(parts - 1):
+        rounds = np.full(len(total), np.inf)
+        for end in range(1, len(total)):
+            rounds[end] = np.maximum(heaviest[:end], total[end] - total[:end]).min()
+        heaviest = rounds
+    return float(heaviest[-1])
 
 
 def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:

@@ -16,12 +16,12 @@ from costmodels.strategy.build import build_strategy
 from costmodels.strategy.entries import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.propagate import degrees_on_levels, propagate
 from costmodels.strategy.strategy import MemoryConfig, Strategy
-from costmodels.strategy.tree import Node, compress, find, strategy_tree
+from costmodels.strategy.tree import Node, compress, find_nodes, strategy_tree
 
 _NAMED_FIRST = ("conv", "linear", "embedding", "attention")
 
 
-def _patterns(tree: Node, layers: set[str]) -> tuple[str, ...]:
+def _layer_patterns(tree: Node, layers: set[str]) -> tuple[str, ...]:
     """Patterns that select these layers and no others."""
 
     def walk(node: Node) -> list[str]:
@@ -42,7 +42,7 @@ def _partition(distribution: Distribution) -> dict[str, int | tuple[int, ...]]:
     return {dim: distribution.degrees[dim] for dim in dims}
 
 
-def _named(strategy: Strategy, graph: Graph) -> dict[str, Distribution]:
+def _named_distributions(strategy: Strategy, graph: Graph) -> dict[str, Distribution]:
     """Layers whose splits must be given, so that those of all others follow."""
     named = {
         layer.name: strategy.distributions[layer.name]
@@ -73,7 +73,9 @@ def _layer_entries(tree: Node, named: Mapping[str, Distribution]) -> tuple[Layer
         for pattern in compress(tree, names)
     ]
     order = {name: place for place, name in enumerate(named)}
-    return tuple(sorted(entries, key=lambda e: min(order[n.path] for n in find(tree, e.name))))
+    return tuple(
+        sorted(entries, key=lambda e: min(order[n.path] for n in find_nodes(tree, e.name)))
+    )
 
 
 def _memory_entries(
@@ -128,14 +130,14 @@ def describe_strategy(strategy: Strategy, graph: Graph, shape: Sequence[int]) ->
     tree = strategy_tree([layer.name for layer in graph.compute_layers])
     several = len(strategy.stages) > 1 or strategy.num_devices < math.prod(shape)
     plain = tuple(
-        StageEntry(layers=_patterns(tree, set(stage.layers)), devices=stage.group)
+        StageEntry(layers=_layer_patterns(tree, set(stage.layers)), devices=stage.group)
         for stage in strategy.stages
     )
     memory = _memory_entries(tree, graph, strategy.memory)
     segments = [segment for stage in strategy.stages for segment in stage.recompute]
     description = Description(
         stages=plain if several else (),
-        layers=_layer_entries(tree, _named(strategy, graph)),
+        layers=_layer_entries(tree, _named_distributions(strategy, graph)),
         kind=strategy.schedule.kind,
         micro_batches=strategy.schedule.micro_batches,
         max_in_flight=strategy.schedule.max_in_flight,
@@ -150,7 +152,7 @@ def describe_strategy(strategy: Strategy, graph: Graph, shape: Sequence[int]) ->
     return replace(
         description,
         stages=tuple(
-            replace(entry, recompute=tuple(_patterns(tree, set(s)) for s in stage.recompute))
+            replace(entry, recompute=tuple(_layer_patterns(tree, set(s)) for s in stage.recompute))
             for entry, stage in zip(plain, strategy.stages, strict=True)
         ),
         subgraphs=memory,

@@ -11,7 +11,7 @@ from costmodels.graph import Graph
 from costmodels.strategy.cut import cut_graph
 from costmodels.strategy.entries import Description, StageEntry
 from costmodels.strategy.strategy import Stage
-from costmodels.strategy.tree import Node, find, unknown_pattern
+from costmodels.strategy.tree import Node, find_nodes, unknown_pattern
 from costmodels.strategy.usual import pipeline_stages
 
 
@@ -70,7 +70,7 @@ def selected(tree: Node, pattern: str, label: str) -> tuple[Node, ...]:
     InputError
         When it fits none.
     """
-    nodes = find(tree, pattern)
+    nodes = find_nodes(tree, pattern)
     if not nodes:
         raise InputError(
             f"{label} must name layers of the network but '{pattern}' fits none; the closest are "
@@ -88,7 +88,7 @@ def _layers_of(tree: Node, patterns: Sequence[str], label: str) -> dict[str, Non
     }
 
 
-def _parts(tree: Node, graph: Graph, entries: Sequence[StageEntry]) -> list[list[str]]:
+def _stage_layers(tree: Node, graph: Graph, entries: Sequence[StageEntry]) -> list[list[str]]:
     """The layers of each stage, in the order of the forward pass."""
     stage_of: dict[str, int] = {}
     for number, entry in enumerate(entries):
@@ -122,15 +122,15 @@ def _parts(tree: Node, graph: Graph, entries: Sequence[StageEntry]) -> list[list
     return parts
 
 
-def _all_or_none(entries: Sequence[StageEntry], given: Sequence[bool], what: str) -> bool:
+def _all_or_none(entries: Sequence[StageEntry], having: Sequence[bool], what: str) -> bool:
     """Whether all entries have something, which none must have if one does not."""
-    if any(given) and not all(given):
-        first, other = entries[given.index(True)], entries[given.index(False)]
+    if any(having) and not all(having):
+        first, other = entries[having.index(True)], entries[having.index(False)]
         raise InputError(
             f"all stages or none must have {what} but {first.label} has and {other.label} has "
             "not; add them"
         )
-    return any(given)
+    return any(having)
 
 
 def _check_groups(stages: Sequence[Stage], entries: Sequence[StageEntry]) -> None:
@@ -170,7 +170,7 @@ def place_stages(
         parts = cut_graph(graph, description.groups * description.chunks, weights)
         return pipeline_stages(parts, shape, description.groups)
     if _all_or_none(entries, [bool(entry.layers) for entry in entries], "layers"):
-        chosen = _parts(tree, graph, entries)
+        chosen = _stage_layers(tree, graph, entries)
     else:
         chosen = [list(part) for part in cut_graph(graph, len(entries), weights)]
     if _all_or_none(entries, [entry.devices is not None for entry in entries], "devices"):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Graph, Layer, Tensor
+from costmodels.notes import Fact, Note
 from costmodels.strategy.strategy import Stage
 
 Degrees = Mapping[str, tuple[int, ...]]
@@ -73,19 +74,21 @@ def data_parallel(samples: int, shape: Sequence[int]) -> Distribution:
 
 
 class _Notes:
-    """Sentences, each with the layers that it is true of."""
+    """Notes, each with the layers that it is true of."""
 
     def __init__(self) -> None:
-        self._layers: dict[str, list[str]] = {}
+        self._layers: dict[Note, list[str]] = {}
 
-    def add(self, sentence: str, layer: str) -> None:
-        self._layers.setdefault(sentence, []).append(layer)
+    def add(self, layer: str, kind: str, **facts: Fact) -> None:
+        """Note facts of a kind about one more layer."""
+        self._layers.setdefault(Note.of(kind, **facts), []).append(layer)
 
-    def lines(self) -> tuple[str, ...]:
+    def all(self) -> tuple[Note, ...]:
+        """Every note once, with the first of its layers and the number of the others."""
         rows = []
-        for sentence, layers in self._layers.items():
+        for note, layers in self._layers.items():
             more = f" (and {len(layers) - 1} more)" if len(layers) > 1 else ""
-            rows.append(f"{sentence}: {layers[0]}{more}")
+            rows.append(Note.of(note.kind, **dict(note.facts), layers=f"{layers[0]}{more}"))
         return tuple(rows)
 
 
@@ -121,19 +124,12 @@ def _inherit(
         total = math.prod(ways)
         reason = limit_reason(layer, Distribution(degrees={dim: ways}, shape=shape))
         if reason is not None:
-            notes.add(
-                f"a split of {dim} {total} ways ends where a {layer.kind} layer cannot follow, "
-                "which is replicated instead",
-                layer.name,
-            )
+            notes.add(layer.name, "split-not-possible", dim=dim, ways=total, layer_kind=layer.kind)
             continue
         used = [math.prod(row[level] for row in split.values()) for level in range(len(shape))]
         if any(n % (u * w) for n, u, w in zip(shape, used, ways, strict=True)):
-            notes.add(
-                f"a split of {dim} {total} ways is not inherited where the devices split "
-                f"{' and '.join(split)} already",
-                layer.name,
-            )
+            others = " and ".join(split)
+            notes.add(layer.name, "devices-split-already", dim=dim, ways=total, others=others)
             continue
         split[dim] = ways
     known = {
@@ -144,15 +140,11 @@ def _inherit(
     }
     for axis, total in whole.items():
         if axis not in known:
-            notes.add(
-                f"a split of {axis} {total} ways ends where a {layer.kind} layer needs the whole "
-                "of it and is replicated",
-                layer.name,
-            )
+            notes.add(layer.name, "axis-needed-whole", axis=axis, ways=total, layer_kind=layer.kind)
     return Distribution(degrees=split, shape=shape)
 
 
-def _forward(
+def _inherit_from_producers(
     graph: Graph,
     known: dict[str, Distribution],
     shapes: Mapping[str, tuple[int, ...]],
@@ -174,7 +166,7 @@ def _forward(
     return len(known) > before
 
 
-def _backward(
+def _inherit_from_consumers(
     graph: Graph,
     known: dict[str, Distribution],
     shapes: Mapping[str, tuple[int, ...]],
@@ -199,10 +191,10 @@ def _backward(
 def propagate(
     graph: Graph,
     stages: Sequence[Stage],
-    given: Mapping[str, Distribution],
+    seeds: Mapping[str, Distribution],
     *,
     default: str = "data",
-) -> tuple[dict[str, Distribution], tuple[str, ...]]:
+) -> tuple[dict[str, Distribution], tuple[Note, ...]]:
     """A distribution for every layer from those of some.
 
     Splits go from stage to stage where the stages have the same shape, and never against a layer
@@ -214,7 +206,7 @@ def propagate(
         The network at the batch of one micro-batch.
     stages
         Stages that hold every layer once.
-    given
+    seeds
         Distributions of some layers, over the devices of their stages.
     default
         What a layer gets that nothing reaches: "data" splits samples over all devices of the
@@ -222,7 +214,7 @@ def propagate(
 
     Returns
     -------
-        The distributions in the order of the forward pass, and notes, a sentence each.
+        The distributions in the order of the forward pass, and notes on splits that end.
 
     Raises
     ------
@@ -235,25 +227,29 @@ def propagate(
             f"'{default}'; choose one of the two"
         )
     shapes = {name: stage.shape for stage in stages for name in stage.layers}
-    for name, distribution in given.items():
+    for name, distribution in seeds.items():
         reason = limit_reason(graph.layers[name], distribution)
         if reason is not None:
             raise InputError(f"the strategy does not fit the network: {reason}; split it less")
-    known, notes = dict(given), _Notes()
-    while _forward(graph, known, shapes, notes) or _backward(graph, known, shapes, notes):
+    known, notes = dict(seeds), _Notes()
+    passes = (_inherit_from_producers, _inherit_from_consumers)
+    # from the front again after every layer that only its consumers could tell
+    while any(inherit(graph, known, shapes, notes) for inherit in passes):
         pass
     for layer in graph.compute_layers:
-        if layer.name in known:
-            continue
-        shape = shapes[layer.name]
-        if default == "replicated":
-            known[layer.name] = Distribution(degrees={}, shape=shape)
-            continue
-        known[layer.name] = data_parallel(layer.dims["sample"], shape)
-        if known[layer.name].replication > 1:
-            notes.add(
-                f"{layer.dims['sample']} samples of a micro-batch are too few for "
-                f"{math.prod(shape)} devices, some of which do the same work",
-                layer.name,
-            )
-    return {layer.name: known[layer.name] for layer in graph.compute_layers}, notes.lines()
+        if layer.name not in known:
+            known[layer.name] = _default_split(layer, shapes[layer.name], default, notes)
+    return {layer.name: known[layer.name] for layer in graph.compute_layers}, notes.all()
+
+
+def _default_split(
+    layer: Layer, shape: tuple[int, ...], default: str, notes: _Notes
+) -> Distribution:
+    """The split of a layer that nothing reaches."""
+    if default == "replicated":
+        return Distribution(degrees={}, shape=shape)
+    samples = layer.dims["sample"]
+    split = data_parallel(samples, shape)
+    if split.replication > 1:
+        notes.add(layer.name, "too-few-samples", samples=samples, devices=math.prod(shape))
+    return split

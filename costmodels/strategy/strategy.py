@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
-from costmodels.graph import Graph
+from costmodels.graph import Graph, Layer
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -153,6 +153,13 @@ class Strategy:
             When stages do not cover the layers once each and in order, overlap in devices, or a
             layer cannot be split as asked.
         """
+        stage_of = self._stages_of(graph)
+        for layer in graph.compute_layers:
+            self._check_layer(graph, layer, stage_of)
+        self._check_groups()
+
+    def _stages_of(self, graph: Graph) -> dict[str, int]:
+        """Number of the stage of each layer, if each is in one stage."""
         stage_of: dict[str, int] = {}
         for number, stage in enumerate(self.stages):
             for name in stage.layers:
@@ -162,32 +169,42 @@ class Strategy:
                         "correct the name"
                     )
                 if name in stage_of:
-                    raise InputError(
-                        f"layer '{name}' must be in one stage but is in stages "
-                        f"{stage_of[name]} and {number}; take it out of one"
+                    raise InputError.rule(
+                        f"layer '{name}'",
+                        "be in one stage",
+                        f"in stages {stage_of[name]} and {number}",
+                        "take it out of one",
                     )
                 stage_of[name] = number
-        for layer in graph.compute_layers:
-            if layer.name not in stage_of:
-                raise InputError(f"layer '{layer.name}' is in no stage; add it to one")
-            for edge in graph.producers[layer.name]:
-                before = stage_of.get(edge.source, 0)
-                if before > stage_of[layer.name]:
-                    raise InputError(
-                        f"layer '{layer.name}' of stage {stage_of[layer.name]} must not read "
-                        f"'{edge.source}' of the later stage {before}; order the stages along the "
-                        "forward pass"
-                    )
-            distribution = self.distributions[layer.name]
-            stage = self.stages[stage_of[layer.name]]
-            if tuple(distribution.shape) != tuple(stage.shape):
+        return stage_of
+
+    def _check_layer(self, graph: Graph, layer: Layer, stage_of: Mapping[str, int]) -> None:
+        """Whether a layer is in a stage, after those it reads, and can be split as asked."""
+        if layer.name not in stage_of:
+            raise InputError.rule(
+                f"layer '{layer.name}'", "be in a stage", "in none", "add it to one"
+            )
+        for edge in graph.producers[layer.name]:
+            before = stage_of.get(edge.source, 0)
+            if before > stage_of[layer.name]:
                 raise InputError(
-                    f"layer '{layer.name}' is split over {distribution.shape} devices but its "
-                    f"stage has {stage.shape}; give it the devices of its stage"
+                    f"layer '{layer.name}' of stage {stage_of[layer.name]} must not read "
+                    f"'{edge.source}' of the later stage {before}; order the stages along the "
+                    "forward pass"
                 )
-            reason = limit_reason(layer, distribution)
-            if reason is not None:
-                raise InputError(f"the strategy does not fit the network: {reason}; split it less")
+        distribution = self.distributions[layer.name]
+        stage = self.stages[stage_of[layer.name]]
+        if tuple(distribution.shape) != tuple(stage.shape):
+            raise InputError(
+                f"layer '{layer.name}' is split over {distribution.shape} devices but its "
+                f"stage has {stage.shape}; give it the devices of its stage"
+            )
+        reason = limit_reason(layer, distribution)
+        if reason is not None:
+            raise InputError(f"the strategy does not fit the network: {reason}; split it less")
+
+    def _check_groups(self) -> None:
+        """Whether groups of devices are apart and take their stages in turn."""
         groups = sorted(self.groups)
         for (_, end), (start, _) in itertools.pairwise(groups):
             if start < end:

@@ -78,7 +78,7 @@ def _fits(pattern: str, segment: str) -> bool:
     return pattern == segment or fnmatchcase(segment, pattern)
 
 
-def find(tree: Node, pattern: str) -> tuple[Node, ...]:
+def find_nodes(tree: Node, pattern: str) -> tuple[Node, ...]:
     """The nodes whose names a pattern fits; that of the empty pattern is the whole network."""
     nodes = [tree]
     for segment in pattern.split(".") if pattern else []:
@@ -88,7 +88,7 @@ def find(tree: Node, pattern: str) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _rank(segment: str) -> int:
+def _specificity(segment: str) -> int:
     """How much a segment of a pattern says: nothing, a part of a name, numbers, the whole name."""
     if segment == "*":
         return 0
@@ -99,7 +99,7 @@ def _rank(segment: str) -> int:
 
 def more_specific(first: str, second: str) -> bool:
     """Whether the first of two patterns that fit one layer overrules the second."""
-    one, two = ([_rank(s) for s in p.split(".")] if p else [] for p in (first, second))
+    one, two = ([_specificity(s) for s in p.split(".")] if p else [] for p in (first, second))
     if len(one) != len(two):
         return len(one) > len(two)
     return one != two and all(a >= b for a, b in zip(one, two, strict=True))
@@ -140,13 +140,13 @@ def strongest(sayings: Sequence[Saying[Value]], layer: str, what: str) -> Saying
         if other.value != best[0].value:
             raise InputError(
                 f"{best[0].label} and {other.label} are equally specific and must agree on the "
-                f"{what} of layer '{layer}' but say {_shown(best[0].value)} and "
-                f"{_shown(other.value)}; remove one, or name the layer more closely"
+                f"{what} of layer '{layer}' but say {_value_text(best[0].value)} and "
+                f"{_value_text(other.value)}; remove one, or name the layer more closely"
             )
     return best[0]
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -179,7 +179,7 @@ def compress(tree: Node, paths: Sequence[str]) -> tuple[str, ...]:
             result[before] = None
             continue
         same = numbers[before, after]
-        fitted = {node.path for node in find(tree, f"{before}*{after}")}
+        fitted = {node.path for node in find_nodes(tree, f"{before}*{after}")}
         if len(same) > 1 and fitted == {f"{before}{n}{after}" for n in same}:
             result[f"{before}*{after}"] = None
             continue

@@ -107,11 +107,11 @@ def _tensor_parallel_dims(graph: Graph) -> dict[str, str]:
     return {
         layer.name: "filter"
         for layer in graph.compute_layers
-        if layer.kind in ("conv", "linear") and "filter" in layer.splittable
+        if layer.multiplies_weight and "filter" in layer.splittable
     }
 
 
-def _distributions(
+def _hybrid_distributions(
     graph: Graph, stages: Sequence[Stage], shape: tuple[int, ...], tp: int
 ) -> dict[str, Distribution]:
     """Samples over what tensor parallelism, innermost, leaves over."""
@@ -128,15 +128,15 @@ def _distributions(
             f"no layer of {graph.name} can be cut by tensor parallelism but its degree is {tp}; "
             "set tp to 1"
         )
-    given = {
+    seeds = {
         name: Distribution(degrees={"sample": samples, dim: inner}, shape=shape)
         for name, dim in dims.items()
     }
     # what reads the data and nothing else begins with samples; all other layers follow from those
     for layer in graph.compute_layers:
         if all(graph.layers[edge.source].kind == "input" for edge in graph.producers[layer.name]):
-            given.setdefault(layer.name, Distribution(degrees={"sample": samples}, shape=shape))
-    distributions, _ = propagate(graph, stages, given)
+            seeds.setdefault(layer.name, Distribution(degrees={"sample": samples}, shape=shape))
+    distributions, _ = propagate(graph, stages, seeds)
     return distributions
 
 
@@ -182,9 +182,11 @@ def hybrid(
     """
     shape = tuple(cluster_shape)
     if min(dp, tp, pp, chunks) < 1 or dp * tp * pp != math.prod(shape):
-        raise InputError(
-            f"dp x tp x pp must be the {math.prod(shape)} devices but is {dp} x {tp} x {pp} = "
-            f"{dp * tp * pp}; change one of the three"
+        raise InputError.rule(
+            "dp x tp x pp",
+            f"be the {math.prod(shape)} devices",
+            f"{dp} x {tp} x {pp} = {dp * tp * pp}",
+            "change one of the three",
         )
     if chunks > 1 and schedule_kind != "interleaved":
         raise InputError(
@@ -192,13 +194,11 @@ def hybrid(
             f"is '{schedule_kind}'; change it or leave chunks at 1"
         )
     stages = pipeline_stages(cut_graph(graph, pp * chunks, weights), shape, pp)
-    strategy = Strategy(
-        stages=stages,
-        distributions=_distributions(graph, stages, stages[0].shape, tp),
-        schedule=Schedule(
-            kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
-        ),
+    schedule = Schedule(
+        kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
     )
+    distributions = _hybrid_distributions(graph, stages, stages[0].shape, tp)
+    strategy = Strategy(stages=stages, distributions=distributions, schedule=schedule)
     strategy.check(graph)
     return strategy
 

@@ -19,14 +19,20 @@ from costmodels.throughput.fine import (
     simulate_all_reduce,
     simulate_workers,
 )
-from costmodels.throughput.mva import FCFS, MAX_POPULATIONS, PS, Solution, solve
+from costmodels.throughput.mva import (
+    FIRST_COME,
+    MAX_POPULATIONS,
+    PROCESSOR_SHARING,
+    Solution,
+    mean_values,
+)
 from costmodels.throughput.profile import Links, WorkerClass, WorkerProfile
 
 __all__ = [
-    "FCFS",
+    "FIRST_COME",
     "HYBRID",
     "MAX_POPULATIONS",
-    "PS",
+    "PROCESSOR_SHARING",
     "UTILISATION_THRESHOLD",
     "VARIATION",
     "Links",
@@ -37,11 +43,11 @@ __all__ = [
     "WorkerProfile",
     "check_effort",
     "default_steps",
+    "mean_values",
     "predict_all_reduce",
     "predict_async",
     "predict_sync",
     "ring_time",
     "simulate_all_reduce",
     "simulate_workers",
-    "solve",
 ]

@@ -17,14 +17,20 @@ Beyond the paper, all of which vanishes in its own cases:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.throughput.mva import FCFS, MAX_POPULATIONS, PS, Solution, solve
+from costmodels.throughput.mva import (
+    FIRST_COME,
+    MAX_POPULATIONS,
+    PROCESSOR_SHARING,
+    Solution,
+    mean_values,
+)
 from costmodels.throughput.profile import Links, WorkerClass, check_classes
 
 Floats = NDArray[np.float64]
@@ -47,7 +53,8 @@ class Predicted:
     utilisation
         Part of the capacity of the links in use.
     rule
-        How flows share links: "ps", "fcfs", "hybrid" (the mean of both), or "" in a ring.
+        How flows share links: "processor-sharing", "first-come", "hybrid" (the mean of both), or
+        "" in a ring.
     exact
         Whether mean value analysis ran over all populations; None where none is needed.
     """
@@ -90,7 +97,7 @@ def predict_async(
     threshold
         rho_T: the network is shared first come, first served up to this utilisation.
     rule
-        "hybrid" chooses by the threshold; "ps" and "fcfs" do not choose.
+        "hybrid" chooses by the threshold; "processor-sharing" and "first-come" do not choose.
     max_populations
         As of `mva.solve`.
     """
@@ -104,24 +111,19 @@ def predict_async(
     phases = np.array([_phases(one) for one in classes])
 
     def run(compute: Floats, discipline: str) -> Solution:
-        stations = (discipline, PS, discipline)
-        return solve(
+        stations = (discipline, PROCESSOR_SHARING, discipline)
+        return mean_values(
             counts, compute + 2.0 * beside, service, stations, max_populations=max_populations
         )
 
-    def hybrid(compute: Floats) -> tuple[Solution, str]:
-        if rule != HYBRID:
-            return run(compute, rule), rule
-        solution = run(compute, FCFS)
-        if float(solution.busy[[0, 2]].max()) <= threshold:
-            return solution, FCFS
-        return run(compute, PS), PS
+    def by_rule(compute: Floats) -> tuple[Solution, str]:
+        return _by_rule(lambda discipline: run(compute, discipline), rule, threshold)
 
-    solution, used = hybrid(phases.sum(axis=1))
+    solution, used = by_rule(phases.sum(axis=1))
     if overlap:
         uplink, downlink = (solution.response[:, station] + beside for station in (0, 2))
         left = np.maximum(phases[:, 0] - downlink, 0.0) + np.maximum(phases[:, 1] - uplink, 0.0)
-        solution, used = hybrid(left)
+        solution, used = by_rule(left)
     samples = np.array([one.profile.samples for one in classes])
     # equation 2 overshoots where all queue: no link carries more than it can
     busy = float(solution.busy.max())
@@ -135,6 +137,16 @@ def predict_async(
     )
 
 
+def _by_rule(run: Callable[[str], Solution], rule: str, threshold: float) -> tuple[Solution, str]:
+    """Solve with the discipline that the rule chooses; the name of that one, too (section 3.1)."""
+    if rule != HYBRID:
+        return run(rule), rule
+    solution = run(FIRST_COME)
+    if float(solution.busy[[0, 2]].max()) <= threshold:
+        return solution, FIRST_COME
+    return run(PROCESSOR_SHARING), PROCESSOR_SHARING
+
+
 def predict_sync(
     classes: Sequence[WorkerClass], links: Links, *, overlap: bool = True, rule: str = HYBRID
 ) -> Predicted:
@@ -145,13 +157,15 @@ def predict_sync(
     classes, links, overlap
         As of `predict_async`.
     rule
-        "ps" is equation 7, "fcfs" equation 8, "hybrid" their mean.
+        "processor-sharing" is equation 7, "first-come" equation 8, "hybrid" their mean.
     """
     model = check_classes(tuple(classes))
     num = sum(one.count for one in classes)
     alone = model / links.worker_rate
     together = max(num * model / links.capacity, alone)
-    uplink = {PS: together, FCFS: alone, HYBRID: 0.5 * (together + alone)}[rule]
+    uplink = {PROCESSOR_SHARING: together, FIRST_COME: alone, HYBRID: 0.5 * (together + alone)}[
+        rule
+    ]
     times = []
     for one in classes:
         forward, backward = _phases(one)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.throughput.mva import PS
+from costmodels.throughput.mva import PROCESSOR_SHARING
 from costmodels.throughput.profile import Links, WorkerClass
 from costmodels.throughput.shares import FirstCome, ProcessorSharing, Share
 from costmodels.throughput.timeline import WorkerTimeline, chain
@@ -37,7 +37,7 @@ class WorkerLoop:
     classes, links
         The workers, their links and the servers'.
     discipline
-        How flows share a link: "ps" or "fcfs".
+        How flows share a link: "processor-sharing" or "first-come".
     synchronous
         Whether a step begins when all workers have completed the one before.
     overlap
@@ -65,7 +65,7 @@ class WorkerLoop:
         kinds = [WorkerTimeline.of(one.profile, overlap) for one in classes]
         self.classes, self.links, self.synchronous = classes, links, synchronous
         self.of = [kind for one, kind in zip(classes, kinds, strict=True) for _ in range(one.count)]
-        share = ProcessorSharing if discipline == PS else FirstCome
+        share = ProcessorSharing if discipline == PROCESSOR_SHARING else FirstCome
         self.down: Share = share(links.capacity, links.worker_rate)
         self.up: Share = share(links.capacity, links.worker_rate)
         self.rng, self.variation = rng, variation

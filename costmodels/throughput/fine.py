@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from costmodels.errors import InputError
 from costmodels.throughput.coarse import ring_time
 from costmodels.throughput.events import WorkerLoop, compute_factors
-from costmodels.throughput.mva import FCFS, PS
+from costmodels.throughput.mva import FIRST_COME, PROCESSOR_SHARING
 from costmodels.throughput.profile import Links, WorkerClass, check_classes
 from costmodels.throughput.timeline import WorkerTimeline, chain
 
@@ -118,12 +119,31 @@ def _beginnings(num_workers: int, runs: int, rng: np.random.Generator) -> Floats
     return spread
 
 
+def _effort(
+    num_workers: int,
+    steps: int | None,
+    runs: int | None,
+    *,
+    synchronous: bool,
+    variation: float,
+) -> tuple[int, int]:
+    """Steps of each worker in a run, and runs. [items]"""
+    steps = default_steps(num_workers) if steps is None else steps
+    if synchronous and variation == 0.0:
+        steps = 1  # all are alike
+    if synchronous or num_workers == 1:
+        return steps, 1
+    if runs is None:
+        runs = min(max(STEPS_IN_ALL // (num_workers * steps), LEAST_RUNS), MOST_RUNS)
+    return steps, runs
+
+
 def simulate_workers(
     classes: Sequence[WorkerClass],
     links: Links,
     *,
     synchronous: bool,
-    discipline: str = PS,
+    discipline: str = PROCESSOR_SHARING,
     overlap: bool = True,
     steps: int | None = None,
     runs: int | None = None,
@@ -141,7 +161,7 @@ def simulate_workers(
     synchronous
         Whether a step begins when all workers have completed the one before.
     discipline
-        How flows share a link: "ps" or "fcfs".
+        How flows share a link: "processor-sharing" or "first-come".
     overlap
         Whether transfers overlap computation layer by layer.
     steps
@@ -153,31 +173,19 @@ def simulate_workers(
     seed
         Seed of that variation and of the beginnings.
     """
-    assert discipline in (PS, FCFS)
+    assert discipline in (PROCESSOR_SHARING, FIRST_COME)
     model = check_classes(tuple(classes))
     num = sum(one.count for one in classes)
     check_effort(steps, variation)
-    steps = default_steps(num) if steps is None else steps
-    if synchronous and variation == 0.0:
-        steps = 1  # all are alike
-    if synchronous or num == 1:
-        runs = 1
-    elif runs is None:
-        runs = min(max(STEPS_IN_ALL // (num * steps), LEAST_RUNS), MOST_RUNS)
+    steps, runs = _effort(num, steps, runs, synchronous=synchronous, variation=variation)
     rng = np.random.default_rng(seed)
     samples = [one.profile.samples for one in classes for _ in range(one.count)]
+    options: dict[str, Any] = {"discipline": discipline, "synchronous": synchronous}
+    options |= {"overlap": overlap, "variation": variation, "rng": rng}
+    together = synchronous or num == 1
     throughputs, rates, down, up, done = [], [], 0.0, 0.0, 0
     for phases in _beginnings(num, runs, rng):
-        run = WorkerLoop(
-            classes,
-            links,
-            discipline=discipline,
-            synchronous=synchronous,
-            overlap=overlap,
-            variation=variation,
-            phases=None if synchronous or num == 1 else phases,
-            rng=rng,
-        )
+        run = WorkerLoop(classes, links, phases=None if together else phases, **options)
         run.until(steps)
         found = run.rates(0 if synchronous else steps // 4)
         # a worker's window may end with a step that others wait for in theirs: together they
@@ -217,7 +225,7 @@ def simulate_all_reduce(
     Parameters
     ----------
     classes, links, overlap, steps, variation, seed
-        As of `simulate`.
+        As of `simulate_workers`.
     """
     check_classes(tuple(classes))
     num = sum(one.count for one in classes)

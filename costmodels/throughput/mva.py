@@ -23,7 +23,7 @@ from costmodels.errors import InputError
 
 Floats = NDArray[np.float64]
 
-PS, FCFS = "ps", "fcfs"
+PROCESSOR_SHARING, FIRST_COME = "processor-sharing", "first-come"
 # Populations up to which the recursion is exact: some seconds and some ten megabytes.
 MAX_POPULATIONS = 200_000
 _TOLERANCE, _MAX_ROUNDS = 1e-12, 100_000
@@ -59,7 +59,7 @@ class Solution:
         return np.asarray(self.utilisation.sum(axis=0))
 
 
-def solve(
+def mean_values(
     counts: Sequence[int],
     think: ArrayLike,
     service: ArrayLike,
@@ -78,7 +78,7 @@ def solve(
     service
         Mean service time; rows are classes, columns stations. [s]
     disciplines
-        "ps" or "fcfs" for each station.
+        "processor-sharing" or "first-come" for each station.
     max_populations
         More populations than that are approximated. [items]
     """
@@ -91,7 +91,7 @@ def solve(
             f"a queueing network must have at least 1 customer but has {list(counts)} in its "
             "classes; raise a number"
         )
-    shared = np.array([d == PS for d in disciplines])
+    shared = np.array([d == PROCESSOR_SHARING for d in disciplines])
     if math.prod(int(n) + 1 for n in sizes) <= max_populations:
         return _exact(sizes, delays, times, shared)
     return _approximate(sizes, delays, times, shared)

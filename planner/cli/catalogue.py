@@ -159,7 +159,7 @@ def _list_clusters(console: Console) -> None:
 
 
 def _list_runtimes(console: Console) -> None:
-    from costmodels.simulation.runtimes import runtimes as known
+    from costmodels.simulation.runtimes import built_in_runtimes as known
 
     rows = [
         ([name, runtime.title], f"{_what_it_does(runtime)}. {runtime.source}")

@@ -59,9 +59,9 @@ class PlanOutputs:
         if self.as_json:
             write(json.dumps(plan.summary(), indent=1))
         elif self.quiet:
-            from planner.report.terminal import summary_line
+            from planner.report.terminal import plan_line
 
-            write(summary_line(plan))
+            write(plan_line(plan))
         else:
             _show_plan(plan)
             named = (("plan", self.output), ("report", self.report), ("problem", self.problem))

@@ -54,9 +54,9 @@ class SimulationOutputs:
         if self.as_json:
             write(text)
         elif self.quiet:
-            from planner.report.simulation_figures import summary_line
+            from planner.report.simulation_figures import simulation_line
 
-            write(summary_line(found))
+            write(simulation_line(found))
         else:
             from planner.report.simulation import show_simulation
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.throughput import (
-    FCFS,
+    FIRST_COME,
     HYBRID,
-    PS,
+    PROCESSOR_SHARING,
     Links,
     Predicted,
     SimulatedThroughput,
@@ -23,9 +23,7 @@ from costmodels.throughput import (
 from planner.request.inputs.distributed import SHARING_RULES
 from planner.request.request import Request
 
-# What users call the rules by which flows share a link.
-_RULE_NAMES: Mapping[str, str] = {"processor-sharing": PS, "first-come": FCFS}
-assert ("auto", *_RULE_NAMES) == SHARING_RULES, "requests name the same rules"
+assert ("auto", PROCESSOR_SHARING, FIRST_COME) == SHARING_RULES, "requests name the same rules"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,8 @@ class Predictor:
     @property
     def _rule(self) -> str | None:
         """The rule that was asked for, None for what the paper does."""
-        return _RULE_NAMES.get(self.request.sharing_rule)
+        rule = self.request.sharing_rule
+        return None if rule == "auto" else rule
 
     def coarse(self, classes: Sequence[WorkerClass]) -> Predicted | None:
         """The coarse-grained prediction, None if it is not asked for."""
@@ -74,7 +73,7 @@ class Predictor:
         """Async-SGD is simulated with processor sharing, Sync-SGD with both (section 3.2.1)."""
         if self._by_ring:
             return ""
-        return self._rule or (HYBRID if self._synchronous else PS)
+        return self._rule or (HYBRID if self._synchronous else PROCESSOR_SHARING)
 
     def fine(self, classes: Sequence[WorkerClass]) -> SimulatedThroughput | None:
         """The fine-grained prediction, None if it is not asked for."""
@@ -93,7 +92,7 @@ class Predictor:
             simulate_workers(
                 classes, self.links, synchronous=self._synchronous, discipline=one, **usual
             )
-            for one in ((PS, FCFS) if rule == HYBRID else (rule,))
+            for one in ((PROCESSOR_SHARING, FIRST_COME) if rule == HYBRID else (rule,))
         ]
         return found[0] if len(found) == 1 else _mean_throughput(*found)
 

@@ -57,7 +57,8 @@ class ThroughputRow:
     coarse, fine
         What the models say; None for a model that was not asked for.
     fine_rule
-        How flows shared links in the simulation: "ps", "fcfs", "hybrid" (mean of both) or "".
+        How flows shared links in the simulation: "processor-sharing", "first-come", "hybrid" (mean
+        of both) or "".
     coarse_efficiency, fine_efficiency
         Throughput relative to that of the same workers each alone.
     """

@@ -1,22 +1,27 @@
-"""Put a costed assignment into a plan, or say why there is none."""
+"""Put a costed assignment into a plan, with what it costs by cause and what it rests on."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from costmodels.distribution import Distribution
+from costmodels.step.training import Training
 from costmodels.units import format_bytes
-from planner.errors import InfeasibleError
-from planner.plan import Baseline, LayerPlan, Plan, SearchSummary, digest
+from planner.notes import words
+from planner.plan import Baseline, LayerPlan, Plan, Recost, SearchSummary, digest
 from planner.planning.costing import Costed, cost
-from planner.planning.find import Found
 from planner.planning.formulate import Formulation
+from planner.planning.prepare import UsualStrategies
 from planner.request.plans import cluster_digest, network_digest
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
 from planner.simulation.notes import estimate_notes
+from search.problem.notes import Note
+
+# Above this part of the memory a plan says that fragmentation is not modelled: PyTorch's allocator
+# may well lose the rest of it. An assumption.
+NEARLY_FULL = 0.9
 
 
 def assemble_plan(
@@ -24,56 +29,31 @@ def assemble_plan(
     formulation: Formulation,
     costed: Costed,
     summary: SearchSummary,
-    usual: Mapping[str, Mapping[str, Distribution] | Infeasible],
-    notes: Sequence[str],
+    *,
+    usual: UsualStrategies,
+    notes: Sequence[Note] = (),
+    simulated: tuple[Recost, ...] = (),
 ) -> Plan:
+    """A plan from an assignment.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    formulation
+        The network on the machine, with the options of the step that were decided on.
+    costed
+        The assignment.
+    summary
+        How it was found.
+    usual
+        The usual strategies, which must be among the candidates.
+    notes
+        What is worth knowing of how it was found.
+    simulated
+        The best assignments, simulated.
+    """
     cluster, training = setting.cluster, formulation.machine.training
-    rows = []
-    for name, distributions in usual.items():
-        if isinstance(distributions, Infeasible):
-            row = Baseline(
-                name=name,
-                step_time_s=None,
-                peak_memory_bytes=None,
-                fits=False,
-                reason=distributions.reason,
-            )
-        else:
-            other = cost(formulation, formulation.choices(distributions))
-            short = other.memory.total - cluster.device.memory
-            row = Baseline(
-                name=name,
-                step_time_s=other.step.total,
-                peak_memory_bytes=other.memory.total,
-                fits=short <= 0,
-                reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
-            )
-        rows.append(row)
-    layers = {}
-    distributions = formulation.distributions(costed.choices)
-    for layer in formulation.layers:
-        times, sizes = costed.layers[layer.name], costed.sizes[layer.name]
-        layers[layer.name] = LayerPlan(
-            name=layer.name,
-            kind=layer.kind,
-            degrees=dict(distributions[layer.name].degrees),
-            shape=formulation.machine.topology.shape,
-            **{f"{key}_s": value for key, value in asdict(times).items()},
-            weights_bytes=sizes.weights,
-            gradients_bytes=sizes.gradients,
-            state_bytes=sizes.state,
-            output_bytes=sizes.output,
-            saved_bytes=sizes.saved,
-        )
-    step = costed.step
-    compute = costed.total("forward") + costed.total("backward")
-    sources = dict(costed.sources)
-    fallbacks = estimate_notes(sources, training)
-    if 0.9 * cluster.device.memory < costed.memory.total <= cluster.device.memory:
-        fallbacks.append(
-            f"the peak is {costed.memory.total / cluster.device.memory:.0%} of the memory, and the "
-            "fragmentation of the framework's allocator is not modelled: try it before use"
-        )
     return Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),
@@ -85,78 +65,101 @@ def assemble_plan(
         level_names=tuple(level.name for level in cluster.levels),
         host_level=cluster.host_level,
         training=training,
-        hashes={
-            "network": network_digest(setting.model, setting.batch),
-            "cluster": cluster_digest(cluster),
-            "training": digest(training),
-            "tables": digest(setting.tables),
-        },
-        step_time_s=step.total,
-        breakdown_s={
-            "compute": compute,
-            "update": costed.total("update"),
-            "halo": costed.total("halo"),
-            "reduction": costed.total("reduction"),
-            "shuffle": costed.total("shuffle"),
-            "gradient_exposed": step.exposed,
-            "gradient_hidden": step.hidden,
-        },
+        hashes=_hashes(setting, training),
+        step_time_s=costed.step.total,
+        breakdown_s=_breakdown(costed),
         memory_bytes=dict(costed.memory.holders),
         memory_moment=costed.memory.moment,
         memory_capacity_bytes=cluster.device.memory,
         communication_bytes=costed.communication_bytes,
         search=summary,
-        layers=layers,
-        baselines=tuple(rows),
-        compute_sources_s=sources,
+        layers=_layer_plans(formulation, costed),
+        baselines=tuple(_baseline(formulation, name, rows) for name, rows in usual.items()),
+        compute_sources_s=dict(costed.sources),
         provenance=dict(formulation.machine.compute.describe()),
-        fallbacks=(*fallbacks, *notes),
-        defaults=setting.defaults,
-    )
-
-
-def infeasible_error(setting: Setting, found: Found) -> InfeasibleError:
-    """Which layer, how many bytes short, and what would make it fit."""
-    capacity = setting.cluster.device.memory
-    tightest = found.tightest
-    assert tightest is not None, "every search costs at least one assignment"
-    missing = tightest.memory.total - capacity
-    layer = max(
-        tightest.sizes,
-        key=lambda n: (
-            tightest.sizes[n].output
-            + tightest.sizes[n].weights
-            + tightest.sizes[n].gradients
-            + tightest.sizes[n].state
-            + tightest.sizes[n].saved
+        fallbacks=(
+            *estimate_notes(costed.sources, training),
+            *map(words, (*_memory_notes(formulation, costed), *notes)),
         ),
+        defaults=setting.defaults,
+        simulated=simulated,
     )
-    largest = max(
-        (k for k in tightest.memory.holders if k != "reserved"),
-        key=lambda k: tightest.memory.holders[k],
+
+
+def _hashes(setting: Setting, training: Training) -> dict[str, str]:
+    """SHA-256 of each input."""
+    return {
+        "network": network_digest(setting.model, setting.batch),
+        "cluster": cluster_digest(setting.cluster),
+        "training": digest(training),
+        "tables": digest(setting.tables),
+    }
+
+
+def _breakdown(costed: Costed) -> dict[str, float]:
+    """The step by cause. [s]"""
+    return {
+        "compute": costed.total("forward") + costed.total("backward"),
+        "update": costed.total("update"),
+        "halo": costed.total("halo"),
+        "reduction": costed.total("reduction"),
+        "shuffle": costed.total("shuffle"),
+        "gradient_exposed": costed.step.exposed,
+        "gradient_hidden": costed.step.hidden,
+    }
+
+
+def _layer_plans(formulation: Formulation, costed: Costed) -> dict[str, LayerPlan]:
+    """Every layer in the order of the forward pass."""
+    distributions = formulation.distributions(costed.choices)
+    plans = {}
+    for layer in formulation.layers:
+        times, sizes = costed.layers[layer.name], costed.sizes[layer.name]
+        plans[layer.name] = LayerPlan(
+            name=layer.name,
+            kind=layer.kind,
+            degrees=dict(distributions[layer.name].degrees),
+            shape=formulation.machine.topology.shape,
+            **{f"{key}_s": value for key, value in asdict(times).items()},
+            weights_bytes=sizes.weights,
+            gradients_bytes=sizes.gradients,
+            state_bytes=sizes.state,
+            output_bytes=sizes.output,
+            saved_bytes=sizes.saved,
+        )
+    return plans
+
+
+def _baseline(
+    formulation: Formulation, name: str, rows: Mapping[str, Distribution] | Infeasible
+) -> Baseline:
+    """What a usual strategy costs, or why it cannot be used.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    name
+        The strategy.
+    rows
+        How it splits every layer, or why it cannot.
+    """
+    if isinstance(rows, Infeasible):
+        return Baseline(
+            name=name, step_time_s=None, peak_memory_bytes=None, fits=False, reason=rows.reason
+        )
+    costed = cost(formulation, formulation.choices(rows))
+    short = costed.memory.total - formulation.cluster.device.memory
+    return Baseline(
+        name=name,
+        step_time_s=costed.step.total,
+        peak_memory_bytes=costed.memory.total,
+        fits=short <= 0,
+        reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
     )
-    per_gpu = tightest.memory.total - tightest.memory.holders["reserved"]
-    usable = setting.cluster.device.usable_memory
-    advice = [f"devices with {format_bytes(tightest.memory.total)}"]
-    shrinking = ("activations", "activation gradients", "workspace", "communication buffers")
-    fixed = per_gpu - sum(tightest.memory.holders[k] for k in shrinking)
-    if fixed < usable:
-        batch = int(setting.batch * (usable - fixed) / (per_gpu - fixed))
-        if 1 <= batch < setting.batch:
-            advice.append(f"a global batch of about {batch} instead of {setting.batch}")
-    gpus = setting.gpus * math.ceil(per_gpu / usable)
-    if gpus <= setting.cluster.num_devices:
-        advice.append(f"about {gpus} GPUs")
-    if (
-        setting.machine.training.activation_size == 4
-        and "bf16" in setting.cluster.device.peak_flops
-    ):
-        advice.append("precision bf16")
-    return InfeasibleError(
-        f"no plan found fits in memory: the smallest needs {format_bytes(tightest.memory.total)} a "
-        f"GPU, {format_bytes(missing)} more than the {format_bytes(capacity)} of "
-        f"{setting.cluster.device.name}, mostly {largest}, with layer '{layer}' holding most "
-        f"({tightest.memory.moment}); try {' or '.join(advice)}",
-        missing_bytes=missing,
-        layer=layer,
-    )
+
+
+def _memory_notes(formulation: Formulation, costed: Costed) -> tuple[Note, ...]:
+    """Whether the plan fits by so little that it may not fit."""
+    part = costed.memory.total / formulation.cluster.device.memory
+    return (Note.of("memory-nearly-full", part=part),) if NEARLY_FULL < part <= 1.0 else ()

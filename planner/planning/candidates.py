@@ -3,7 +3,8 @@
 Every sensible distribution of every distinct layer is costed. Layers with more candidates than
 the solver should see keep those of the best *patterns* (the same split of samples, space and
 features at each level, for all layers alike: neighbours that agree need no shuffle), the layer's
-own best, and those of the usual strategies. What was left out is counted and reported.
+own best of each total split, and those of the usual strategies. What was left out is counted and
+reported. All shares below were chosen by trial on the built-in networks.
 """
 
 from __future__ import annotations
@@ -18,8 +19,25 @@ from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.layers.layer_cost import LayerCosts
 
+# Dims of the features of a layer: a pattern does not tell them apart, since a layer has only some.
 _FEATURES = ("filter", "channel", "head")
 _PLAIN = ("sample", "sequence", "depth", "height", "width")
+# How much of its gradient all-reduce a candidate is charged. Some of it hides behind the backward
+# pass; how much is known of whole assignments only, so it is half, between none and all.
+COUNTED_ALL_REDUCE = 0.5
+# A layer that lacks a pattern takes another one, and pays a shuffle for it: so many times the time
+# of its best candidate. Chosen by trial.
+LACKING_PATTERN = 1.5
+# How many candidates of a pattern a layer keeps: the best ways to split its features, say by filter
+# and by channel. [items]
+EACH_OF_PATTERN = 2
+# The cap as parts: this many of it for the patterns that are fastest for all layers together, and
+# as many for the fastest that fit. With two candidates each, they come to about the cap.
+PATTERNS_PART = 4
+# Patterns of least memory, as a part of those of least time: they are a way out, seldom the answer.
+SMALL_PART = 4
+# Neither candidates of shared patterns nor a layer's own best take more than this part of the cap.
+SOURCE_PART = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,14 +63,9 @@ class Group:
     kept_memory: NDArray[np.float64]
 
 
-def _patterns(candidates: Candidates) -> NDArray[np.int64]:
-    columns = [candidates.level_degrees(d) for d in _PLAIN]
-    columns.append(candidates.group(_FEATURES))
-    columns.append(candidates.replication)
-    return np.concatenate(columns, axis=1)
-
-
-def select(groups: Sequence[Group], *, cap: int, capacity: float) -> list[NDArray[np.int64]]:
+def select_candidates(
+    groups: Sequence[Group], *, cap: int, capacity: float
+) -> list[NDArray[np.int64]]:
     """Indices of the candidates that each group keeps, at most about `cap` of them.
 
     Parameters
@@ -66,42 +79,110 @@ def select(groups: Sequence[Group], *, cap: int, capacity: float) -> list[NDArra
     """
     if all(len(group.candidates) <= cap for group in groups):
         return [np.arange(len(group.candidates)) for group in groups]
-    rows = [_patterns(group.candidates) for group in groups]
+    rows = [_pattern_rows(group.candidates) for group in groups]
     unique, inverse = unique_rows(np.concatenate(rows))
-    ends = np.cumsum([len(r) for r in rows])
-    ids = np.split(inverse, ends[:-1])
-    scores = [g.costs.total + 0.5 * g.costs.gradient_time for g in groups]
+    numbers = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
+    scores = [g.costs.total + COUNTED_ALL_REDUCE * g.costs.gradient_time for g in groups]
     time, memory = np.zeros(len(unique)), np.zeros(len(unique))
-    for group, pattern, score in zip(groups, ids, scores, strict=True):
-        best = np.full(len(unique), np.inf)
-        np.minimum.at(best, pattern, score)
-        least = np.full(len(unique), np.inf)
-        np.minimum.at(least, pattern, group.kept_memory)
-        # a layer that lacks the pattern takes another one, and pays a shuffle for it
-        time += group.count * np.where(np.isfinite(best), best, 1.5 * score.min())
+    for group, pattern, score in zip(groups, numbers, scores, strict=True):
+        best = _least_of_each(pattern, score, len(unique))
+        least = _least_of_each(pattern, group.kept_memory, len(unique))
+        lacking = LACKING_PATTERN * score.min()
+        time += group.count * np.where(np.isfinite(best), best, lacking)
         memory += group.count * np.where(np.isfinite(least), least, group.kept_memory.min())
-    half = max(cap // 4, 1)
+    chosen = _best_patterns(time, memory, cap, capacity)
+    return [
+        _kept_candidates(group, score, chosen[pattern], pattern, cap)
+        for group, pattern, score in zip(groups, numbers, scores, strict=True)
+    ]
+
+
+def _pattern_rows(candidates: Candidates) -> NDArray[np.int64]:
+    """The pattern of every candidate: what neighbours must agree in; (candidates, columns)."""
+    columns = [candidates.level_degrees(d) for d in _PLAIN]
+    columns.append(candidates.group(_FEATURES))
+    columns.append(candidates.replication)
+    return np.concatenate(columns, axis=1)
+
+
+def _least_of_each(
+    pattern: NDArray[np.int64], values: NDArray[np.float64], count: int
+) -> NDArray[np.float64]:
+    """The least value of the candidates of every pattern, +inf where there is none.
+
+    Parameters
+    ----------
+    pattern
+        Pattern of every candidate; (candidates,).
+    values
+        Time or memory of every candidate; (candidates,). [s] or [B]
+    count
+        Number of patterns. [items]
+    """
+    least = np.full(count, np.inf)
+    np.minimum.at(least, pattern, values)
+    return least
+
+
+def _best_patterns(
+    time: NDArray[np.float64], memory: NDArray[np.float64], cap: int, capacity: float
+) -> NDArray[np.bool_]:
+    """Which patterns are worth keeping; (patterns,).
+
+    Parameters
+    ----------
+    time, memory
+        Of all layers together under each pattern; (patterns,). [s], [B]
+    cap
+        Candidates that a layer may keep. [items]
+    capacity
+        Memory of a device. [B]
+    """
+    share = max(cap // PATTERNS_PART, 1)
     order = np.argsort(time, kind="stable")
     fitting = order[memory[order] <= capacity]
-    small = np.argsort(memory, kind="stable")[: max(half // 4, 1)]
-    chosen = np.zeros(len(unique), dtype=bool)
-    chosen[np.concatenate([order[:half], fitting[:half], small])] = True
-    kept = []
-    for group, pattern, score in zip(groups, ids, scores, strict=True):
-        ranked = np.argsort(score, kind="stable")
-        shared = ranked[chosen[pattern[ranked]]]
-        pick = [
-            np.array(group.required, dtype=np.int64),
-            # the two best ways (by filter or by channel, say) of each chosen pattern
-            shared[_first_of_each(pattern[shared], 2)][: cap // 2],
-            # the layer's own best of each kind, wherever in the cluster it is split
-            ranked[_first_of_each(_kinds(group.candidates)[ranked], 1)][: cap // 2],
-        ]
-        kept.append(np.unique(np.concatenate(pick)))
-    return kept
+    small = np.argsort(memory, kind="stable")[: max(share // SMALL_PART, 1)]
+    chosen = np.zeros(len(time), dtype=bool)
+    chosen[np.concatenate([order[:share], fitting[:share], small])] = True
+    return chosen
 
 
-def _kinds(candidates: Candidates) -> NDArray[np.int64]:
+def _kept_candidates(
+    group: Group,
+    score: NDArray[np.float64],
+    chosen: NDArray[np.bool_],
+    pattern: NDArray[np.int64],
+    cap: int,
+) -> NDArray[np.int64]:
+    """Indices of the candidates that a group keeps.
+
+    Parameters
+    ----------
+    group
+        The layers.
+    score
+        Time of every candidate; (candidates,). [s]
+    chosen
+        Whether its pattern is kept; (candidates,).
+    pattern
+        Its pattern; (candidates,).
+    cap
+        Candidates that a layer may keep. [items]
+    """
+    most = cap // SOURCE_PART
+    ranked = np.argsort(score, kind="stable")
+    shared = ranked[chosen[ranked]]
+    # wherever in the cluster it is split
+    own = ranked[_first_of_each(_total_splits(group.candidates)[ranked], 1)]
+    pick = [
+        np.array(group.required, dtype=np.int64),
+        shared[_first_of_each(pattern[shared], EACH_OF_PATTERN)][:most],
+        own[:most],
+    ]
+    return np.unique(np.concatenate(pick))
+
+
+def _total_splits(candidates: Candidates) -> NDArray[np.int64]:
     """Number of the total split of samples, space, features and copies; (candidates,)."""
     columns = [
         candidates.group(("sample",)),

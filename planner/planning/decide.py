@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.simulation import (
     Behaviour,
@@ -14,37 +14,75 @@ from costmodels.simulation import (
     run_graph,
 )
 from costmodels.simulation.pieces import Pieces
-from costmodels.step.training import Training
 from costmodels.strategy.usual import single_stage
 from planner.plan import Recost
-from planner.planning.costing import Costed
+from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
+from planner.planning.options import SearchOptions
+from planner.planning.tuning import Attempt, tune_buckets
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
+from search.problem.notes import Note
+
+# Times are compared as parts of the first one's to so many decimals: what differs by less does so
+# by the order in which it was added up. [digits]
+TIME_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recosted:
-    """The best assignments, simulated.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decision:
+    """The assignment that becomes the plan.
 
     Parameters
     ----------
+    formulation
+        The network on the machine, with the options of the step that were decided on.
     best
-        The fastest that fits, by simulation.
-    rows
-        All of them, the fastest on the timeline first.
+        The assignment, costed with them.
+    simulated
+        The assignments that were simulated, the fastest on the timeline first.
     notes
-        Whether the order changed, a sentence.
+        Whether the simulation changed the order.
+    stopped_by
+        "time limit" or "interrupt" where the search or the decision was cut short, else empty.
     """
 
+    formulation: Formulation
     best: Costed
-    rows: tuple[Recost, ...]
-    notes: tuple[str, ...]
+    simulated: tuple[Recost, ...] = ()
+    notes: tuple[Note, ...] = ()
+    stopped_by: str = ""
+
+
+def decide(attempt: Attempt, options: SearchOptions) -> Decision:
+    """Choose the bucket size, then the fastest of the best assignments by simulation.
+
+    An interrupt leaves what was decided until then.
+
+    Parameters
+    ----------
+    attempt
+        A search that found an assignment that fits.
+    options
+        How many assignments to simulate, and whether the bucket size is to be chosen still.
+    """
+    result = attempt.result
+    assert result.best is not None, "without an assignment that fits there is nothing to decide"
+    decision = Decision(
+        formulation=attempt.formulation, best=result.best, stopped_by=result.incumbent.stopped_by
+    )
+    try:
+        if not options.tune_trials and options.bucket_bytes is None:
+            formulation, best = tune_buckets(decision.formulation, decision.best)
+            decision = replace(decision, formulation=formulation, best=best)
+        decision = _simulate_ranked(decision, result.ranked, options.num_best)
+    except KeyboardInterrupt:
+        decision = replace(decision, stopped_by="interrupt")
+    return decision
 
 
 def simulate_assignment(
     formulation: Formulation,
     costed: Costed,
-    training: Training,
     known: dict[tuple[int, ...], Pieces] | None = None,
 ) -> SimulatedStep:
     """Simulate one assignment with the usual runtime of a plan.
@@ -55,8 +93,6 @@ def simulate_assignment(
         The network on the machine.
     costed
         The assignment.
-    training
-        Options of the step.
     known
         Costs of layers, which assignments share.
     """
@@ -68,56 +104,68 @@ def simulate_assignment(
         cluster=formulation.cluster,
         shape=shape,
         compute=machine.compute,
-        training=training,
-        runtime=plan_runtime(load_runtime("ddp"), training.bucket_bytes),
+        training=machine.training,
+        runtime=plan_runtime(load_runtime("ddp"), machine.training.bucket_bytes),
     )
     return run_graph(Compiler(job, known).compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
 
 
-def recost(formulation: Formulation, ranked: Sequence[Costed], training: Training) -> Recosted:
-    """Simulate assignments, and choose.
+def _simulate_ranked(decision: Decision, ranked: Sequence[Costed], num_best: int) -> Decision:
+    """The decision after simulating the best assignments.
 
     Parameters
     ----------
-    formulation
-        The network on the machine.
+    decision
+        What was decided so far; its assignment is simulated first, with the buckets that were
+        tuned for it.
     ranked
         Assignments that fit, the fastest on the timeline first.
-    training
-        Options of the step.
+    num_best
+        How many to simulate. [items]
     """
+    formulation, first = decision.formulation, decision.best
+    tried = [first, *(other for other in ranked if other.choices != first.choices)][:num_best]
     known: dict[tuple[int, ...], Pieces] = {}
-    simulated = [simulate_assignment(formulation, costed, training, known) for costed in ranked]
+    steps = [simulate_assignment(formulation, costed, known) for costed in tried]
     capacity = formulation.cluster.device.memory
     devices = formulation.machine.topology.num_devices
-    times = [s.step_time + waiting_time(computing_time(s), devices) for s in simulated]
-    fitting = [n for n, s in enumerate(simulated) if s.peak.memory.total <= capacity]
+    times = [step.step_time + waiting_time(computing_time(step), devices) for step in steps]
+    fitting = [n for n, step in enumerate(steps) if step.peak.memory.total <= capacity]
     # the first of equals: the simulation must give a reason to leave the order of the timeline
-    winner = min(fitting, key=lambda n: (round(times[n] / times[0], 9), n), default=0)
-    rows = tuple(
-        Recost(
-            timeline_s=costed.step.total,
-            simulated_s=times[number],
-            peak_memory_bytes=result.peak.memory.total,
-            chosen=number == winner,
-        )
-        for number, (costed, result) in enumerate(zip(ranked, simulated, strict=True))
+    winner = min(fitting, key=lambda n: (round(times[n] / times[0], TIME_DIGITS), n), default=0)
+    best = tried[winner]
+    return replace(
+        decision,
+        # the others were costed without the tuned buckets
+        best=first if best.choices == first.choices else cost(formulation, best.choices),
+        simulated=tuple(
+            Recost(
+                timeline_s=costed.step.total,
+                simulated_s=times[number],
+                peak_memory_bytes=step.peak.memory.total,
+                chosen=number == winner,
+            )
+            for number, (costed, step) in enumerate(zip(tried, steps, strict=True))
+        ),
+        notes=_order_notes(times, fitting, winner),
     )
-    return Recosted(best=ranked[winner], rows=rows, notes=tuple(_notes(times, fitting, winner)))
 
 
-def _notes(times: Sequence[float], fitting: Sequence[int], winner: int) -> list[str]:
-    notes = []
+def _order_notes(times: Sequence[float], fitting: Sequence[int], winner: int) -> tuple[Note, ...]:
+    """Whether the simulation changed the order.
+
+    Parameters
+    ----------
+    times
+        Simulated steps, the fastest on the timeline first. [s]
+    fitting
+        Numbers of those that fit when simulated.
+    winner
+        Number of the one chosen.
+    """
+    if winner and 0 in fitting:
+        faster = 1.0 - times[winner] / times[0]
+        return (Note.of("order-changed", place=winner + 1, faster=faster),)
     if winner:
-        notes.append(
-            f"simulation changed the order: the plan is number {winner + 1} on the timeline, and "
-            f"{1.0 - times[winner] / times[0]:.1%} faster than the first when both are simulated"
-            if 0 in fitting
-            else "simulation changed the order: what was fastest on the timeline does not fit in "
-            "memory when it is simulated"
-        )
-    elif not fitting:
-        notes.append(
-            "the plan does not fit in memory when it is simulated, though it does on the timeline"
-        )
-    return notes
+        return (Note.of("first-does-not-fit"),)
+    return () if fitting else (Note.of("plan-does-not-fit"),)

@@ -14,7 +14,7 @@ again, whose optimum bounds the step from below: `problem` takes the weights as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.step.machine import Machine
+from costmodels.step.training import Training
 from planner.planning.layer_space import LayerSpace, cost_layers
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
@@ -30,10 +31,29 @@ from search.problem import Problem
 
 Floats = NDArray[np.float64]
 
+# Usages are clipped at so many times the limit: safely above it.
+BEYOND_LIMIT = 2.0
+# Candidates that a layer may keep unless told otherwise. [items]
+DEFAULT_CAP = 64
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Formulation:
-    """A network on a machine as arrays: what every assignment costs can be read from it."""
+    """A network on a machine as arrays: what every assignment costs can be read from it.
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    cluster, machine
+        Where and how it runs.
+    layers
+        The layers that compute, in the order of the forward pass.
+    spaces
+        Candidates of each layer and what they cost; layers that are alike share theirs.
+    edges, edge_times
+        The activations that carry a gradient back, and what their shuffles take. [s]
+    """
 
     graph: Graph
     cluster: Cluster
@@ -74,17 +94,33 @@ class Formulation:
             Added for each byte that a layer keeps or needs while it runs; then the problem bounds
             nothing. [s/B]
         """
-        index = {layer.name: i for i, layer in enumerate(self.layers)}
         counted, backward = self._shares(exposure)
-        node_costs: dict[tuple[int, float, float], Floats] = {}
-        matrices: dict[tuple[int, float], Floats] = {}
+        return Problem(
+            costs=self._node_costs(counted, backward, price),
+            edges=self._pair_costs(backward),
+            usages=() if usage_limit is None else self._usages(usage_limit),
+            usage_limit=usage_limit,
+            names=tuple(layer.name for layer in self.layers),
+        )
+
+    def _node_costs(self, counted: Floats, backward: Floats, price: float) -> tuple[Floats, ...]:
+        """What the candidates of each layer cost; layers that are alike share the array. [s]
+
+        Parameters
+        ----------
+        counted, backward
+            How much of each layer's all-reduce and of its backward pass counts; (layers,).
+        price
+            Added for each byte that a layer keeps or needs while it runs. [s/B]
+        """
+        known: dict[tuple[int, float, float], Floats] = {}
         costs = []
         for i, layer in enumerate(self.layers):
             space = self.spaces[layer.name]
             key = (id(space), counted[i], backward[i])
-            if key not in node_costs:
+            if key not in known:
                 c = space.costs
-                node_costs[key] = (
+                known[key] = (
                     c.forward_pass
                     + c.update
                     + backward[i] * c.backward_pass
@@ -92,33 +128,30 @@ class Formulation:
                 )
                 if price:
                     transient = c.workspace + c.communication_bytes + c.output
-                    node_costs[key] = node_costs[key] + price * (space.kept + transient)
-            costs.append(node_costs[key])
+                    known[key] = known[key] + price * (space.kept + transient)
+            costs.append(known[key])
+        return tuple(costs)
+
+    def _pair_costs(self, backward: Floats) -> tuple[PairCost, ...]:
+        """What the shuffles of each edge cost, by how much of each backward pass counts. [s]"""
+        index = {layer.name: i for i, layer in enumerate(self.layers)}
+        matrices: dict[tuple[int, float], Floats] = {}
         pairs = []
         for edge in self.edges:
             times, share = self.edge_times[edge], backward[index[edge.target]]
-            if (id(times), share) not in matrices:
-                matrices[id(times), share] = times.forward + share * times.backward
-            pairs.append(
-                PairCost(
-                    source=index[edge.source],
-                    target=index[edge.target],
-                    matrix=matrices[id(times), share],
-                )
-            )
-        usages: tuple[Floats, ...] = ()
-        if usage_limit is not None:
-            # more than the limit is too much, however much it is; a problem refuses huge sums
-            most = max(2.0 * usage_limit, 1.0)
-            clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
-            usages = tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
-        return Problem(
-            costs=tuple(costs),
-            edges=tuple(pairs),
-            usages=usages,
-            usage_limit=usage_limit,
-            names=tuple(layer.name for layer in self.layers),
-        )
+            key = (id(times), share)
+            if key not in matrices:
+                matrices[key] = times.forward + share * times.backward
+            source, target = index[edge.source], index[edge.target]
+            pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
+        return tuple(pairs)
+
+    def _usages(self, limit: float) -> tuple[Floats, ...]:
+        """What the candidates of each layer keep, in the eyes of a problem with that limit. [B]"""
+        # more than the limit is too much, however much it is; a problem refuses huge sums
+        most = max(BEYOND_LIMIT * limit, 1.0)
+        clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
+        return tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
 
     def _shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
         """How much of each layer's all-reduce and of its backward pass counts."""
@@ -146,6 +179,10 @@ class Formulation:
             return total + float(reduce.sum()), np.full(len(self.layers), total + reduce.sum())
         return total, total - (np.cumsum(backward) - backward) + np.cumsum(reduce)
 
+    def with_training(self, training: Training) -> Formulation:
+        """The same candidates under other options of gradient all-reduces."""
+        return replace(self, machine=replace(self.machine, training=training))
+
     def distributions(self, choices: Sequence[int]) -> dict[str, Distribution]:
         """The distribution that each layer gets."""
         return {
@@ -170,7 +207,7 @@ def formulate(
     *,
     strategies: Sequence[Mapping[str, Distribution]] = (),
     only_strategies: bool = False,
-    cap: int = 64,
+    cap: int = DEFAULT_CAP,
     full: bool = False,
     bucket_bytes: float | None = None,
 ) -> Formulation:

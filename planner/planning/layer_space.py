@@ -16,7 +16,7 @@ from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
-from planner.planning.candidates import Group, select
+from planner.planning.candidates import Group, select_candidates
 
 Floats = NDArray[np.float64]
 # What layers must agree in to be alike: all but the name, which inputs need gradients, and which
@@ -68,7 +68,17 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]"""
+    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]
+
+    Parameters
+    ----------
+    graph
+        The network.
+    training
+        Options of the step, its bucket size among them.
+    bucket_bytes
+        Another bucket size that is to be possible. [B]
+    """
     own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
     sizes = [parameters * training.gradient_size for parameters in own if parameters]
     bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
@@ -82,7 +92,19 @@ def _kept_memory(
     held: Sequence[bool],
     training: Training,
 ) -> Floats:
-    """Memory that a layer holds when the forward pass ends, at least. [B]"""
+    """Memory that a layer holds when the forward pass ends, at least; (candidates,). [B]
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    candidates, costs
+        Its candidates, and what they cost.
+    held
+        Which of its inputs are counted as its own.
+    training
+        Options of the step.
+    """
     kept = costs.weights + costs.gradients + costs.state + costs.saved
     kept = kept + costs.output * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
@@ -92,6 +114,7 @@ def _kept_memory(
 
 
 def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
+    """The costs of some of the candidates."""
     taken = {}
     for item in fields(LayerCosts):
         value = getattr(costs, item.name)
@@ -99,10 +122,24 @@ def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
     return LayerCosts(**taken)
 
 
-def _candidates(
+def _candidates_of_space(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
 ) -> Candidates:
-    """All candidates of a layer in a space: "sensible", "full" or "given"."""
+    """All candidates of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    machine
+        Where it runs.
+    host_index
+        Which level holds the devices of a host.
+    wanted
+        Distributions that must be among them.
+    space
+        "sensible", "full" or "given", as of `cost_layers`.
+    """
     shape = machine.topology.shape
     if space == "given":
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
@@ -138,15 +175,11 @@ def cost_layers(
         Largest bucket size that bounds must hold for, besides that of the training. [B]
     """
     largest = _largest_bucket(graph, machine.training, bucket_bytes)
-    members: dict[Likeness, list[Layer]] = {}
-    for layer in graph.compute_layers:
-        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
-        held = held_inputs(graph, layer.name)
-        members.setdefault((layer.signature, gradients, held), []).append(layer)
+    members = _alike_layers(graph)
     groups = []
     for (_, gradients, held), alike in members.items():
         wanted = [s[layer.name] for s in strategies for layer in alike]
-        candidates = _candidates(alike[0], machine, cluster.host_index, wanted, space)
+        candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest
         )
@@ -160,17 +193,39 @@ def cost_layers(
                 kept_memory=_kept_memory(alike[0], candidates, costs, held, machine.training),
             )
         )
-    chosen = select(groups, cap=cap, capacity=cluster.device.usable_memory)
+    chosen = select_candidates(groups, cap=cap, capacity=cluster.device.usable_memory)
     return [
-        (
-            LayerSpace(
-                layer=alike[0],
-                candidates=group.candidates.take(indices),
-                costs=_take_costs(group.costs, indices),
-                num_sensible=len(group.candidates),
-                kept=group.kept_memory[indices],
-            ),
-            alike,
-        )
+        (_space_of(alike[0], group, indices), alike)
         for group, alike, indices in zip(groups, members.values(), chosen, strict=True)
     ]
+
+
+def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
+    """Layers that cost the same, in the order of the forward pass."""
+    members: dict[Likeness, list[Layer]] = {}
+    for layer in graph.compute_layers:
+        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
+        held = held_inputs(graph, layer.name)
+        members.setdefault((layer.signature, gradients, held), []).append(layer)
+    return members
+
+
+def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSpace:
+    """What the search sees of a layer.
+
+    Parameters
+    ----------
+    layer
+        One of the layers that are alike.
+    group
+        All their candidates.
+    indices
+        The candidates that are kept.
+    """
+    return LayerSpace(
+        layer=layer,
+        candidates=group.candidates.take(indices),
+        costs=_take_costs(group.costs, indices),
+        num_sensible=len(group.candidates),
+        kept=group.kept_memory[indices],
+    )

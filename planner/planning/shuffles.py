@@ -31,7 +31,22 @@ class EdgeTimes:
 def number_layouts(
     distinct: Sequence[tuple[LayerSpace, list[Layer]]], topology: Topology
 ) -> tuple[dict[str, LayerSpace], Movement]:
-    """Number the layouts of all tensors, and count what moves between any two of them."""
+    """Number the layouts of all tensors, and count what moves between any two of them.
+
+    There are far fewer layouts than candidates, since layers split in different ways may write a
+    tensor in the same way.
+
+    Parameters
+    ----------
+    distinct
+        Distinct layers, each with those that are alike.
+    topology
+        The levels of the machine.
+
+    Returns
+    -------
+    For every layer its candidates with the numbers of their layouts, and what moves.
+    """
     parts: list[Layouts] = []
     for space, _ in distinct:
         layer, candidates = space.layer, space.candidates
@@ -68,7 +83,17 @@ def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
 def _edge_times(
     source: LayerSpace, target: LayerSpace, slot: int, moves: Movement, machine: Machine
 ) -> EdgeTimes:
-    """Shuffle of an activation forward, and of its gradient backward."""
+    """Shuffle of an activation forward, and of its gradient backward.
+
+    Parameters
+    ----------
+    source, target, slot
+        The layers, and which input of the target it is.
+    moves
+        What moves between any two layouts.
+    machine
+        Where and how it runs.
+    """
     tensor = target.layer.inputs[slot]
     num_bytes = tensor.size * machine.training.activation_size
     writes, reads = source.writes, target.reads[slot]
@@ -83,7 +108,17 @@ def _edge_times(
 def shuffle_times(
     graph: Graph, spaces: dict[str, LayerSpace], moves: Movement, machine: Machine
 ) -> dict[Edge, EdgeTimes]:
-    """Times of every edge that carries a gradient; edges that are alike share them."""
+    """Times of every edge that carries a gradient; edges that are alike share them.
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    spaces, moves
+        Candidates with their numbered layouts, and what moves between any two of those.
+    machine
+        Where and how it runs.
+    """
     times: dict[tuple[int, int, int], EdgeTimes] = {}
     result = {}
     for edge in graph.edges:

@@ -8,26 +8,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.step.training import Training
 from planner.planning.costing import Costed, cost
-from planner.planning.find import Found
 from planner.planning.formulate import Formulation
+from planner.planning.search_plan import PlanSearchResult
 from search.black_box import tune
+from search.problem.incumbent import Incumbent, tolerated
 
 MIB = 2.0**20
-# Tried on the plan that was found, and with a search for each: buckets of PyTorch have 25 MiB.
+# Tried on the plan that was found: the 25 MiB of PyTorch's DistributedDataParallel, and about four
+# times less and more.
 FEW_BUCKETS = (5 * MIB, 25 * MIB, 100 * MIB)
+# Tried with a search for each: about a factor of two apart around PyTorch's 25 MiB. Much smaller
+# ones pay the latency of an all-reduce too often, much larger ones leave nothing to hide behind.
 BUCKETS = tuple(size * MIB for size in (1, 2, 5, 10, 25, 50, 100))
 LARGEST_BUCKET = max(BUCKETS)
 
-Attempt = tuple[Formulation, Found]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Attempt:
+    """A search under some options of the step.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine with these options.
+    result
+        What the search came to.
+    """
+
+    formulation: Formulation
+    result: PlanSearchResult
+
+    @property
+    def step_time(self) -> float:
+        """Step of the best plan, +inf where none fits. [s]"""
+        return math.inf if self.result.best is None else self.result.best.step.total
 
 
-def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Training, Costed]:
+def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, Costed]:
     """Try a few bucket sizes on one assignment.
 
     Parameters
@@ -36,9 +59,13 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Training, Cost
         The network on the machine.
     best
         The assignment, costed with the options of the formulation.
+
+    Returns
+    -------
+    The formulation with the best bucket size, and the assignment costed with it.
     """
     given = formulation.machine.training
-    costed = {given: best}
+    costed: dict[Training, Costed] = {}
 
     def objective(parameters: dict[str, Any]) -> float:
         training = replace(given, **parameters)
@@ -50,13 +77,13 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Training, Cost
     if tuning.stopped_by == "interrupt":
         raise KeyboardInterrupt
     winner = tuning.best
-    if winner is None or winner.value >= best.step.total * (1 - 1e-9):
-        return given, best
+    if winner is None or winner.value >= tolerated(best.step.total):
+        return formulation, best
     training = replace(given, **winner.parameters)
-    return training, costed[training]
+    return formulation.with_training(training), costed[training]
 
 
-def tune_knobs(
+def tune_step(
     attempt: Callable[[Training], Attempt],
     first: Attempt,
     *,
@@ -64,32 +91,33 @@ def tune_knobs(
     seed: int,
     time_limit: float | None,
 ) -> Attempt:
-    """Search again under other bucket sizes and all-reduce algorithms; the best of all.
+    """Search again under other bucket sizes and all-reduce algorithms.
 
     Parameters
     ----------
     attempt
-        Searches under given options.
+        Searches under given options of the step.
     first
-        What the search under the user's options gave.
+        What the search under the user's options came to.
     max_trials
         How many settings to try. [items]
     seed, time_limit
         Of the choice of settings, and when to try no more. [s]
-    """
-    given = first[0].machine.training
-    best = first
 
-    def value(found: Found) -> float:
-        return math.inf if found.best is None else found.best.step.total
+    Returns
+    -------
+    The attempt with the fastest plan; the first one unless another is faster than by rounding.
+    """
+    given = first.formulation.machine.training
+    best: Incumbent[Attempt] = Incumbent()
+    best.offer(first, first.step_time)
 
     def objective(parameters: dict[str, Any]) -> float:
-        nonlocal best
         trial = attempt(replace(given, **parameters))
-        if value(trial[1]) < value(best[1]) * (1 - 1e-9):
-            best = trial
-        return value(trial[1])
+        if trial.step_time < tolerated(best.cost):
+            best.offer(trial, trial.step_time)
+        return trial.step_time
 
     space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
     tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
-    return best
+    return best.choices or first

@@ -97,19 +97,13 @@ class Rival:
         return "cannot be used" if self.time is None else "does not fit"
 
 
-def sample_word(plan: Plan) -> str:
-    """What a sample is, in the plural."""
-    return word_of_samples(plan.input_shape)
-
-
-def word_of_samples(shape: Mapping[str, int]) -> str:
-    """What samples with these axes are called."""
-    axes = set(shape)
-    if "depth" in axes:
+def sample_word(shape: Mapping[str, int]) -> str:
+    """What samples with these axes are called, in the plural."""
+    if "depth" in shape:
         return "volumes"
-    if "height" in axes:
+    if "height" in shape:
         return "images"
-    return "sequences" if "sequence" in axes else "samples"
+    return "sequences" if "sequence" in shape else "samples"
 
 
 def percent(part: float) -> str:
@@ -142,7 +136,7 @@ def speed_up(value: float | None) -> str:
     return f"{value:,.{digits}f}x"
 
 
-def machine(plan: Plan) -> str:
+def machine_words(plan: Plan) -> str:
     """The devices and how they are joined, such as "8 x a100-80gb of dgx-a100 (host 8)"."""
     levels = zip(plan.level_names, plan.shape, strict=True)
     used = " x ".join(f"{name} {members}" for name, members in levels if members > 1)

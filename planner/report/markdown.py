@@ -14,39 +14,39 @@ def markdown_report(plan: Plan) -> str:
     """The text of a plan."""
     runs = runs_of_plan(plan)
     parts = [
-        _head(plan),
-        _step(plan),
-        _memory(plan),
-        _splits(plan, runs),
-        _rivals(plan),
-        _quality(plan),
-        _sources(plan),
-        _sentences("Approximations and fallbacks", plan.fallbacks, "None was used."),
-        _sentences("Chosen, since not given", plan.defaults, "Nothing: every input was given."),
-        _again(plan),
-        _layers(runs),
+        _heading_text(plan),
+        _step_text(plan),
+        _memory_text(plan),
+        _splits_text(plan, runs),
+        _rivals_text(plan),
+        _quality_text(plan),
+        _sources_text(plan),
+        _list_text("Approximations and fallbacks", plan.fallbacks, "None was used."),
+        _list_text("Chosen, since not given", plan.defaults, "Nothing: every input was given."),
+        _again_text(plan),
+        _layers_text(runs),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _cell(text: object) -> str:
+def _table_cell(text: object) -> str:
     """Text that cannot break a table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; headings that start with ">" are of numbers."""
     names = [heading.removeprefix(">") for heading in headings]
     marks = ["---:" if heading.startswith(">") else "---" for heading in headings]
-    lines = [names, marks, *([_cell(cell) for cell in row] for row in rows)]
+    lines = [names, marks, *([_table_cell(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _head(plan: Plan) -> str:
+def _heading_text(plan: Plan) -> str:
     lines = [
         f"# {plan.model} on {plan.gpus} GPUs of {plan.cluster}",
         "",
-        f"{figures.machine(plan)}; global batch {plan.global_batch_size:,} of "
+        f"{figures.machine_words(plan)}; global batch {plan.global_batch_size:,} of "
         f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",
         "",
     ]
@@ -60,7 +60,7 @@ def _head(plan: Plan) -> str:
         lines += ["**This plan does not fit in memory.**", ""]
     rate = figures.count(plan.throughput)
     each = figures.count(plan.throughput / plan.gpus)
-    word = figures.sample_word(plan)
+    word = figures.sample_word(plan.input_shape)
     lines += [
         f"- Step time: **{figures.seconds(plan.step_time_s)}**",
         f"- Throughput: **{rate} {word}/s** ({each} a GPU)",
@@ -71,7 +71,7 @@ def _head(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _step(plan: Plan) -> str:
+def _step_text(plan: Plan) -> str:
     rows = [
         (row.label, figures.seconds(row.value), figures.percent(row.share))
         for row in figures.step_rows(plan)
@@ -79,12 +79,12 @@ def _step(plan: Plan) -> str:
     hidden = figures.seconds(plan.breakdown_s["gradient_hidden"])
     rows.append(("**step**", f"**{figures.seconds(plan.step_time_s)}**", "**100.0 %**"))
     rows.append((figures.HIDDEN, hidden, "behind the backward pass"))
-    table = _table(["Cause", ">Time", ">Share of the step"], rows)
+    table = markdown_table(["Cause", ">Time", ">Share of the step"], rows)
     received = figures.size(plan.communication_bytes)
     return f"## What a step is made of\n\n{table}\n\nA GPU receives {received} in a step."
 
 
-def _memory(plan: Plan) -> str:
+def _memory_text(plan: Plan) -> str:
     rows = [
         (row.label, figures.size(row.value), figures.percent(row.share))
         for row in figures.memory_rows(plan)
@@ -92,22 +92,22 @@ def _memory(plan: Plan) -> str:
     share = figures.percent(plan.peak_memory / plan.memory_capacity_bytes)
     rows.append(("**peak**", f"**{figures.size(plan.peak_memory)}**", f"**{share}**"))
     rows.append(("capacity", figures.size(plan.memory_capacity_bytes), "100.0 %"))
-    table = _table(["Holder", ">Size", ">Share of the capacity"], rows)
+    table = markdown_table(["Holder", ">Size", ">Share of the capacity"], rows)
     return f"## Peak memory of a GPU\n\n{table}"
 
 
-def _splits(plan: Plan, runs: Sequence[LayerRun]) -> str:
+def _splits_text(plan: Plan, runs: Sequence[LayerRun]) -> str:
     def part(seconds: float) -> str:
         return figures.percent(seconds / plan.step_time_s)
 
-    splits = _table(
+    splits = markdown_table(
         ["Split", "By level", "Over all levels", ">Layers", ">Time", ">Share of the step"],
         (
             (key, run.label, run.short, number, figures.seconds(seconds), part(seconds))
             for key, (run, number, seconds) in shares(plan).items()
         ),
     )
-    listed = _table(
+    listed = markdown_table(
         ["Layers", ">Number", "Split", ">Time", ">Share of the step"],
         (
             (r.span, len(r.layers), f"{r.key}: {r.label}", figures.seconds(r.time), part(r.time))
@@ -119,7 +119,7 @@ def _splits(plan: Plan, runs: Sequence[LayerRun]) -> str:
     )
 
 
-def _rivals(plan: Plan) -> str:
+def _rivals_text(plan: Plan) -> str:
     rows: list[Sequence[object]] = [
         ("**this plan**", figures.seconds(plan.step_time_s), figures.size(plan.peak_memory), "", "")
     ]
@@ -134,10 +134,10 @@ def _rivals(plan: Plan) -> str:
             )
         )
     headings = ["Strategy", ">Step time", ">Peak memory", ">Speed-up of the plan", "Remark"]
-    return f"## Compared with the usual strategies\n\n{_table(headings, rows)}"
+    return f"## Compared with the usual strategies\n\n{markdown_table(headings, rows)}"
 
 
-def _quality(plan: Plan) -> str:
+def _quality_text(plan: Plan) -> str:
     bound = plan.search.lower_bound_s
     lines = [
         "## How good the plan is known to be",
@@ -150,23 +150,34 @@ def _quality(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _sources(plan: Plan) -> str:
+def _sources_text(plan: Plan) -> str:
     rows = [
         (row.label, figures.seconds(row.value), figures.percent(row.share))
         for row in figures.source_rows(plan)
     ]
-    text = _table(["Source", ">Time", ">Share of the computation"], rows)
+    text = markdown_table(["Source", ">Time", ">Share of the computation"], rows)
     if plan.provenance:
-        text += "\n\n" + _table(["Estimate", "Based on"], figures.provenance_rows(plan))
+        text += "\n\n" + markdown_table(["Estimate", "Based on"], figures.provenance_rows(plan))
     return f"## Where the estimates come from\n\n{text}"
 
 
-def _sentences(title: str, texts: Sequence[str], otherwise: str) -> str:
+def _list_text(title: str, texts: Sequence[str], otherwise: str) -> str:
+    """A section of sentences.
+
+    Parameters
+    ----------
+    title
+        Its heading.
+    texts
+        The sentences.
+    otherwise
+        What it says where there are none.
+    """
     lines = [f"- {text}" for text in texts] or [otherwise]
     return "\n".join([f"## {title}", "", *lines])
 
 
-def _again(plan: Plan) -> str:
+def _again_text(plan: Plan) -> str:
     command, recorded = figures.command(plan)
     rows: list[tuple[str, str]] = list(figures.options(plan))
     rows += [
@@ -175,12 +186,13 @@ def _again(plan: Plan) -> str:
     rows.append(("SHA-256 of the plan file", f"`{figures.plan_hash(plan)}`"))
     remark = "" if recorded else f"\n\n{figures.UNRECORDED}"
     return (
-        f"## How to make it again\n\n```\n{command}\n```{remark}\n\n{_table(['', ''], rows)}\n\n"
+        f"## How to make it again\n\n```\n{command}\n```{remark}\n\n"
+        f"{markdown_table(['', ''], rows)}\n\n"
         f"planner {planner.__version__}, plan format {plan.version}"
     )
 
 
-def _layers(runs: Sequence[LayerRun]) -> str:
+def _layers_text(runs: Sequence[LayerRun]) -> str:
     headings = ["Layer", "Kind", "Split"]
     headings += [f">{label}" for label in figures.LAYER_CAUSES.values()]
     headings += [">gradient all-reduce", ">weights", ">output"]
@@ -197,4 +209,4 @@ def _layers(runs: Sequence[LayerRun]) -> str:
         for run in runs
         for layer in run.layers
     ]
-    return f"## All layers\n\n{_table(headings, rows)}"
+    return f"## All layers\n\n{markdown_table(headings, rows)}"

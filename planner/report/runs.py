@@ -103,7 +103,7 @@ def runs_of_plan(plan: Plan) -> list[LayerRun]:
         kinds.setdefault(split, []).extend(group)
     order = sorted(times, key=lambda s: -times[s])  # stable: the first one of equals comes first
     keys = {split: letter(i) for i, split in enumerate(order)}
-    labels = {split: _label(split, kinds[split], plan) for split in order}
+    labels = {split: _split_labels(split, kinds[split], plan) for split in order}
     runs = []
     for group in groups:
         split = split_of(group[0])
@@ -112,7 +112,7 @@ def runs_of_plan(plan: Plan) -> list[LayerRun]:
     return runs
 
 
-def _label(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, str]:
+def _split_labels(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, str]:
     """How a split is written, by level and over all levels; the dims as the layers call them."""
     distribution = Distribution(degrees=dict(split), shape=plan.shape)
     names: dict[str, None] = {}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_seconds
 from planner.report import figures
+from planner.report.console import (
+    show_below,
+    show_facts,
+    show_list,
+    show_section,
+    show_sentence,
+    terminal_table,
+)
 from planner.report.simulation_figures import (
     input_bound,
     input_sentence,
     main_roles,
     out_of_memory,
     plan_sentence,
-    sample_word,
 )
 
 if TYPE_CHECKING:
@@ -41,16 +46,16 @@ QUEUES = {
 
 def show_simulation(simulation: Simulation, console: Console) -> None:
     """Write all sections of a simulated step."""
-    _head(simulation, console)
+    _show_subject(simulation, console)
     if simulation.simulated is not None:
-        _time(simulation.simulated, console)
-        _memory(simulation, simulation.simulated, console)
+        _show_times(simulation.simulated, console)
+        _show_role_memory(simulation, simulation.simulated, console)
     if simulation.closed_form is not None:
-        _causes(simulation, console)
+        _show_causes(simulation, console)
     advice = input_sentence(simulation)
     if advice:
-        _section(console, "Input")
-        _sentence(console, advice)
+        show_section(console, "Input")
+        show_sentence(console, advice)
     defaults = simulation.subject.setting.defaults
     rest = [note for note in simulation.notes if note not in (*defaults, advice)]
     for title, notes in (
@@ -58,90 +63,47 @@ def show_simulation(simulation: Simulation, console: Console) -> None:
         ("Chosen, since not given", defaults),
     ):
         if notes:
-            _section(console, title)
-            _sentences(console, notes)
+            show_section(console, title)
+            show_list(console, notes)
 
 
-# layout
-
-
-def _section(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title, style="bold"))
-
-
-def _sentence(console: Console, text: str, style: str = "") -> None:
-    console.print(Padding(Text(text, style=style), (0, 0, 0, 2)))
-
-
-def _sentences(console: Console, texts: Iterable[str]) -> None:
-    table = Table.grid(padding=(0, 1))
-    for text in texts:
-        table.add_row("  -", Text(text, overflow="fold"))
-    console.print(table)
-
-
-def _table(headings: Sequence[str]) -> Table:
-    """A plain table; headings that start with ">" are of numbers, with "~" of text that wraps."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in headings:
-        table.add_column(
-            heading.lstrip(">~"),
-            justify="right" if heading.startswith(">") else "left",
-            no_wrap=not heading.startswith("~"),
-            overflow="fold",
-        )
-    return table
-
-
-def _show(console: Console, table: Table) -> None:
-    console.print(Padding(table, (0, 0, 0, 2)))
-
-
-def _left_out(console: Console, shown: int, simulated: SimulatedStep) -> None:
+def _show_left_out(console: Console, shown: int, simulated: SimulatedStep) -> None:
     rest = len(simulated.roles) - shown
     if rest > 0:
         text = f"{rest} roles are left out: these are the first, the last and those that compute "
-        _sentence(console, f"{text}and hold the most; --json has all", "dim")
+        show_sentence(console, f"{text}and hold the most; --json has all", "dim")
 
 
-# sections
-
-
-def _head(simulation: Simulation, console: Console) -> None:
+def _show_subject(simulation: Simulation, console: Console) -> None:
     subject = simulation.subject
     setting, schedule = subject.setting, subject.strategy.schedule
     device = f"{setting.gpus} x {setting.cluster.device.name} of {setting.cluster.name}"
     console.print(Text(f"{setting.model.name} on {device}, simulated", style="bold"))
     training = setting.machine.training
     shape = " x ".join(str(extent) for extent in setting.model.input_shape.values())
-    _sentence(
+    show_sentence(
         console,
         f"global batch {setting.batch:,} of {shape}, {training.precision}, {training.optimizer}",
     )
     stages, parts = len(subject.strategy.stages), schedule.micro_batches
     pipeline = f", {stages} stages by {schedule.kind}" if stages > 1 else ""
     pipeline += f", {parts} micro-batches" if parts > 1 else ""
-    _sentence(console, f"strategy {subject.name}{pipeline}")
+    show_sentence(console, f"strategy {subject.name}{pipeline}")
     runtime = f"runtime {simulation.runtime.name} ({simulation.runtime.title}), "
     runtime = runtime if simulation.simulated is not None else ""
-    _sentence(console, f"{runtime}step model {simulation.model}")
+    show_sentence(console, f"{runtime}step model {simulation.model}")
     console.print()
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text, style in _figures(simulation):
-        grid.add_row(f"  {label}", Text(text, style=style))
-    console.print(grid)
+    show_facts(console, _headline_figures(simulation))
     shortage = out_of_memory(simulation)
     if shortage is not None:
         console.print()
-        _sentence(console, shortage, "bold red")
+        show_sentence(console, shortage, "bold red")
 
 
-def _figures(simulation: Simulation) -> list[tuple[str, str, str]]:
+def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     """The figures that matter most: label, text, style."""
     setting, simulated = simulation.subject.setting, simulation.simulated
+    word = figures.sample_word(setting.model.input_shape)
     per_gpu = figures.count(simulation.throughput / setting.gpus)
     colour = "bold red" if simulation.fits is False else "bold green"
     held_up = input_bound(simulation)
@@ -152,7 +114,7 @@ def _figures(simulation: Simulation) -> list[tuple[str, str, str]]:
         ("Step time", time, colour),
         (
             "Throughput",
-            f"{figures.count(simulation.throughput)} {sample_word(simulation)}/s ({per_gpu} a GPU)",
+            f"{figures.count(simulation.throughput)} {word}/s ({per_gpu} a GPU)",
             "",
         ),
     ]
@@ -181,12 +143,12 @@ def _figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _time(simulated: SimulatedStep, console: Console) -> None:
-    _section(console, "Where the time of a step goes")
+def _show_times(simulated: SimulatedStep, console: Console) -> None:
+    show_section(console, "Where the time of a step goes")
     roles = main_roles(simulated, MAX_ROLES)
     used = [q for q in QUEUES if any(role.busy[q] > 0.0 for role in simulated.roles)]
     names = [f">{QUEUES[q]}" for q in used]
-    table = _table(["~role", "GPUs", *names, ">exposed", ">idle"])
+    table = terminal_table(["~role", "GPUs", *names, ">exposed", ">idle"])
     for role in roles:
         table.add_row(
             role.name,
@@ -195,27 +157,27 @@ def _time(simulated: SimulatedStep, console: Console) -> None:
             figures.seconds(role.exposed),
             figures.seconds(role.idle),
         )
-    _show(console, table)
-    _left_out(console, len(roles), simulated)
+    show_below(console, table)
+    _show_left_out(console, len(roles), simulated)
     role, step = simulated.slowest, simulated.step_time
     if step > 0.0:
         working = max(step - role.exposed - role.idle, 0.0)
-        _sentence(
+        show_sentence(
             console,
             f"{role.name}: computes {figures.percent(working / step)} of the step, waits "
             f"{figures.percent(role.exposed / step)} for communication, and "
             f"{figures.percent(role.idle / step)} for other roles or background threads",
         )
-    _sentence(
+    show_sentence(
         console, "communication is exposed where nothing is computed meanwhile, else hidden", "dim"
     )
 
 
-def _memory(simulation: Simulation, simulated: SimulatedStep, console: Console) -> None:
-    _section(console, "Peak memory of a GPU")
+def _show_role_memory(simulation: Simulation, simulated: SimulatedStep, console: Console) -> None:
+    show_section(console, "Peak memory of a GPU")
     capacity = float(simulation.subject.setting.cluster.device.memory)
     roles = main_roles(simulated, MAX_ROLES)
-    table = _table(["~role", ">peak", ">of capacity", ">after", "~moment"])
+    table = terminal_table(["~role", ">peak", ">of capacity", ">after", "~moment"])
     for role in roles:
         table.add_row(
             role.name,
@@ -225,18 +187,18 @@ def _memory(simulation: Simulation, simulated: SimulatedStep, console: Console) 
             role.memory.moment,
             style="bold red" if role.memory.total > capacity else "",
         )
-    _show(console, table)
+    show_below(console, table)
     few = main_roles(simulated, MAX_COLUMNS)
-    _left_out(console, len(roles), simulated)
+    _show_left_out(console, len(roles), simulated)
     console.print()
-    table = _table(["held then by", *(f">{_short(role.name)}" for role in few)])
+    table = terminal_table(["held then by", *(f">{_short(role.name)}" for role in few)])
     for holder in few[0].memory.holders:
         sizes = [role.memory.holders.get(holder, 0.0) for role in few]
         if any(sizes):
             table.add_row(holder, *(figures.size(size) for size in sizes))
     table.add_row("peak", *(figures.size(role.memory.total) for role in few), style="bold")
-    _show(console, table)
-    _tensors(few, console)
+    show_below(console, table)
+    _show_tensors(few, console)
 
 
 def _gpus(role: RoleUse) -> str:
@@ -249,12 +211,12 @@ def _short(name: str) -> str:
     return name if len(name) <= 12 else f"{name[:10]}.."
 
 
-def _tensors(roles: Sequence[RoleUse], console: Console) -> None:
+def _show_tensors(roles: Sequence[RoleUse], console: Console) -> None:
     rows = [(role, tensor) for role in roles for tensor in role.held[:NUM_TENSORS]]
     if not rows:
         return
     console.print()
-    table = _table(["~largest then in", ">size", "holder", "~tensor of", ">micro-batch"])
+    table = terminal_table(["~largest then in", ">size", "holder", "~tensor of", ">micro-batch"])
     before = None
     for role, tensor in rows:
         table.add_row(
@@ -265,23 +227,25 @@ def _tensors(roles: Sequence[RoleUse], console: Console) -> None:
             str(tensor.micro),
         )
         before = role
-    _show(console, table)
+    show_below(console, table)
 
 
-def _causes(simulation: Simulation, console: Console) -> None:
+def _show_causes(simulation: Simulation, console: Console) -> None:
     """A closed form by cause: it hides nothing and knows no memory."""
     form = simulation.closed_form
     assert form is not None, "only closed forms come here"
-    _section(console, f"What a step is made of, by the closed form for '{form.strategy}'")
+    show_section(console, f"What a step is made of, by the closed form for '{form.strategy}'")
     causes: Mapping[str, float] = {
         "forward": form.forward,
         "backward": form.backward,
         "weight update": form.update,
         **{f"communication of {cause}s": time for cause, time in form.communication.items()},
     }
-    table = _table(["", ">time", ">share"])
+    table = terminal_table(["", ">time", ">share"])
     for label, time in causes.items():
         table.add_row(label, figures.seconds(time), figures.percent(time / form.total))
     table.add_row("step", figures.seconds(form.total), "100.0 %", style="bold")
-    _show(console, table)
-    _sentence(console, f"{simulation.model} says nothing of memory, schedules and runtimes", "dim")
+    show_below(console, table)
+    show_sentence(
+        console, f"{simulation.model} says nothing of memory, schedules and runtimes", "dim"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from costmodels.units import format_seconds
+from planner.notes import words
 from planner.report import figures
 
 if TYPE_CHECKING:
@@ -12,14 +13,15 @@ if TYPE_CHECKING:
     from planner.simulation.result import Simulation
 
 
-def summary_line(simulation: Simulation) -> str:
+def simulation_line(simulation: Simulation) -> str:
     """The simulated step in one line."""
     setting = simulation.subject.setting
+    word = figures.sample_word(setting.model.input_shape)
     parts = [
         f"{setting.model.name} on {setting.gpus} x {setting.cluster.device.name} of "
         f"{setting.cluster.name}",
         f"{format_seconds(simulation.step_time)} a step",
-        f"{figures.count(simulation.throughput)} {sample_word(simulation)}/s",
+        f"{figures.count(simulation.throughput)} {word}/s",
     ]
     if simulation.peak_memory is not None:
         capacity = figures.size(setting.cluster.device.memory)
@@ -61,7 +63,7 @@ def out_of_memory(simulation: Simulation) -> str | None:
 
 def input_sentence(simulation: Simulation) -> str:
     """Whether the input holds the step up and what would help; empty where it costs nothing."""
-    return simulation.input.advice(simulation.computed) if simulation.input is not None else ""
+    return words(simulation.input.advice(simulation.computed)) if simulation.input else ""
 
 
 def plan_sentence(simulation: Simulation) -> str | None:
@@ -81,11 +83,6 @@ def plan_sentence(simulation: Simulation) -> str | None:
         or plan.cluster != setting.cluster.name
     )
     return f"{text} (but with other options than the plan's)" if changed else text
-
-
-def sample_word(simulation: Simulation) -> str:
-    """What a sample is, in the plural."""
-    return figures.word_of_samples(simulation.subject.setting.model.input_shape)
 
 
 def input_bound(simulation: Simulation) -> bool:

@@ -51,10 +51,22 @@ def fill_of(index: int) -> str:
 
 
 def rectangle(x: float, y: float, width: float, height: float, fill: str, tip: str = "") -> Markup:
-    """A rectangle with a tip; a second one on top carries the pattern, if it has any."""
+    """A rectangle with a tip; a second one on top carries the pattern, if it has any.
+
+    Parameters
+    ----------
+    x, y
+        Its upper left corner. [px]
+    width, height
+        Its size, taken as 0 where it is negative. [px]
+    fill
+        Classes of its colour and, after a space, of its pattern.
+    tip
+        What a reader sees when pointing at it.
+    """
     colour, _, pattern = fill.partition(" ")
     box = Markup('x="{}" y="{}" width="{}" height="{}"').format(
-        *(_number(v) for v in (x, y, max(width, 0.0), max(height, 0.0)))
+        *(_coordinate(v) for v in (x, y, max(width, 0.0), max(height, 0.0)))
     )
     title = Markup("<title>{}</title>").format(tip) if tip else Markup()
     drawn = Markup('<rect {} class="{}"/>').format(box, colour)
@@ -64,11 +76,25 @@ def rectangle(x: float, y: float, width: float, height: float, fill: str, tip: s
 
 
 def text(x: float, y: float, label: str, kind: str = "", turn: float = 0.0) -> Markup:
-    """A label; `kind` is a class, `turn` degrees clockwise."""
-    turned = Markup(' transform="rotate({} {} {})"').format(_number(turn), _number(x), _number(y))
+    """A label.
+
+    Parameters
+    ----------
+    x, y
+        Where its first line begins, or whatever point its class says. [px]
+    label
+        The words.
+    kind
+        Its class.
+    turn
+        How far it is turned clockwise. [degrees]
+    """
+    turned = Markup(' transform="rotate({} {} {})"').format(
+        _coordinate(turn), _coordinate(x), _coordinate(y)
+    )
     return Markup('<text x="{}" y="{}"{}{}>{}</text>').format(
-        _number(x),
-        _number(y),
+        _coordinate(x),
+        _coordinate(y),
         Markup(' class="{}"').format(kind) if kind else Markup(),
         turned if turn else Markup(),
         label,
@@ -76,17 +102,35 @@ def text(x: float, y: float, label: str, kind: str = "", turn: float = 0.0) -> M
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> Markup:
-    """A line of a class."""
+    """A line.
+
+    Parameters
+    ----------
+    x1, y1, x2, y2
+        Its ends. [px]
+    kind
+        Its class.
+    """
     return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(
-        *(_number(v) for v in (x1, y1, x2, y2)), kind
+        *(_coordinate(v) for v in (x1, y1, x2, y2)), kind
     )
 
 
 def drawing(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
-    """A whole drawing with what a screen reader says instead."""
+    """A whole drawing.
+
+    Parameters
+    ----------
+    width, height
+        Its size. [px]
+    label
+        What a screen reader says instead.
+    parts
+        What is drawn, from the back to the front.
+    """
     return Markup(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">{3}</svg>'
-    ).format(_number(width), _number(height), label, Markup("").join(parts))
+    ).format(_coordinate(width), _coordinate(height), label, Markup("").join(parts))
 
 
 def definitions() -> Markup:
@@ -108,7 +152,19 @@ def definitions() -> Markup:
 def stacked(
     x: float, y: float, width: float, height: float, parts: Sequence[Part], whole: float
 ) -> Markup:
-    """Parts side by side, in a bar of `width` that stands for `whole`."""
+    """Parts side by side.
+
+    Parameters
+    ----------
+    x, y
+        The upper left corner of the bar. [px]
+    width, height
+        The size of the bar. [px]
+    parts
+        The parts, from left to right.
+    whole
+        What the whole bar stands for, in the unit of the parts.
+    """
     drawn, at = Markup(), x
     for part in parts:
         extent = width * part.value / whole
@@ -141,6 +197,6 @@ def cut(label: str, width: float) -> str:
     return f"{label[: room - 1]}…" if room >= 7 else ""
 
 
-def _number(value: float) -> str:
+def _coordinate(value: float) -> str:
     """A coordinate without needless digits."""
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_seconds
 from planner.distributed_sgd.result import SATURATION, Throughput, ThroughputRow, WorkerKind
 from planner.report import figures
+from planner.report.console import (
+    plain_table,
+    show_below,
+    show_list,
+    show_section,
+    show_sentence,
+)
 
-_RULES = {"ps": "PS", "fcfs": "FCFS", "hybrid": "hybrid", "": "ring"}
+_RULES = {"processor-sharing": "PS", "first-come": "FCFS", "hybrid": "hybrid", "": "ring"}
 _MODES = {"sync": "Sync-SGD", "async": "Async-SGD"}
 
 
 def show_throughput(found: Throughput, console: Console) -> None:
     """Write what was asked, the table, where it saturates, and what was assumed."""
-    _head(found, console)
+    _show_question(found, console)
     console.print()
-    console.print(Padding(_table(found), (0, 0, 0, 2)))
+    show_below(console, _throughput_table(found))
     console.print()
     for text in _findings(found):
-        console.print(Padding(Text(text), (0, 0, 0, 2)))
-    _list(console, "Approximations and limits", found.notes)
-    _list(console, "Chosen, since not given", found.defaults)
+        show_sentence(console, text)
+    for title, texts in (
+        ("Approximations and limits", found.notes),
+        ("Chosen, since not given", found.defaults),
+    ):
+        if texts:
+            show_section(console, title)
+            show_list(console, texts)
 
 
-def _head(found: Throughput, console: Console) -> None:
+def _show_question(found: Throughput, console: Console) -> None:
     where = "a ring all-reduce"
     if found.architecture == "ps":
         number = found.servers
@@ -35,14 +46,14 @@ def _head(found: Throughput, console: Console) -> None:
     title = f"{found.model}, {_MODES[found.mode]} with {where}"
     console.print(Text(title, style="bold"))
     for kind in found.kinds:
-        console.print(Padding(Text(_worker(kind)), (0, 0, 0, 2)))
+        show_sentence(console, _worker(kind))
     cap = "" if found.flow_cap is None else f", {_gigabits(found.flow_cap)} a flow"
     links = (
         f"links of {_gigabits(found.bandwidth)}{cap}: "
         f"{format_bytes(found.model_bytes)} of parameters take {format_seconds(found.transfer_s)}; "
         f"transfers {'overlap' if found.overlap else 'do not overlap'} computation"
     )
-    console.print(Padding(Text(links), (0, 0, 0, 2)))
+    show_sentence(console, links)
 
 
 def _gigabits(bandwidth: float) -> str:
@@ -59,9 +70,9 @@ def _worker(kind: WorkerKind) -> str:
     )
 
 
-def _table(found: Throughput) -> Table:
+def _throughput_table(found: Throughput) -> Table:
     both = found.rows[0].coarse is not None and found.rows[0].fine is not None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table()
     table.add_column("workers", justify="right", no_wrap=True)
     for name in ("coarse", "fine"):
         if getattr(found.rows[0], name) is not None:
@@ -117,14 +128,3 @@ def _findings(found: Throughput) -> list[str]:
     if any(row.fine is not None and row.coarse is not None for row in found.rows):
         text += "; rules that differ are coarse/fine"
     return [*texts, f"{text}."]
-
-
-def _list(console: Console, title: str, texts: tuple[str, ...]) -> None:
-    if not texts:
-        return
-    console.print()
-    console.print(Text(title, style="bold"))
-    table = Table.grid(padding=(0, 1))
-    for text in texts:
-        table.add_row("  -", Text(text, overflow="fold"))
-    console.print(table)

@@ -12,6 +12,7 @@ from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy import Strategy, build_strategy, describe_strategy
+from planner.notes import words
 from planner.output import write_text
 from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
 
@@ -79,9 +80,10 @@ def strategy_of(
 ) -> tuple[Strategy, tuple[str, ...]]:
     """The strategy that a file that is read already stands for; otherwise as `load_strategy`."""
     try:
-        return build_strategy(file.description, graph, cluster.shape(gpus))
+        strategy, notes = build_strategy(file.description, graph, cluster.shape(gpus))
     except InputError as error:
         raise InputError(f"the strategy file {path}: {error}") from None
+    return strategy, tuple(words(note) for note in notes)
 
 
 def strategy_text(

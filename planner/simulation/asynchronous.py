@@ -63,7 +63,7 @@ def _require_whole_networks(compiler: Compiler) -> None:
             f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
         )
     for layer in job.graph.compute_layers:
-        piece = compiler.plant.pieces[layer.name]
+        piece = compiler.view.pieces[layer.name]
         if piece.gradients and math.prod(piece.gradient_group) != job.strategy.num_devices:
             raise InputError(
                 f"workers that do not wait for each other must each hold all weights, but layer "
@@ -81,20 +81,20 @@ def _link_bandwidth(compiler: Compiler, runtime: Runtime, hosts: int) -> float:
     if hosts == 1 and not runtime.servers:
         return runtime.cpu_bandwidth / min(_devices_per_host(job), runtime.devices_per_cpu_link)
     level = min(job.cluster.host_index + 1, len(job.shape) - 1)
-    return float(compiler.plant.wires[0].job.child_bandwidth[level])
+    return float(compiler.view.stage_links[0].job.child_bandwidth[level])
 
 
 def _profile_job(compiler: Compiler, runtime: Runtime, samples: float) -> WorkerProfile:
     """What a worker does in a step, layer by layer."""
     job = compiler.job
-    pieces = [compiler.plant.pieces[layer.name] for layer in job.graph.compute_layers]
+    pieces = [compiler.view.pieces[layer.name] for layer in job.graph.compute_layers]
     num_bytes = np.array([piece.gradients for piece in pieces])
     reduce = 0.0
     if runtime.local_reduce:
         inner = job.cluster.host_index + 1
         group = (*job.shape[:inner], *(1 for _ in job.shape[inner:]))
-        wires = compiler.plant.wires[0]
-        reduce = wires.collective("all_reduce", group, float(num_bytes.sum())).time
+        links = compiler.view.stage_links[0]
+        reduce = links.collective("all_reduce", group, float(num_bytes.sum())).time
     return WorkerProfile(
         name="worker",
         samples=samples,

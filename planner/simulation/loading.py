@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
+from planner.notes import words
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork
 
@@ -52,7 +53,7 @@ def loading_notes(
     placed, loading
         What is simulated, and how its samples are loaded.
     """
-    notes = [time.advice(step_seconds)]
+    notes = [words(time.advice(step_seconds))]
     if loading.rate is None:
         notes.append(
             "loading is estimated by the figures of 'planner loaders', not by those of this "

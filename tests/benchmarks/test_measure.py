@@ -18,8 +18,10 @@ from costmodels.cluster import load_cluster
 from costmodels.compute import ComputeModel, CostTable, TimeSource, Work
 from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, MEMORY_DIRECTIONS
 from costmodels.layers.local_work import local_work
-from planner.api import prepare
+from planner.planning.options import SearchOptions
+from planner.planning.prepare import prepare
 from planner.request.request import Request
+from planner.request.setting import resolve
 
 SHAPES = (
     Shape(operation="linear", samples=8, channels=16, filters=32),
@@ -173,9 +175,10 @@ class TestReading:
 
 class TestShapesOfNetworks:
     def test_every_candidate_finds_its_shape(self) -> None:
-        _, formulation, _ = prepare(
-            Request(source="resnet18", gpus=4, cluster="dgx-h200", global_batch_size=8, cap=16)
+        setting = resolve(
+            Request(source="resnet18", gpus=4, cluster="dgx-h200", global_batch_size=8)
         )
+        formulation = prepare(setting, SearchOptions(cap=16)).formulation
         shapes, refused = measure_shapes.distinct(measure_shapes.works(formulation))
         assert refused == 0
         assert len(shapes) == len(set(shapes))

@@ -40,7 +40,10 @@ def test_both_models_and_where_they_end() -> None:
     assert rates[-1] < 32 / found.transfer_s
     assert found.rows[0].coarse_efficiency == pytest.approx(1.0)
     assert found.rows[0].fine_efficiency == pytest.approx(1.0)
-    assert {row.coarse.rule for row in found.rows if row.coarse} == {"ps", "fcfs"}
+    assert {row.coarse.rule for row in found.rows if row.coarse} == {
+        "processor-sharing",
+        "first-come",
+    }
     for row in found.rows:
         assert row.difference == pytest.approx(0.0, abs=0.1)
     # every later worker adds less than a tenth, the one before does not

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2] / "planner"
 FLOORS = (
     ("errors", "output"),
     ("plan",),
+    ("notes",),
     ("models",),
     ("request",),
     ("simulation",),

@@ -18,8 +18,8 @@ from costmodels.graph import Graph, build_graph
 from costmodels.step.machine import Machine
 from planner.models import build
 from planner.models.gpt import gpt2
+from planner.planning.best_bound import exposure
 from planner.planning.costing import cost
-from planner.planning.find import exposure
 from planner.planning.formulate import Formulation, formulate
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import cost_and_peak

@@ -15,8 +15,8 @@ from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_gather_time, reduce_scatter_time
 from costmodels.compute import ComputeModel
 from costmodels.graph import Graph
-from planner.planning.find import find
 from planner.planning.formulate import formulate
+from planner.planning.search_plan import search_plan
 
 SEQUENCE, HIDDEN, HEADS = 512, 4096, 32
 
@@ -46,7 +46,7 @@ def test_columns_then_rows(name, p):
     m = machine(where, where.shape(p), precision="fp16")
     formulation = formulate(block(), where, m, cap=10**6)
     assert formulation.num_candidates == formulation.num_sensible
-    found = find(formulation)
+    found = search_plan(formulation)
     assert found.best is not None
     assert found.best.step.total == pytest.approx(found.lower_bound, rel=1e-6)
     split = {
@@ -77,7 +77,7 @@ def test_layers_between_the_pairs_split_the_sequence_where_their_work_is_not_fre
     plain = machine(where, where.shape(4), precision="bf16")
     m = replace(plain, compute=ComputeModel(where.device, "bf16"))
     formulation = formulate(block(), where, m, cap=10**6)
-    found = find(formulation)
+    found = search_plan(formulation)
     assert found.best is not None
     chosen = formulation.distributions(found.best.choices)
     for name in ("ln_1", "dropout_1", "add_1", "ln_2", "dropout_2", "add_2"):
@@ -93,7 +93,7 @@ def test_weights_stay_whole_where_there_are_samples_and_few_weights():
     where = load_cluster("dgx-a100")
     g = graph({"sequence": 4096, "hidden": 64}, rows, 64)
     m = machine(where, where.shape(4), precision="fp16")
-    found = find(formulation := formulate(g, where, m, cap=10**6))
+    found = search_plan(formulation := formulate(g, where, m, cap=10**6))
     assert found.best is not None
     for distribution in formulation.distributions(found.best.choices).values():
         assert distribution.degree("sample") * distribution.degree("sequence") == 4

@@ -17,10 +17,10 @@ from costmodels.step.machine import Machine
 from planner.errors import InfeasibleError
 from planner.models import build
 from planner.models.gpt import gpt2
-from planner.planning import find as find_module
+from planner.planning import additive_search
 from planner.planning.costing import Costed, cost
-from planner.planning.find import find
 from planner.planning.formulate import Formulation, formulate
+from planner.planning.search_plan import search_plan
 
 LASSEN = load_cluster("lassen")
 
@@ -88,7 +88,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
     costs = every_assignment(formulation)
     assert len(costs) > 500
     fastest = min(costed.step.total for costed in costs)
-    found = find(formulation)
+    found = search_plan(formulation)
     assert found.best is not None
     assert found.lower_bound <= fastest * (1 + 1e-9)
     assert found.best.step.total == pytest.approx(fastest, rel=1e-9)
@@ -111,7 +111,7 @@ def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, share):
     # what the framework reserves is none here, and so it is taken off
     reserved = LASSEN.device.reserved_memory
     fitting = [c.step.total for c in costs if c.memory.total - reserved <= capacity]
-    found = find(tight)
+    found = search_plan(tight)
     assert found.best is not None
     assert found.best.memory.total <= capacity
     assert found.lower_bound <= min(fitting) * (1 + 1e-9)
@@ -124,7 +124,7 @@ def test_a_memory_limit_that_nothing_meets_has_no_plan():
     costs = every_assignment(formulation)
     least = min(costed.memory.total for costed in costs) - LASSEN.device.reserved_memory
     device = replace(LASSEN.device, memory=least * 0.99, reserved_memory=0.0)
-    found = find(replace(formulation, cluster=replace(LASSEN, device=device)))
+    found = search_plan(replace(formulation, cluster=replace(LASSEN, device=device)))
     assert found.best is None
     assert found.tightest is not None
     assert found.tightest.memory.total >= least
@@ -133,7 +133,7 @@ def test_a_memory_limit_that_nothing_meets_has_no_plan():
 def test_starts_are_costed_and_never_beaten_by_worse():
     formulation = small("resnet18")
     start = tuple(0 for _ in formulation.layers)
-    found = find(formulation, starts=[start])
+    found = search_plan(formulation, starts=[start])
     assert found.best is not None
     assert found.best.step.total <= cost(formulation, start).step.total
 
@@ -178,8 +178,7 @@ def test_samples_too_large_for_a_device_are_split_by_space():
             assert split.degree("height") * split.degree("width") == 2
 
 
-def test_memory_makes_the_search_leave_the_fastest_plan(monkeypatch):
-    monkeypatch.setattr(find_module, "MEMORY_SECONDS", 0.2)
+def test_memory_makes_the_search_leave_the_fastest_plan():
     bare = replace(LASSEN, device=replace(LASSEN.device, reserved_memory=0.0))
     network = gpt2(64, blocks=2, hidden=256, heads=8)
     options = {"gpus": 8, "cluster": bare, "global_batch_size": 8, "cap": 16}
@@ -229,11 +228,11 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch):
     def interrupted(problem, *, time_limit=None, seed=0, work=None):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(find_module, "SOLVERS", {"auto": interrupted})
+    monkeypatch.setattr(additive_search, "SOLVERS", {"auto": interrupted})
     formulation = small("unet")
     start = tuple(0 for _ in formulation.layers)
-    found = find(formulation, starts=[start])
-    assert found.stopped_by == "interrupt"
+    found = search_plan(formulation, starts=[start])
+    assert found.incumbent.stopped_by == "interrupt"
     assert found.best is not None
     assert found.best.choices == start
     assert found.lower_bound == 0.0
@@ -266,7 +265,7 @@ def test_one_hidden_unit_more_of_latency_changes_the_choice():
     chosen = []
     for where in (quick, slow):
         formulation = formulate(g, where, machine(where))
-        found = find(formulation)
+        found = search_plan(formulation)
         assert found.best is not None
         chosen.append(str(formulation.distributions(found.best.choices)["a"]))
     assert chosen[0] == "filter 4"
@@ -275,6 +274,6 @@ def test_one_hidden_unit_more_of_latency_changes_the_choice():
 def test_gpt_on_one_device_needs_no_search():
     where = LASSEN
     g = build_graph(gpt2(64, blocks=1, hidden=96, heads=4), 2)
-    found = find(formulate(g, where, real(1)))
+    found = search_plan(formulate(g, where, real(1)))
     assert found.best is not None
     assert found.best.step.total == pytest.approx(found.lower_bound)

@@ -14,11 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 from problem_files import BAD, BEST_CHOICES, GOOD, ZIPPED, changed, put
 
-from planner import api
 from planner.cli.command import planner_command
 from planner.plan import Plan
+from planner.planning import optimize
+from planner.planning.options import SearchOptions
+from planner.planning.prepare import prepare
 from planner.planning.problem_files import write_problem
 from planner.request.request import Request
+from planner.request.setting import resolve
 from search import Assignment, Problem, Status, cost_and_peak
 from search.files.contest import read_problem
 from search.problem.deadline import OutOfTime
@@ -298,9 +301,8 @@ def test_no_plan_is_cheaper_in_a_dumped_problem_than_its_solution(tmp_path: Path
     solution = tmp_path / "solution.json"
     rows(run("solve", str(path), "-o", str(solution)))
     best, _ = cost_and_peak(problem, json.loads(solution.read_text()))
-    _, formulation, _ = api.prepare(
-        Request(source="alexnet", gpus=8, cluster="lassen", global_batch_size=256, cap=30)
-    )
+    setting = resolve(Request(source="alexnet", gpus=8, cluster="lassen", global_batch_size=256))
+    formulation = prepare(setting, SearchOptions(cap=30)).formulation
     assert problem.sizes == formulation.problem().sizes
     choices = formulation.choices({n: layer.distribution for n, layer in plan.layers.items()})
     cost, _ = cost_and_peak(problem, choices)
@@ -344,7 +346,7 @@ def test_a_dump_that_cannot_be_written_is_status_2_before_the_search(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api, "find", lambda *_, **__: pytest.fail("searched in vain"))
+    monkeypatch.setattr(optimize, "search_plan", lambda *_, **__: pytest.fail("searched in vain"))
     arguments = ["optimize", *QUESTION, "-o", "plan.json", "--dump-problem", path]
     assert "cannot be written" in one_line(run(*arguments), 2)
     assert list(tmp_path.iterdir()) == []
@@ -363,7 +365,7 @@ def test_an_interrupted_search_still_dumps_its_problem(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.planning.find.SOLVERS", {"auto": interrupt})
+    monkeypatch.setattr("planner.planning.additive_search.SOLVERS", {"auto": interrupt})
     plan, path, _ = dumped(tmp_path)
     assert read_problem(path).problem.num_nodes == len(plan.layers)
 

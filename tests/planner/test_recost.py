@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from planner.plan import Plan
-from planner.planning import decide as recost
+from planner.planning import decide
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def test_the_plan_is_the_fastest_when_simulated(plan: Plan) -> None:
 
 def test_a_changed_order_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     # what is fastest on the timeline is made the slowest when it is simulated
-    simulate, times = recost.simulate_assignment, iter((1.0, 0.5, 0.75, 0.75))
+    simulate, times = decide.simulate_assignment, iter((1.0, 0.5, 0.75, 0.75))
 
     def other(*arguments: Any) -> Any:
         return replace(simulate(*arguments), step_time=next(times))
 
-    monkeypatch.setattr(recost, "simulate_assignment", other)
+    monkeypatch.setattr(decide, "simulate_assignment", other)
     changed = planner.optimize("vgg16", gpus=64, cluster="abci", global_batch_size=2048)
     rows = changed.simulated
     assert [row.chosen for row in rows] == [False, True, False, False]

@@ -19,7 +19,7 @@ from planner.report.charts import split_index
 from planner.report.html import html_report
 from planner.report.markdown import markdown_report
 from planner.report.runs import group_runs, letter, runs_of_plan, shares
-from planner.report.terminal import main_split, show_plan, summary_line
+from planner.report.terminal import main_split, plan_line, show_plan
 
 SHAPE = (4, 16)
 
@@ -242,7 +242,7 @@ def test_quality_says_what_is_proven() -> None:
     ],
 )
 def test_samples_are_called_by_their_axes(axes: dict[str, int], word: str) -> None:
-    assert figures.sample_word(make_plan(input_shape=axes)) == word
+    assert figures.sample_word(axes) == word
 
 
 def test_small_shares_never_look_like_nothing() -> None:
@@ -301,12 +301,12 @@ def test_many_runs_are_cut_to_the_main_ones_on_the_terminal() -> None:
 
 def test_a_plan_that_does_not_fit_says_so_everywhere() -> None:
     plan = make_plan(memory_capacity_bytes=4.0 * 2**30)
-    for text in (terminal(plan), markdown_report(plan), html_report(plan), summary_line(plan)):
+    for text in (terminal(plan), markdown_report(plan), html_report(plan), plan_line(plan)):
         assert "not fit" in text.lower()
 
 
 def test_the_summary_is_one_line_with_the_main_split() -> None:
-    line = summary_line(make_plan())
+    line = plan_line(make_plan())
     assert "\n" not in line
     assert main_split(make_plan()) in line
     assert main_split(make_plan()).startswith("sample 16 x height 4 (")

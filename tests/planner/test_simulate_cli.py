@@ -12,7 +12,7 @@ from rich.console import Console
 
 import planner
 from costmodels.input_pipeline import list_loaders, list_storages
-from costmodels.simulation.runtimes import runtimes
+from costmodels.simulation.runtimes import built_in_runtimes
 from planner import Degrees
 from planner.cli.command import planner_command
 from planner.plan import Plan
@@ -168,7 +168,7 @@ def test_a_strategy_file_is_a_subject(tmp_path: Path) -> None:
     assert facts(str(path), "--runtime", "zero2")["runtime"] == "zero2"
 
 
-@pytest.mark.parametrize("name", list(runtimes()))
+@pytest.mark.parametrize("name", list(built_in_runtimes()))
 def test_every_runtime_can_be_simulated(name: str) -> None:
     result = simulate(*QUESTION, "--runtime", name, "-q")
     assert result.exit_code == 0, result.output
@@ -318,7 +318,7 @@ def test_a_plan_refuses_another_split(plan_file: Path) -> None:
 def test_runtimes_and_loaders_are_listed() -> None:
     shown = run("runtimes")
     assert shown.exit_code == 0, shown.output
-    for name, runtime in runtimes().items():
+    for name, runtime in built_in_runtimes().items():
         assert name in shown.stdout
         assert runtime.title in shown.stdout
     assert "Rajbhandari et al. 2020" in shown.stdout

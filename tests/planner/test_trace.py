@@ -16,7 +16,8 @@ import planner
 from costmodels.errors import InputError
 from costmodels.simulation.execution import Queue
 from planner import Degrees, Loading, Simulation
-from planner.report.trace import THREADS, _microseconds, save_trace, trace_text
+from planner.report.trace import THREADS, save_trace, trace_text
+from planner.report.trace_events import microseconds
 
 # of chrome://tracing, which refuses other names
 RESERVED_COLOURS = {
@@ -139,7 +140,7 @@ def test_slices_of_a_thread_touch_but_never_overlap(make) -> None:
 
 def test_times_survive_importers_that_truncate() -> None:
     for number in [0, 1, 999, 1000, 1_234_567, 16_777_217, *range(10**9, 10**9 + 3000)]:
-        text = json.dumps(_microseconds(number))
+        text = json.dumps(microseconds(number))
         assert "e" not in text
         assert int(float(text) * 1000) == number
         whole, _, part = text.partition(".")
@@ -176,7 +177,7 @@ def test_threads_are_named_and_unique_over_processes(make) -> None:
 @pytest.mark.parametrize("make", CASES)
 def test_every_task_of_some_time_is_one_slice_in_its_queue(make) -> None:
     simulation = make()
-    timeline = simulation.simulated.timeline
+    timeline = simulation.simulated.task_times
     wanted = defaultdict(int)
     count = 0
     for number, task in enumerate(timeline.graph.tasks):
@@ -252,7 +253,7 @@ def test_arrows_join_sends_and_their_first_readers() -> None:
 
 def test_gradients_that_travel_together_are_one_slice() -> None:
     simulation = horovod()
-    timeline = simulation.simulated.timeline
+    timeline = simulation.simulated.task_times
     assert timeline.fused
     slices = [e for e in events(simulation, "X") if "members" in e["args"]]
     members = [name for event in slices for name in event["args"]["members"]]
@@ -276,7 +277,7 @@ def test_the_next_batch_is_loaded_beside_the_step() -> None:
 
 def test_the_step_that_was_measured_is_shown() -> None:
     simulation = servers()
-    assert simulation.simulated.timeline.graph.steps == 3
+    assert simulation.simulated.task_times.graph.steps == 3
     (step,) = (event for event in events(simulation, "X") if event["cat"] == "step")
     assert step["ts"] == pytest.approx(simulation.simulated.start * 1e6, abs=1e-3)
     assert step["dur"] == pytest.approx(simulation.simulated.step_time * 1e6, abs=2e-3)

@@ -1,12 +1,14 @@
-"""Layers whose output has the shape of their input, and concatenation."""
+"""Layers whose output has the shape of their input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.errors import InputError
+from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import features_axis, own_dims, relabel, spatial_axes
-from costmodels.graph.layer import Axis, Layer, Statistics, Tensor
+from costmodels.graph.layer import Layer, Statistics, Tensor
 
 
 def _elementwise(
@@ -21,6 +23,7 @@ def _elementwise(
     parameters: int = 0,
     statistics: Statistics | None = None,
 ) -> Layer:
+    """A layer that reads tensors of one shape position by position, and writes one like them."""
     x = inputs[0]
     for other in inputs[1:]:
         if [(a.name, a.extent) for a in other.axes] != [(a.name, a.extent) for a in x.axes]:
@@ -48,6 +51,7 @@ def _elementwise(
     )
 
 
+@layer_kind("activation")
 def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -> Layer:
     """ReLU-like functions keep their output and work in place; the others keep their input."""
     relu = function.startswith(("relu", "leaky_relu"))
@@ -61,12 +65,14 @@ def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -
     )
 
 
+@layer_kind("add", num_inputs=None)
 def add(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Residual connection; it may write over an operand that nobody else reads again."""
     return _elementwise(name, inputs, "add", in_place=True)
 
 
-def scale(name: str, inputs: Sequence[Tensor]) -> Layer:
+@layer_kind("scale", num_inputs=2)
+def scale_channels(name: str, inputs: Sequence[Tensor]) -> Layer:
     """A feature map times one number per channel (squeeze and excitation)."""
     x, gate = inputs
     layer = _elementwise(name, [x], "scale", keeps_inputs=True)
@@ -78,10 +84,10 @@ def scale(name: str, inputs: Sequence[Tensor]) -> Layer:
             f"{list(extents.items())}; correct the layers before it"
         )
     gate = relabel(gate, own_dims(gate))
-    fields = {f: getattr(layer, f) for f in Layer.__slots__}
-    return Layer(**{**fields, "inputs": (layer.inputs[0], gate)})
+    return replace(layer, inputs=(layer.inputs[0], gate), operation="add")
 
 
+@layer_kind("dropout")
 def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
     """Keeps a one-byte mask for each element; dropout at rate 0 is left out of the graph."""
     if not 0 <= rate < 1:
@@ -91,6 +97,7 @@ def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
     return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
 
 
+@layer_kind("batch_norm")
 def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
     """Batch norm with statistics of the local part, or summed over all that split the samples."""
     (x,) = inputs
@@ -111,6 +118,7 @@ def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local"
     )
 
 
+@layer_kind("layer_norm")
 def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Layer norm over the features; splitting them needs their statistics summed."""
     (x,) = inputs
@@ -125,47 +133,17 @@ def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
     )
 
 
+@layer_kind("softmax")
 def softmax(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Softmax over the features; a split of them sums two numbers a row."""
     per = tuple(a.name for a in inputs[0].axes if a.name not in ("hidden", "channel"))
     statistics = Statistics(over=("channel",), per=per, count=2)
     return _elementwise(name, inputs, "softmax", keeps_output=True, statistics=statistics)
 
 
+@layer_kind("loss")
 def loss(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Softmax and cross entropy against labels; a split of the classes sums two numbers a row."""
     per = tuple(a.name for a in inputs[0].axes if a.name not in ("hidden", "channel"))
     statistics = Statistics(over=("channel",), per=per, count=2)
     return _elementwise(name, inputs, "loss", keeps_output=True, statistics=statistics)
-
-
-def concat(name: str, inputs: Sequence[Tensor]) -> Layer:
-    """Joins along channels, which are therefore not split here: blocks would not line up."""
-    total = sum(x.extent("channel") for x in inputs)
-    first = inputs[0]
-    for x in inputs[1:]:
-        if [a.extent for a in x.axes if a.name != "channel"] != [
-            a.extent for a in first.axes if a.name != "channel"
-        ]:
-            raise InputError(
-                f"layer '{name}': its inputs must agree in all but channels but have "
-                f"{[(a.name, a.extent) for a in first.axes]} and "
-                f"{[(a.name, a.extent) for a in x.axes]}; correct the layers before it"
-            )
-    own: dict[str, str | None] = {**own_dims(first), "channel": None}
-    y_axes = tuple(
-        Axis(
-            name=a.name,
-            extent=total if a.name == "channel" else a.extent,
-            dim=own[a.name],
-        )
-        for a in first.axes
-    )
-    dims = {a.name: a.extent for a in y_axes if a.dim is not None}
-    return Layer(
-        name=name,
-        kind="concat",
-        dims=dims,
-        inputs=tuple(relabel(x, own) for x in inputs),
-        output=Tensor(axes=y_axes),
-        splittable=frozenset(dims),
-    )

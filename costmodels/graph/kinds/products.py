@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 
 from costmodels.errors import InputError
+from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import features_axis, relabel
 from costmodels.graph.layer import Axis, Layer, Tensor
 
 
+@layer_kind("linear")
 def linear(
     name: str,
     inputs: Sequence[Tensor],
@@ -44,6 +46,7 @@ def linear(
     )
 
 
+@layer_kind("embedding")
 def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -> Layer:
     """A table look-up; splitting its rows leaves partial sums, as in vocabulary parallelism."""
     (x,) = inputs
@@ -63,6 +66,7 @@ def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -
     )
 
 
+@layer_kind("attention")
 def attention(name: str, inputs: Sequence[Tensor], *, heads: int, fused: bool = True) -> Layer:
     """Scaled dot-product attention on one tensor that holds query, key and value side by side.
 
@@ -99,6 +103,7 @@ def attention(name: str, inputs: Sequence[Tensor], *, heads: int, fused: bool = 
     return Layer(
         name=name,
         kind="attention",
+        operation="matmul",
         dims=dims,
         inputs=(view(1, "sequence"), view(2, None)),
         output=view(1, "sequence"),

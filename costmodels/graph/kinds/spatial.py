@@ -1,13 +1,14 @@
-"""Layers with windows over space: convolution and pooling, and what changes spatial extents."""
+"""Layers with windows over space: convolution and pooling."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from costmodels.errors import InputError
+from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import own_dims, relabel, spatial_axes
 from costmodels.graph.layer import SPATIAL_DIMS, Axis, Layer, Tensor, Window
 
@@ -69,6 +70,24 @@ def _out_extent(axis: Axis, window: Window, ceil_mode: bool = False) -> int:
     return out - 1 if (out - 1) * window.stride >= axis.extent + window.padding else out
 
 
+def _conv_extents(
+    x: Tensor, windows: Mapping[str, Window], *, same: bool, transposed: bool
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Spatial extents of a convolution's iteration space, and of its output. [items]"""
+    axes = spatial_axes(x)
+    if transposed:
+        # every input position makes `kernel` outputs: iterate over the inputs, and let the
+        # output axis be indexed by the same dim, which scales the block boundaries alike
+        out = {a.name: a.extent * windows[a.name].kernel for a in axes}
+        return {a.name: a.extent for a in axes}, out
+    if same:
+        out = {a.name: -(-a.extent // windows[a.name].stride) for a in axes}
+    else:
+        out = {a.name: _out_extent(a, windows[a.name]) for a in axes}
+    return out, out
+
+
+@layer_kind("conv")
 def conv(
     name: str,
     inputs: Sequence[Tensor],
@@ -82,8 +101,27 @@ def conv(
     bias: bool = False,
     transposed: bool = False,
 ) -> Layer:
-    """Convolution in 1 to 3 spatial dims; `transposed` is the up-convolution of U-Net, which is
-    supported where windows do not overlap (kernel == stride): each output reads one input."""
+    """Convolution in 1 to 3 spatial dims.
+
+    `transposed` is the up-convolution of U-Net, which is supported where windows do not overlap
+    (kernel == stride): each output reads one input.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    filters
+        Channels of the output. [items]
+    kernel, stride, padding, dilation
+        Of the window, for each spatial dim or for all; "same" pads to as many outputs as
+        inputs / stride. [items]
+    groups
+        Independent groups of channels. [items]
+    bias
+        Whether each filter has one.
+    transposed
+        Whether each input position is spread over outputs.
+    """
     (x,) = inputs
     channels = x.extent("channel")
     if groups < 1 or channels % groups or filters % groups:
@@ -94,22 +132,13 @@ def conv(
     windows = _windows(name, x, kernel, stride, padding, dilation)
     volume = math.prod(w.kernel for w in windows.values())
     parameters = channels // groups * filters * volume + (filters if bias else 0)
-    out = {a.name: _out_extent(a, windows[a.name]) for a in spatial_axes(x)}
-    if padding == "same":
-        out = {a.name: -(-a.extent // windows[a.name].stride) for a in spatial_axes(x)}
-    if transposed:
-        if any(w.kernel != w.stride or w.padding for w in windows.values()):
-            raise InputError(
-                f"layer '{name}': a transposed convolution must have kernel equal to stride and no "
-                f"padding but has kernel {kernel}, stride {stride}, padding {padding}; use an "
-                "upsampling layer and a plain convolution instead"
-            )
-        # every input position makes `kernel` outputs: iterate over the inputs, and let the
-        # output axis be indexed by the same dim, which scales the block boundaries alike
-        dims = {a.name: a.extent for a in spatial_axes(x)}
-        out = {a.name: a.extent * windows[a.name].kernel for a in spatial_axes(x)}
-    else:
-        dims = out
+    if transposed and any(w.kernel != w.stride or w.padding for w in windows.values()):
+        raise InputError(
+            f"layer '{name}': a transposed convolution must have kernel equal to stride and no "
+            f"padding but has kernel {kernel}, stride {stride}, padding {padding}; use an "
+            "upsampling layer and a plain convolution instead"
+        )
+    dims, out = _conv_extents(x, windows, same=padding == "same", transposed=transposed)
     # a dim of groups indexes channel and filter alike: no sum crosses it. Only when each group has
     # one channel (depthwise) is it worth its own rule: channel and filter are then the same dim.
     depthwise = groups == channels > 1
@@ -118,19 +147,13 @@ def conv(
     y_axes = [Axis(name="sample", extent=x.extent("sample"), dim="sample")]
     y_axes.append(Axis(name="channel", extent=filters, dim="filter"))
     y_axes += [Axis(name=d, extent=n, dim=d) for d, n in out.items()]
-    iteration = {
-        "sample": x.extent("sample"),
-        "filter": filters,
-        "channel": channels,
-        **dims,
-    }
+    iteration = {"sample": x.extent("sample"), "filter": filters, "channel": channels, **dims}
+    splittable = frozenset(iteration)
     if depthwise:
         # as many channels as filters per group: the iteration space keeps channel for the count
-        splittable = frozenset(iteration) - {"channel"}
+        splittable -= {"channel"}
     elif groups > 1:
-        splittable = frozenset(iteration) - {"channel", "filter"}
-    else:
-        splittable = frozenset(iteration)
+        splittable -= {"channel", "filter"}
     return Layer(
         name=name,
         kind="conv",
@@ -147,6 +170,7 @@ def conv(
     )
 
 
+@layer_kind("pool")
 def pool(
     name: str,
     inputs: Sequence[Tensor],
@@ -180,6 +204,7 @@ def pool(
     )
 
 
+@layer_kind("global_pool")
 def global_pool(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Mean over all spatial dims: they are reduced, so their split leaves partial sums."""
     (x,) = inputs
@@ -191,32 +216,5 @@ def global_pool(name: str, inputs: Sequence[Tensor]) -> Layer:
         dims=dims,
         inputs=(relabel(x, own_dims(x)),),
         output=y,
-        splittable=frozenset(dims),
-    )
-
-
-def upsample(name: str, inputs: Sequence[Tensor], *, factor: int = 2) -> Layer:
-    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted."""
-    (x,) = inputs
-    if factor < 1:
-        raise InputError(
-            f"layer '{name}': factor must be a whole number of at least 1 but is {factor}; "
-            "correct it in the network"
-        )
-    dims = {a.name: a.extent for a in x.axes}
-    y_axes = tuple(
-        Axis(
-            name=a.name,
-            extent=a.extent * (factor if a.name in SPATIAL_DIMS else 1),
-            dim=a.name,
-        )
-        for a in x.axes
-    )
-    return Layer(
-        name=name,
-        kind="upsample",
-        dims=dims,
-        inputs=(relabel(x, own_dims(x)),),
-        output=Tensor(axes=y_axes),
         splittable=frozenset(dims),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import ALPHA, BANDWIDTH, links
+from machines import ALPHA, BANDWIDTH, topology_of
 
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_reduce_time
@@ -46,7 +46,7 @@ def test_by_hand():
     layers = [layer(3 * MS, 10 * MB), layer(2 * MS, 12 * MB), layer(2 * MS, 8 * MB)]
     buckets = fill_buckets(layers, 10 * MB)
     assert buckets == [(4 * MS, 20 * MB, (4,)), (7 * MS, 10 * MB, (4,))]
-    step = overlapped_step(layers, links(4, latency=0.0), ring(bucket_bytes=10 * MB))
+    step = overlapped_step(layers, topology_of(4, latency=0.0), ring(bucket_bytes=10 * MB))
     assert step.gradient == pytest.approx(30 * PER_MB) == pytest.approx(4.5 * MS)
     assert step.exposed == pytest.approx(1.5 * MS)
     assert step.hidden == pytest.approx(3.0 * MS)
@@ -57,14 +57,14 @@ def test_by_hand():
 def test_the_queue_is_served_one_after_the_other():
     # the first all-reduce lasts until 2 + 6 ms, so that the second waits for it, not for compute
     layers = [layer(3 * MS, 10 * MB), layer(2 * MS, 40 * MB)]
-    step = overlapped_step(layers, links(4, latency=0.0), ring(bucket_bytes=1 * MB))
+    step = overlapped_step(layers, topology_of(4, latency=0.0), ring(bucket_bytes=1 * MB))
     assert step.exposed == pytest.approx((2 + 6 + 1.5 - 5) * MS)
 
 
 def test_without_overlap_all_reduces_follow_the_backward_pass():
     layers = [layer(3 * MS, 10 * MB, update=1 * MS), layer(2 * MS, 40 * MB)]
-    network = links(4, latency=0.0)
-    step = overlapped_step(layers, network, ring(bucket_bytes=1 * MB, gradient_overlap=False))
+    topology = topology_of(4, latency=0.0)
+    step = overlapped_step(layers, topology, ring(bucket_bytes=1 * MB, gradient_overlap=False))
     assert step.gradient == pytest.approx(50 * PER_MB)
     assert step.exposed == pytest.approx(step.gradient)
     assert step.hidden == pytest.approx(0.0)
@@ -85,32 +85,32 @@ def test_gradients_of_different_groups_travel_apart():
 
 def test_every_bucket_costs_a_latency():
     layers = [layer(1 * MS, 1 * MB) for _ in range(6)]
-    network = links(4)
-    one = overlapped_step(layers, network, ring(bucket_bytes=100 * MB))
-    six = overlapped_step(layers, network, ring(bucket_bytes=1 * MB))
+    topology = topology_of(4)
+    one = overlapped_step(layers, topology, ring(bucket_bytes=100 * MB))
+    six = overlapped_step(layers, topology, ring(bucket_bytes=1 * MB))
     assert (one.num_buckets, six.num_buckets) == (1, 6)
     assert six.gradient - one.gradient == pytest.approx(5 * 2 * 3 * ALPHA)
 
 
 def test_a_step_without_gradients_is_its_passes():
     layers = [layer(2 * MS, 0.0, update=1 * MS)] * 3
-    step = overlapped_step(layers, links(4), ring())
+    step = overlapped_step(layers, topology_of(4), ring())
     assert step.total == pytest.approx(3 * (1 + 2 + 1) * MS)
     assert step.gradient == step.exposed == step.num_buckets == 0
 
 
 def test_groups_that_cannot_run_an_algorithm_take_the_cheapest():
     # a tree lies over hosts: a group inside one has none
-    network = Topology.of(load_cluster("dgx-a100"), (8, 4))
+    topology = Topology.of(load_cluster("dgx-a100"), (8, 4))
     groups = np.array([[8, 1], [8, 4], [1, 1]])
-    times = gradient_time(network, groups, 25 * MB, "tree")
+    times = gradient_time(topology, groups, 25 * MB, "tree")
     assert np.isfinite(times).all()
-    assert times[0] == all_reduce_time(network, [8, 1], 25 * MB)
-    assert times[1] == all_reduce_time(network, [8, 4], 25 * MB, "tree")
+    assert times[0] == all_reduce_time(topology, [8, 1], 25 * MB)
+    assert times[1] == all_reduce_time(topology, [8, 4], 25 * MB, "tree")
     assert times[2] == 0.0
     for name in ("auto", "ring", "hierarchical", "halving_doubling"):
         assert (
-            gradient_time(network, groups, MB, name) == all_reduce_time(network, groups, MB, name)
+            gradient_time(topology, groups, MB, name) == all_reduce_time(topology, groups, MB, name)
         ).all()
 
 
@@ -139,15 +139,15 @@ steps = st.lists(
     cluster=st.sampled_from(["lassen", "dgx-a100", "dgx-h100"]),
 )
 def test_the_bounds_never_exceed_the_step(layers, bucket, algorithm, overlap, weight, cluster):
-    network = Topology.of(load_cluster(cluster), (4, 4))
+    topology = Topology.of(load_cluster(cluster), (4, 4))
     training = Training(bucket_bytes=bucket, all_reduce=algorithm, gradient_overlap=overlap)
-    step = overlapped_step(layers, network, training)
+    step = overlapped_step(layers, topology, training)
     sizes = np.array([one.gradient_bytes for one in layers])
     # a bucket leaves with the gradient that fills it, so it holds at most that much
     largest = max(min(sizes.sum(), bucket + sizes.max()), 1.0)
     assert all(size <= largest * (1 + 1e-12) for _, size, _ in fill_buckets(layers, bucket))
     groups = np.array([one.gradient_group for one in layers])
-    reduce = sizes * gradient_time(network, groups, largest, algorithm) / largest
+    reduce = sizes * gradient_time(topology, groups, largest, algorithm) / largest
     rest = sum(one.forward + one.update for one in layers)
     backward = np.array([one.backward for one in layers])
     everything, tolerance = rest + backward.sum(), 1 + 1e-9
@@ -165,9 +165,9 @@ def test_the_bounds_never_exceed_the_step(layers, bucket, algorithm, overlap, we
 
 @given(layers=steps, bucket=st.floats(1e3, 100 * MB))
 def test_overlap_never_costs_and_never_hides_more_than_there_is(layers, bucket):
-    network = links(4, 4)
-    hidden = overlapped_step(layers, network, Training(bucket_bytes=bucket))
-    plain = overlapped_step(layers, network, Training(bucket_bytes=bucket, gradient_overlap=False))
+    topology = topology_of(4, 4)
+    hidden = overlapped_step(layers, topology, Training(bucket_bytes=bucket))
+    plain = overlapped_step(layers, topology, Training(bucket_bytes=bucket, gradient_overlap=False))
     assert hidden.total <= plain.total * (1 + 1e-12)
     assert hidden.gradient == pytest.approx(plain.gradient)
     assert -1e-12 <= hidden.exposed <= hidden.gradient + 1e-12

@@ -31,7 +31,7 @@ def level(name: str, size: int, **changes: float | None) -> Level:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def network(*levels: Level, host: int = 0) -> Topology:
+def levels_topology(*levels: Level, host: int = 0) -> Topology:
     machine = Cluster(
         name="test",
         device=load_cluster("lassen").device,
@@ -42,7 +42,7 @@ def network(*levels: Level, host: int = 0) -> Topology:
     return Topology.of(machine, tuple(x.size for x in levels))
 
 
-TWO_LEVELS = network(
+TWO_LEVELS = levels_topology(
     level("host", 4), level("network", 16, latency=30e-6, bandwidth=12.5e9, links=2)
 )
 
@@ -56,7 +56,7 @@ def groups(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 8, 64, 1000])
 def test_ring_on_one_level_is_kahira_et_al(p: int) -> None:
     """T_ar = 2 (p-1) (alpha + m/p beta) and T_ag = (p-1) (alpha + m beta), section IV."""
-    ring = network(level("host", p))
+    ring = levels_topology(level("host", p))
     reduced = all_reduce_time(ring, [p], SIZES, "ring")
     assert reduced == pytest.approx(2 * (p - 1) * (ALPHA + SIZES / p / BANDWIDTH), rel=1e-12)
     gathered = all_gather_time(ring, [p], SIZES, "ring")
@@ -66,19 +66,19 @@ def test_ring_on_one_level_is_kahira_et_al(p: int) -> None:
 @pytest.mark.parametrize(("p", "log"), [(2, 1), (8, 3), (64, 6)])
 def test_halving_doubling_is_thakur_et_al_for_powers_of_two(p: int, log: int) -> None:
     expected = 2 * log * ALPHA + 2 * (p - 1) / p * SIZES / BANDWIDTH
-    ring = network(level("host", p))
+    ring = levels_topology(level("host", p))
     assert all_reduce_time(ring, [p], SIZES, "halving_doubling") == pytest.approx(expected)
 
 
 def test_halving_doubling_pays_for_the_ranks_beyond_a_power_of_two() -> None:
-    ring = network(level("host", 6))
+    ring = levels_topology(level("host", 6))
     extra = 2 * (ALPHA + SIZES / BANDWIDTH)
     expected = 2 * 2 * ALPHA + 2 * 3 / 4 * SIZES / BANDWIDTH + extra
     assert all_reduce_time(ring, [6], SIZES, "halving_doubling") == pytest.approx(expected)
 
 
 def test_hierarchical_is_the_ring_where_there_is_one_level() -> None:
-    one = network(level("host", 8))
+    one = levels_topology(level("host", 8))
     assert all_reduce_time(one, [8], SIZES, "hierarchical") == pytest.approx(
         all_reduce_time(one, [8], SIZES, "ring")
     )
@@ -118,8 +118,10 @@ def test_two_hosts_reduce_at_twice_the_speed_of_a_ring() -> None:
 
 
 def test_groups_that_share_a_host_share_its_links() -> None:
-    alone = network(level("host", 1), level("network", 16, latency=30e-6, bandwidth=12.5e9))
-    shared = network(level("host", 4), level("network", 16, latency=30e-6, bandwidth=12.5e9))
+    alone = levels_topology(level("host", 1), level("network", 16, latency=30e-6, bandwidth=12.5e9))
+    shared = levels_topology(
+        level("host", 4), level("network", 16, latency=30e-6, bandwidth=12.5e9)
+    )
     size = 1e9
     assert all_reduce_time(shared, [1, 16], size, "ring") - 2 * 15 * 30e-6 == pytest.approx(
         4 * (all_reduce_time(alone, [1, 16], size, "ring") - 2 * 15 * 30e-6)
@@ -132,15 +134,15 @@ def test_groups_that_share_a_host_share_its_links() -> None:
 
 
 def test_wired_children_only_use_the_links_to_each_other() -> None:
-    mesh = network(level("host", 4, links=6, peer_links=2.0))
+    mesh = levels_topology(level("host", 4, links=6, peer_links=2.0))
     for members, links in [(2, 2), (3, 4), (4, 6)]:
         time = all_reduce_time(mesh, [members], 1e9, "ring") - 2 * (members - 1) * ALPHA
         assert time == pytest.approx(2 * (members - 1) / members * 1e9 / (links * BANDWIDTH))
 
 
 def test_oversubscription_is_felt_by_all_to_all_and_not_by_rings() -> None:
-    plain = network(level("host", 1), level("network", 16))
-    thin = network(level("host", 1), level("network", 16, oversubscription=3.0))
+    plain = levels_topology(level("host", 1), level("network", 16))
+    thin = levels_topology(level("host", 1), level("network", 16, oversubscription=3.0))
     assert all_reduce_time(thin, [1, 16], 1e9) == all_reduce_time(plain, [1, 16], 1e9)
     latency = 15 * ALPHA
     assert all_to_all_time(thin, [1, 16], 1e9) - latency == pytest.approx(
@@ -149,7 +151,7 @@ def test_oversubscription_is_felt_by_all_to_all_and_not_by_rings() -> None:
 
 
 def test_all_to_all_keeps_one_part_and_sends_the_rest() -> None:
-    one = network(level("host", 8))
+    one = levels_topology(level("host", 8))
     expected = 7 * ALPHA + 7 / 8 * SIZES / BANDWIDTH
     assert all_to_all_time(one, [8], SIZES) == pytest.approx(expected)
     # 60 of 64 parts leave the host, over links that four devices share.
@@ -170,7 +172,7 @@ def test_reducing_switches_move_the_buffer_once() -> None:
 
 
 def test_an_algorithm_that_cannot_run_takes_forever_and_is_never_chosen() -> None:
-    one = network(level("host", 8))
+    one = levels_topology(level("host", 8))
     assert np.isinf(all_reduce_time(one, [8], SIZES, "in_network")).all()
     assert np.isinf(all_reduce_time(one, [8], SIZES, "tree")).all()
     assert (all_reduce_choice(one, [8], SIZES) == "ring").all()

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from costmodels.errors import InputError
 from costmodels.throughput import (
-    FCFS,
-    PS,
+    FIRST_COME,
+    PROCESSOR_SHARING,
     Links,
     WorkerClass,
     WorkerProfile,
+    mean_values,
     predict_all_reduce,
     predict_async,
     predict_sync,
     ring_time,
     simulate_all_reduce,
     simulate_workers,
-    solve,
 )
 from costmodels.throughput.events import WorkerLoop
 from costmodels.throughput.shares import FirstCome, ProcessorSharing
@@ -55,7 +55,7 @@ def test_machine_repairman_is_the_textbook_recursion() -> None:
         response = service * (1.0 + queue)
         rate = customers / (think + response)
         queue = rate * response
-        found = solve([customers], think, [[service]], [PS])
+        found = mean_values([customers], think, [[service]], [PROCESSOR_SHARING])
         assert found.exact
         assert found.cycle_rate[0] == pytest.approx(rate, rel=1e-12)
         assert found.queue[0, 0] == pytest.approx(queue, rel=1e-12)
@@ -82,7 +82,7 @@ def per_worker(think: list[float], service: list[list[float]], disciplines: list
             less = tuple(n - (j == k) for j, n in enumerate(state))
             response = []
             for s in stations:
-                if disciplines[s] == PS:
+                if disciplines[s] == PROCESSOR_SHARING:
                     seen = sum(queue[less][j][s] for j in range(num))
                     response.append(service[k][s] * (1.0 + seen))
                 else:
@@ -97,13 +97,13 @@ def per_worker(think: list[float], service: list[list[float]], disciplines: list
     return rates[(1,) * num]
 
 
-@pytest.mark.parametrize("network", [PS, FCFS])
+@pytest.mark.parametrize("network", [PROCESSOR_SHARING, FIRST_COME])
 @pytest.mark.parametrize("counts", [(5,), (3, 2), (2, 1, 3)])
 def test_classes_are_the_recursion_over_subsets_of_workers(network, counts) -> None:
     rng = np.random.default_rng(sum(counts))
     think, service = rng.uniform(1, 9, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
-    disciplines = [network, PS, network]
-    found = solve(counts, think, service, disciplines)
+    disciplines = [network, PROCESSOR_SHARING, network]
+    found = mean_values(counts, think, service, disciplines)
     of = [c for c, n in enumerate(counts) for _ in range(n)]
     single = per_worker([think[c] for c in of], [list(service[c]) for c in of], disciplines)
     for c, n in enumerate(counts):
@@ -140,7 +140,7 @@ def test_processor_sharing_is_the_exact_markov_chain(counts, seed) -> None:
     think, service = rng.uniform(0.5, 5, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
     of = [c for c, n in enumerate(counts) for _ in range(n)]
     chain = markov_rates([think[c] for c in of], [list(service[c]) for c in of])
-    found = solve(counts, think, service, [PS] * 3)
+    found = mean_values(counts, think, service, [PROCESSOR_SHARING] * 3)
     for c in range(len(counts)):
         total = sum(rate for rate, kind in zip(chain, of, strict=True) if kind == c)
         assert found.cycle_rate[c] == pytest.approx(total, rel=1e-9)
@@ -148,7 +148,7 @@ def test_processor_sharing_is_the_exact_markov_chain(counts, seed) -> None:
 
 @given(
     counts=st.lists(st.integers(1, 6), min_size=1, max_size=3),
-    network=st.sampled_from([PS, FCFS]),
+    network=st.sampled_from([PROCESSOR_SHARING, FIRST_COME]),
     seed=st.integers(0, 1000),
     limit=st.sampled_from([1, 10**6]),
 )
@@ -158,18 +158,20 @@ def test_littles_law_and_no_station_is_more_than_busy(counts, network, seed, lim
     think, service = rng.uniform(0.1, 9, len(counts)), rng.uniform(0.01, 3, (1, 3))
     # equal service times, as in the models: then first come, first served has bounded load too
     service = np.repeat(service, len(counts), axis=0)
-    found = solve(counts, think, service, [network, PS, network], max_populations=limit)
+    found = mean_values(
+        counts, think, service, [network, PROCESSOR_SHARING, network], max_populations=limit
+    )
     assert found.exact == (limit > 1)
     thinking = found.cycle_rate * think
     assert thinking + found.queue.sum(axis=1) == pytest.approx(np.array(counts, dtype=float))
     # equation 2 overshoots, see the module; the models bound it
-    assert found.busy.max() <= (1.0 + 1e-9 if network == PS else 4 / 3)
+    assert found.busy.max() <= (1.0 + 1e-9 if network == PROCESSOR_SHARING else 4 / 3)
 
 
 def test_the_approximation_is_close_and_says_what_it_is() -> None:
     service = np.array([[0.2, 0.01, 0.2], [0.2, 0.01, 0.2]])
-    exact = solve([12, 8], [0.3, 0.8], service, [PS] * 3)
-    near = solve([12, 8], [0.3, 0.8], service, [PS] * 3, max_populations=10)
+    exact = mean_values([12, 8], [0.3, 0.8], service, [PROCESSOR_SHARING] * 3)
+    near = mean_values([12, 8], [0.3, 0.8], service, [PROCESSOR_SHARING] * 3, max_populations=10)
     assert exact.exact
     assert not near.exact
     assert near.cycle_rate == pytest.approx(exact.cycle_rate, rel=0.03)
@@ -185,11 +187,11 @@ def test_equations_7_to_11() -> None:
     classes = (WorkerClass(profile=one, count=num),)
     times = {
         rule: predict_sync(classes, links, overlap=False, rule=rule).step_time
-        for rule in (PS, FCFS, "hybrid")
+        for rule in (PROCESSOR_SHARING, FIRST_COME, "hybrid")
     }
     rest = one.compute_time + one.update_time
-    assert times[PS] == pytest.approx(2 * num * transfer + rest)
-    assert times[FCFS] == pytest.approx((num + 1) * transfer + rest)
+    assert times[PROCESSOR_SHARING] == pytest.approx(2 * num * transfer + rest)
+    assert times[FIRST_COME] == pytest.approx((num + 1) * transfer + rest)
     assert times["hybrid"] == pytest.approx(num * transfer + rest + (num + 1) * transfer / 2)
     overlapped = max(num * transfer, one.forward_time) + max(
         (num + 1) * transfer / 2, one.backward_time
@@ -208,29 +210,31 @@ def test_async_follows_equation_5_and_6() -> None:
     service = [[transfer, 0.0, transfer]]
     for count in range(1, 9):
         classes = (WorkerClass(profile=one, count=count),)
-        first = solve([count], one.compute_time, service, [FCFS, PS, FCFS])
-        used = FCFS if first.busy.max() <= 0.6 else PS
-        plain = solve([count], one.compute_time, service, [used, PS, used])
+        first = mean_values(
+            [count], one.compute_time, service, [FIRST_COME, PROCESSOR_SHARING, FIRST_COME]
+        )
+        used = FIRST_COME if first.busy.max() <= 0.6 else PROCESSOR_SHARING
+        plain = mean_values([count], one.compute_time, service, [used, PROCESSOR_SHARING, used])
         found = predict_async(classes, links, overlap=False)
         assert found.rule == used
         assert found.throughput == pytest.approx(32 * plain.cycle_rate[0])
         uplink, _, downlink = plain.response[0]
         left = max(0, one.forward_time - downlink) + max(0, one.backward_time - uplink)
-        first = solve([count], left, service, [FCFS, PS, FCFS])
-        used = FCFS if first.busy.max() <= 0.6 else PS
-        again = solve([count], left, service, [used, PS, used])
+        first = mean_values([count], left, service, [FIRST_COME, PROCESSOR_SHARING, FIRST_COME])
+        used = FIRST_COME if first.busy.max() <= 0.6 else PROCESSOR_SHARING
+        again = mean_values([count], left, service, [used, PROCESSOR_SHARING, used])
         corrected = predict_async(classes, links)
         assert corrected.throughput == pytest.approx(32 * again.cycle_rate[0])
         assert corrected.rule == used
-    assert found.rule == PS
-    assert predict_async(workers(1), links, overlap=False).rule == FCFS
+    assert found.rule == PROCESSOR_SHARING
+    assert predict_async(workers(1), links, overlap=False).rule == FIRST_COME
 
 
 def test_first_come_first_served_fills_a_link_and_no_more() -> None:
     links = Links(bandwidth=1e9)
     for count in (2, 5, 50):
         one = workers(count)
-        found = predict_async(one, links, rule=FCFS)
+        found = predict_async(one, links, rule=FIRST_COME)
         assert found.utilisation <= 1.0 + 1e-12
         assert found.throughput <= 32 * 1e9 / one[0].profile.model_bytes * (1.0 + 1e-9)
     assert found.utilisation == pytest.approx(1.0)
@@ -289,7 +293,7 @@ def shares(active: list[int], links: Links, discipline: str) -> dict[int, float]
     """Procedure SHARE with limits: progressive filling, or in the order of arrival. [B/s]"""
     left, result = links.capacity, {}
     for place, worker in enumerate(active):
-        fair = links.capacity if discipline == FCFS else left / (len(active) - place)
+        fair = links.capacity if discipline == FIRST_COME else left / (len(active) - place)
         result[worker] = min(links.worker_rate, fair, left)
         left -= result[worker]
     return result
@@ -374,7 +378,7 @@ def algorithm_1(profiles, links, discipline, synchronous, overlap, steps) -> lis
     return [d[:steps] for d in done]
 
 
-@pytest.mark.parametrize("discipline", [PS, FCFS])
+@pytest.mark.parametrize("discipline", [PROCESSOR_SHARING, FIRST_COME])
 @pytest.mark.parametrize("synchronous", [True, False])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("cap", [None, 0.8e9])
@@ -417,7 +421,7 @@ def test_one_worker_by_hand() -> None:
         update=np.array([0.25, 0.5]),
     )
     classes, links = (WorkerClass(profile=one, count=1),), Links(bandwidth=1e9)
-    for discipline in (PS, FCFS):
+    for discipline in (PROCESSOR_SHARING, FIRST_COME):
         found = simulate_workers(
             classes, links, synchronous=True, discipline=discipline, variation=0.0
         )
@@ -447,15 +451,15 @@ def test_two_workers_by_hand() -> None:
         return found.step_time
 
     # both: 4 s down, 3 s of computation, 4 s up
-    assert step(PS) == pytest.approx(11.0)
+    assert step(PROCESSOR_SHARING) == pytest.approx(11.0)
     # down until 2 and 4, computed at 5 and 7, sent [5, 7] and [7, 9]
-    assert step(FCFS) == pytest.approx(9.0)
+    assert step(FIRST_COME) == pytest.approx(9.0)
     # a cap of half leaves both side by side however they are served
     capped = Links(bandwidth=1e9, flow_cap=0.5e9)
-    assert step(PS, capped) == step(FCFS, capped) == pytest.approx(11.0)
+    assert step(PROCESSOR_SHARING, capped) == step(FIRST_COME, capped) == pytest.approx(11.0)
     # twice the link with a cap of the old one: nobody waits
     wide = Links(bandwidth=2e9, flow_cap=1e9)
-    assert step(PS, wide) == step(FCFS, wide) == pytest.approx(7.0)
+    assert step(PROCESSOR_SHARING, wide) == step(FIRST_COME, wide) == pytest.approx(7.0)
     ring = simulate_all_reduce(classes, links, variation=0.0)
     assert ring.step_time == pytest.approx(1.0 + 2.0 + 2.0)
 
@@ -465,7 +469,7 @@ def test_two_workers_by_hand() -> None:
     layers=st.integers(1, 6),
     seed=st.integers(0, 100),
     rate=st.floats(1e8, 1e10),
-    discipline=st.sampled_from([PS, FCFS]),
+    discipline=st.sampled_from([PROCESSOR_SHARING, FIRST_COME]),
     overlap=st.booleans(),
     cap=st.sampled_from([None, 0.3, 0.5]),
     servers=st.integers(1, 3),
@@ -503,7 +507,7 @@ def test_processor_sharing_does_not_care_how_times_are_spread() -> None:
     """Without overlap the queueing network is exact whatever the distributions (insensitivity)."""
     links = Links(bandwidth=1.25e9)
     for count in (2, 4, 8):
-        exact = predict_async(workers(count), links, overlap=False, rule=PS)
+        exact = predict_async(workers(count), links, overlap=False, rule=PROCESSOR_SHARING)
         for variation in (0.1, 0.5):
             found = simulate_workers(
                 workers(count),

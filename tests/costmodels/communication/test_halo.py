@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from machines import ALPHA, BANDWIDTH, graph, links
+from machines import ALPHA, BANDWIDTH, graph, topology_of
 
 from costmodels.communication.halo import (
     Halo,
@@ -101,12 +101,12 @@ def conv(extents: dict[str, int], *, batch: int = 4, channels: int = 6, **option
 
 
 def exchange(
-    layer: Layer, network: Topology, *levels: dict[str, int], backward: bool = False
+    layer: Layer, topology: Topology, *levels: dict[str, int], backward: bool = False
 ) -> Halo:
     dims = ("sample", "filter", "channel", "depth", "height", "width")
     degrees = np.array([[[level.get(d, 1) for d in dims] for level in levels]], dtype=np.int64)
-    candidates = Candidates(dims=dims, degrees=degrees, shape=network.shape)
-    return halo_exchange(layer, candidates, network, backward=backward, element_size=SIZE)
+    candidates = Candidates(dims=dims, degrees=degrees, shape=topology.shape)
+    return halo_exchange(layer, candidates, topology, backward=backward, element_size=SIZE)
 
 
 def send_recv(elements: float) -> float:
@@ -118,7 +118,7 @@ def send_recv(elements: float) -> float:
 def test_stride_one_is_the_formula_of_dryden(kernel, backward):
     layer = conv({"height": 64, "width": 96}, kernel=kernel, padding=kernel // 2)
     o, n, f, h, w = kernel // 2, 4, 10 if backward else 6, 64 // 4, 96 // 3
-    halo = exchange(layer, links(12), {"height": 4, "width": 3}, backward=backward)
+    halo = exchange(layer, topology_of(12), {"height": 4, "width": 3}, backward=backward)
     expected = 2 * send_recv(o * n * f * h) + 2 * send_recv(o * n * f * w)
     expected += 4 * send_recv(o * o * n * f)
     assert halo.time.item() == pytest.approx(expected)
@@ -131,51 +131,51 @@ def test_stride_one_is_the_formula_of_dryden(kernel, backward):
 def test_messages_of_dims_that_are_not_split_are_omitted(backward):
     layer = conv({"height": 64, "width": 96}, kernel=3, padding=1)
     n, f = 4, 10 if backward else 6
-    halo = exchange(layer, links(4), {"height": 4}, backward=backward)
+    halo = exchange(layer, topology_of(4), {"height": 4}, backward=backward)
     assert halo.time.item() == pytest.approx(2 * send_recv(n * f * 96))
     # of two blocks each has one neighbour
-    halo = exchange(layer, links(2), {"width": 2}, backward=backward)
+    halo = exchange(layer, topology_of(2), {"width": 2}, backward=backward)
     assert halo.time.item() == pytest.approx(send_recv(n * f * 64))
     assert halo.regions.item() == 1
-    halo = exchange(layer, links(4), {"sample": 4}, backward=backward)
+    halo = exchange(layer, topology_of(4), {"sample": 4}, backward=backward)
     assert halo.time.item() == halo.num_bytes.item() == halo.boundary.item() == 0.0
 
 
 def test_split_samples_and_channels_make_messages_smaller():
     layer = conv({"height": 64, "width": 96}, kernel=3, padding=1)
-    network = links(4, 12)
+    topology = topology_of(4, 12)
     outer = {"sample": 4, "channel": 3}
-    halo = exchange(layer, network, {"height": 4}, outer)
+    halo = exchange(layer, topology, {"height": 4}, outer)
     assert halo.time.item() == pytest.approx(2 * send_recv(4 / 4 * 6 / 3 * 96))
     # output gradients lack the channels, but have the filters
-    halo = exchange(layer, network, {"height": 4}, outer, backward=True)
+    halo = exchange(layer, topology, {"height": 4}, outer, backward=True)
     assert halo.time.item() == pytest.approx(2 * send_recv(4 / 4 * 10 * 96))
-    halo = exchange(layer, network, {"height": 4}, {"filter": 2}, backward=True)
+    halo = exchange(layer, topology, {"height": 4}, {"filter": 2}, backward=True)
     assert halo.time.item() == pytest.approx(2 * send_recv(4 * 10 / 2 * 96))
 
 
 @given(extent=st.integers(8, 60), degree=st.integers(1, 8), backward=st.booleans())
 def test_one_by_one_kernels_exchange_nothing(extent, degree, backward):
     layer = conv({"width": extent}, kernel=1)
-    halo = exchange(layer, links(8), {"width": math.gcd(degree, 8)}, backward=backward)
+    halo = exchange(layer, topology_of(8), {"width": math.gcd(degree, 8)}, backward=backward)
     assert halo.time.item() == halo.num_bytes.item() == halo.regions.item() == 0.0
 
 
 def test_a_stride_can_leave_one_side_or_nothing():
     # 3 wide, stride 2: output o reads 2o-1 to 2o+1, so only the row before the block
     below = conv({"height": 64, "width": 64}, kernel=3, stride=2, padding=1)
-    halo = exchange(below, links(4), {"height": 4})
+    halo = exchange(below, topology_of(4), {"height": 4})
     assert halo.time.item() == pytest.approx(send_recv(4 * 6 * 64))
     assert halo.regions.item() == 1
     # output gradients: the last input of a block is read by the first output of the next one
-    halo = exchange(below, links(4), {"height": 4}, backward=True)
+    halo = exchange(below, topology_of(4), {"height": 4}, backward=True)
     assert halo.time.item() == pytest.approx(send_recv(4 * 10 * 32))
     apart = conv({"height": 64, "width": 64}, kernel=2, stride=2)
     for backward in (False, True):
-        assert exchange(apart, links(4), {"height": 4}, backward=backward).time.item() == 0.0
+        assert exchange(apart, topology_of(4), {"height": 4}, backward=backward).time.item() == 0.0
     # 7 outputs of 14 inputs do not divide evenly: output 3 of the second block reads input 6
     uneven = conv({"height": 14, "width": 4}, kernel=1, stride=2)
-    halo = exchange(uneven, links(2), {"height": 2})
+    halo = exchange(uneven, topology_of(2), {"height": 2})
     assert halo.time.item() == pytest.approx(send_recv(4 * 6 * 1 * 4))
 
 
@@ -185,14 +185,14 @@ def test_pooling_reads_halos_and_transposed_convolutions_do_not():
         ("up", "conv", {"filters": 6, "kernel": 2, "stride": 2, "transposed": True}),
     ]
     layers = graph({"channel": 6, "height": 64, "width": 64}, rows, 4).layers
-    halo = exchange(layers["pool"], links(4), {"height": 4})
+    halo = exchange(layers["pool"], topology_of(4), {"height": 4})
     assert halo.time.item() == pytest.approx(send_recv(4 * 6 * 64))
-    assert exchange(layers["up"], links(4), {"height": 4}).time.item() == 0.0
+    assert exchange(layers["up"], topology_of(4), {"height": 4}).time.item() == 0.0
 
 
 def test_three_dims_have_faces_edges_and_corners():
     layer = conv({"depth": 24, "height": 36, "width": 48}, kernel=5, padding=2)
-    halo = exchange(layer, links(27), {"depth": 3, "height": 3, "width": 3})
+    halo = exchange(layer, topology_of(27), {"depth": 3, "height": 3, "width": 3})
     n, o, d, h, w = 4 * 6, 2, 8, 12, 16
     faces = 2 * sum(send_recv(n * o * a * b) for a, b in ((d, h), (d, w), (h, w)))
     edges = 4 * sum(send_recv(n * o * o * a) for a in (d, h, w))
@@ -206,7 +206,7 @@ def test_three_dims_have_faces_edges_and_corners():
 def test_rows_beyond_the_next_block_take_a_message_for_each_block():
     # blocks of 2 rows, 3 of them wanted on each side: 2 from the next block, 1 from the one after
     layer = conv({"height": 16, "width": 8}, kernel=7, padding=3)
-    halo = exchange(layer, links(8), {"height": 8})
+    halo = exchange(layer, topology_of(8), {"height": 8})
     assert halo.num_bytes.item() == pytest.approx(SIZE * 2 * 3 * 4 * 6 * 8)
     assert halo.time.item() == pytest.approx(2 * 2 * send_recv(1.5 * 4 * 6 * 8))
 
@@ -215,16 +215,16 @@ def test_the_slowest_neighbour_is_across_the_outermost_level_that_splits_the_dim
     layer = conv({"height": 64, "width": 64}, kernel=3, padding=1)
     row = 4 * 6 * 64
     # 4 devices a host share one link; all of them have their neighbour in the next host
-    shared = exchange(layer, links(4, 4), {}, {"height": 4})
+    shared = exchange(layer, topology_of(4, 4), {}, {"height": 4})
     assert shared.time.item() == pytest.approx(2 * (ALPHA + SIZE * row / (BANDWIDTH / 4)))
     # one block of rows a host: only the outer two of four devices talk to another host
-    edge = exchange(layer, links(4, 4), {"height": 4}, {"height": 4})
+    edge = exchange(layer, topology_of(4, 4), {"height": 4}, {"height": 4})
     assert edge.time.item() == pytest.approx(2 * (ALPHA + SIZE * row / BANDWIDTH))
     # within the host every device has its own link
-    inside = exchange(layer, links(4, 4), {"height": 4}, {"sample": 4})
+    inside = exchange(layer, topology_of(4, 4), {"height": 4}, {"sample": 4})
     assert inside.time.item() == pytest.approx(2 * (ALPHA + SIZE * row / 4 / BANDWIDTH))
     # height goes through the network for two devices at a time, width stays inside
-    both = exchange(layer, links(4, 4), {"height": 2, "width": 2}, {"height": 4})
+    both = exchange(layer, topology_of(4, 4), {"height": 2, "width": 2}, {"height": 4})
     shared_link = ALPHA + SIZE * row / 2 / (BANDWIDTH / 2)
     corner = ALPHA + SIZE * 4 * 6 / (BANDWIDTH / 2)
     width = ALPHA + SIZE * 4 * 6 * 8 / BANDWIDTH

@@ -1,4 +1,4 @@
-"""A plan: what was decided, what it costs and why, as versioned JSON.
+"""The plan itself, and its file.
 
 The file is canonical: the same inputs and seed give the same bytes. Times are in seconds and
 sizes in bytes, as the keys say.
@@ -11,155 +11,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from planner.output import write_text
+from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
 
 VERSION = 1
 FORMAT = "planner-plan"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerPlan:
-    """One layer of a plan.
-
-    Parameters
-    ----------
-    name, kind
-        The layer.
-    degrees
-        Ways of each split dim at each level, from the inside out. [ways]
-    shape
-        Members of each level. [items]
-    forward_s, backward_s, update_s
-        Local computation. [s]
-    halo_s, reduction_s, shuffle_s
-        Communication that computation waits for. [s]
-    gradient_s
-        Gradient all-reduce at the rate of a full bucket, hidden or not. [s]
-    weights_bytes, gradients_bytes, state_bytes, output_bytes, saved_bytes
-        Local sizes. [B]
-    """
-
-    name: str
-    kind: str
-    degrees: Mapping[str, tuple[int, ...]]
-    shape: tuple[int, ...]
-    forward_s: float
-    backward_s: float
-    update_s: float
-    halo_s: float
-    reduction_s: float
-    shuffle_s: float
-    gradient_s: float
-    weights_bytes: float
-    gradients_bytes: float
-    state_bytes: float
-    output_bytes: float
-    saved_bytes: float
-
-    @property
-    def distribution(self) -> Distribution:
-        """How the layer is split."""
-        return Distribution(degrees=self.degrees, shape=self.shape)
-
-    @property
-    def time(self) -> float:
-        """All but the gradient all-reduce. [s]"""
-        return (
-            self.forward_s
-            + self.backward_s
-            + self.update_s
-            + self.halo_s
-            + self.reduction_s
-            + self.shuffle_s
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """A usual strategy on the same inputs; without a time, the reason says why.
-
-    Parameters
-    ----------
-    name
-        The strategy.
-    step_time_s, peak_memory_bytes
-        What it costs, None where it cannot be used. [s], [B]
-    fits
-        Whether it can be used and fits in memory.
-    reason
-        Why it cannot be used or does not fit.
-    """
-
-    name: str
-    step_time_s: float | None
-    peak_memory_bytes: float | None
-    fits: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recost:
-    """One of the best assignments of a search, simulated.
-
-    Parameters
-    ----------
-    timeline_s, simulated_s
-        Its step on the timeline of the search, and simulated. [s]
-    peak_memory_bytes
-        Its peak memory when simulated. [B]
-    chosen
-        Whether it is the plan.
-    """
-
-    timeline_s: float
-    simulated_s: float
-    peak_memory_bytes: float
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSummary:
-    """How the plan was found and how good it is.
-
-    Parameters
-    ----------
-    solver
-        The path taken through the solvers.
-    status
-        "optimal", "feasible", or "given" when a strategy was only costed.
-    lower_bound_s
-        No plan of the searched space has a faster step. [s]
-    proven_optimal
-        Whether the bound is reached.
-    gap
-        How far the step may be above the optimum, as a part of it.
-    num_sensible, num_candidates
-        Candidates of all layers before and after the cap. [items]
-    cap
-        Candidates that a layer may keep. [items]
-    num_costed
-        Assignments that were costed on the timeline. [items]
-    stopped_by
-        "time limit" or "interrupt" where the search was cut short.
-    """
-
-    solver: str
-    status: str
-    lower_bound_s: float
-    proven_optimal: bool
-    gap: float
-    num_sensible: int
-    num_candidates: int
-    cap: int
-    num_costed: int
-    stopped_by: str = ""
+# What an error about a file ends in.
+ADVICE = "make it again with 'planner optimize -o'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +124,7 @@ class Plan:
         """Whether the peak is within the memory of a device."""
         return self.peak_memory <= self.memory_capacity_bytes
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The figures that a script reads, under stable keys with their units."""
         b = self.breakdown_s
         blocking = b["halo"] + b["reduction"] + b["shuffle"]
@@ -291,19 +154,7 @@ class Plan:
             "fallbacks": list(self.fallbacks),
             "defaults": list(self.defaults),
             "baselines": [msgspec.to_builtins(baseline) for baseline in self.baselines],
-            "layers": [
-                {
-                    "name": layer.name,
-                    "kind": layer.kind,
-                    "distribution": {d: list(v) for d, v in sorted(layer.degrees.items())},
-                    **{
-                        key: value
-                        for key, value in msgspec.to_builtins(layer).items()
-                        if key.endswith(("_s", "_bytes"))
-                    },
-                }
-                for layer in self.layers.values()
-            ],
+            "layers": [_layer_summary(layer) for layer in self.layers.values()],
         }
 
     def to_json(self) -> str:
@@ -339,26 +190,48 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: bytes | str, *, where: str = "the text") -> Plan:
-        """Read a plan from the text of a file."""
-        advice = "make it again with 'planner optimize -o'"
+        """Read a plan from the text of a file.
+
+        Parameters
+        ----------
+        text
+            What `to_json` gave.
+        where
+            What the text is called in errors.
+
+        Raises
+        ------
+        InputError
+            When it is no plan, or one of another version.
+        """
         try:
             document = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError(
-                f"{where} is no complete JSON ({error}), so it is no plan; {advice}"
+                f"{where} is no complete JSON ({error}), so it is no plan; {ADVICE}"
             ) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise InputError(f"{where} is no plan: its 'format' must be '{FORMAT}'; {advice}")
+            raise InputError(f"{where} is no plan: its 'format' must be '{FORMAT}'; {ADVICE}")
         if document.get("version") != VERSION:
             raise InputError(
                 f"{where} is a plan of version {document.get('version')}, but this planner reads "
-                f"version {VERSION}; {advice}"
+                f"version {VERSION}; {ADVICE}"
             )
         try:
             document["layers"] = {layer["name"]: layer for layer in document["layers"]}
             return msgspec.convert(document, cls)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise InputError(f"{where} is no valid plan ({error}); {advice}") from None
+            raise InputError(f"{where} is no valid plan ({error}); {ADVICE}") from None
+
+
+def _layer_summary(layer: LayerPlan) -> dict[str, object]:
+    times_and_sizes = {
+        key: value
+        for key, value in msgspec.to_builtins(layer).items()
+        if key.endswith(("_s", "_bytes"))
+    }
+    split = {dim: list(degrees) for dim, degrees in sorted(layer.degrees.items())}
+    return {"name": layer.name, "kind": layer.kind, "distribution": split, **times_and_sizes}
 
 
 def digest(value: object) -> str:

@@ -27,9 +27,9 @@ from costmodels.simulation import (
     Queue,
     SimulatedStep,
     Task,
+    built_in_runtimes,
     load_runtime,
     run_graph,
-    runtimes,
 )
 from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.strategy.usual import hybrid, single_stage
@@ -132,7 +132,7 @@ def test_a_single_stage_takes_what_the_additive_model_says(rows, bucket, overlap
         assert result.step_time >= 0.99 * (costed.step.total - costed.step.exposed)
     else:
         assert result.step_time == pytest.approx(costed.step.total, rel=1e-9)
-    reductions = [t for t in result.timeline.graph.tasks if t.queue == Queue.GRADIENT]
+    reductions = [t for t in result.task_times.graph.tasks if t.queue == Queue.GRADIENT]
     assert len(reductions) == costed.step.num_buckets
     assert result.roles[0].busy["gradient"] == pytest.approx(costed.step.gradient)
     assert result.roles[0].busy["compute"] == pytest.approx(costed.compute, rel=0.02)
@@ -145,7 +145,7 @@ def test_statistics_are_waited_for(overlap, synchronised):
     g = graph(IMAGE, rows, 16)
     costed, result = both_models(g, by_sample, 1e9, gradient_overlap=overlap)
     assert result.step_time == pytest.approx(costed.step.total)
-    sums = [t for t in result.timeline.graph.tasks if t.queue == Queue.FEATURE]
+    sums = [t for t in result.task_times.graph.tasks if t.queue == Queue.FEATURE]
     assert len(sums) == (2 if synchronised == "synchronised" else 0)
 
 
@@ -277,7 +277,7 @@ def moved(
         for layer in g.compute_layers
     }
     result = simulated(g, single_stage(distributions, shape), cluster(*shape))
-    tasks = [t for t in result.timeline.graph.tasks if t.queue == Queue.FEATURE]
+    tasks = [t for t in result.task_times.graph.tasks if t.queue == Queue.FEATURE]
     assert all(t.seconds + t.transfer > 0 for t in tasks)
     return [(t.kind, t.num_bytes) for t in tasks]
 
@@ -346,7 +346,7 @@ def test_megatron_has_two_all_reduces_each_way_in_a_block(tp):
     blocks = 3
     g = gpt(blocks)
     result = simulated(g, hybrid(g, (tp,), tp=tp), cluster(tp))
-    tasks = [t for t in result.timeline.graph.tasks if t.queue == Queue.FEATURE]
+    tasks = [t for t in result.task_times.graph.tasks if t.queue == Queue.FEATURE]
     order = {layer.name: n for n, layer in enumerate(g.compute_layers)}
     turn = max(n for n, t in enumerate(tasks) if t.name in ("head", "loss"))
     forward, backward = tasks[:turn], tasks[turn + 1 :]
@@ -365,14 +365,14 @@ def test_megatron_has_two_all_reduces_each_way_in_a_block(tp):
         ]
     assert order["h.0.ln_1"] < order["h.0.ln_2"]
     # all replicas see the same samples: no gradient is reduced
-    assert not any(t.queue == Queue.GRADIENT for t in result.timeline.graph.tasks)
+    assert not any(t.queue == Queue.GRADIENT for t in result.task_times.graph.tasks)
 
 
 def test_hybrid_gradients_are_reduced_over_the_replicas_only():
     g = gpt()
     result = simulated(g, hybrid(g, (2, 2), dp=2, tp=2), cluster(2, 2))
     compiler = compile_job(g, hybrid(g, (2, 2), dp=2, tp=2), cluster(2, 2))
-    pieces = compiler.plant.pieces
+    pieces = compiler.view.pieces
     assert pieces["h.0.mlp.c_fc"].gradient_group == (1, 2)
     # half of the weight each
     assert pieces["h.0.mlp.c_fc"].gradient_bytes == 4 * (32 * 128 + 128) / 2
@@ -423,7 +423,7 @@ def test_zero_moves_as_much_as_its_paper_says(name, times, kinds, p):
     size = LAYERS * WEIGHT * (1 - 1 / p)
     changes = {} if name == "fsdp" else SMALL_BUCKET
     result = zero(name, p, **changes)
-    found = collectives(result.timeline.graph.tasks)
+    found = collectives(result.task_times.graph.tasks)
     assert {kind: total / size for kind, (_, total) in found.items()} == pytest.approx(kinds)
     assert result.roles[0].received == pytest.approx(times * size)
     counts = {kind: count for kind, (count, _) in found.items()}
@@ -484,7 +484,7 @@ def test_weights_are_gathered_a_few_units_ahead_and_dropped(name, ahead, micro, 
     )  # fmt: skip
     live: dict[Any, float] = {}
     most = 0.0
-    for _, key, holder, size in result.timeline.ledger.log[0]:
+    for _, key, holder, size in result.task_times.ledger.log[0]:
         if holder == "weights":
             live[key] = size
             most = max(most, sum(live.values()))
@@ -498,7 +498,7 @@ def test_segments_of_several_units_gather_their_weights_again():
     again = ("fc.0", "fc.1", "fc.2")
     strategy = replace(plain, stages=(replace(plain.stages[0], recompute=(again,)),))
     result = simulated(g, strategy, cluster(4), runtime="fsdp")
-    gathers = [t.name for t in result.timeline.graph.tasks if t.kind == "all_gather"]
+    gathers = [t.name for t in result.task_times.graph.tasks if t.kind == "all_gather"]
     forward = ["fc.0", "fc.1", "fc.2", "fc.3"]
     assert gathers == [*forward, "fc.3", *again, "fc.1", "fc.0"]
 
@@ -510,33 +510,33 @@ def test_strategy_files_may_cut_single_layers():
     )
     result = simulated(g, strategy, cluster(4))
     size = WEIGHT * 3 / 4
-    assert collectives(result.timeline.graph.tasks) == {
+    assert collectives(result.task_times.graph.tasks) == {
         "all_reduce": (1, 2 * size),
         "reduce_scatter": (1, size),
         "all_gather": (2, 2 * size),
     }
-    fixed = result.timeline.graph.roles[0].fixed_memory
+    fixed = result.task_times.graph.roles[0].fixed_memory
     assert fixed["weights"] == pytest.approx(WEIGHT * (1 + 1 / 4))
 
 
 # gradient accumulation
 
 
-@pytest.mark.parametrize("name", list(runtimes()))
+@pytest.mark.parametrize("name", list(built_in_runtimes()))
 def test_gradients_are_accumulated_or_reduced_after_each_micro_batch(name):
     micro = 3
     result = simulated(chain(2), dp(chain(2), 4, micro), cluster(4), runtime=name)
     reductions = [
         t
-        for t in result.timeline.graph.tasks
+        for t in result.task_times.graph.tasks
         if t.kind in ("all_reduce", "reduce_scatter", "fused", "push")
     ]
     each = name in ("zero2", "zero3", "fsdp")
     assert load_runtime(name).each_micro_batch is each
     assert {t.micro for t in reductions} == (set(range(micro)) if each else {micro - 1})
-    update = next(n for n, t in enumerate(result.timeline.graph.tasks) if t.kind == "update")
-    starts, ends = result.timeline.starts, result.timeline.ends
-    for number, task in enumerate(result.timeline.graph.tasks):
+    update = next(n for n, t in enumerate(result.task_times.graph.tasks) if t.kind == "update")
+    starts, ends = result.task_times.starts, result.task_times.ends
+    for number, task in enumerate(result.task_times.graph.tasks):
         if task.queue == Queue.GRADIENT:
             assert ends[number] <= starts[update] + 1e-12
 
@@ -583,7 +583,7 @@ def test_horovod_fuses_what_is_ready_and_moves_as_much_as_ddp():
     where = cluster(4)
     ddp = simulated(g, dp(g, 4), where)
     horovod = simulated(g, dp(g, 4), where, runtime=load_runtime("horovod", cycle=1e-3))
-    line = horovod.timeline
+    line = horovod.task_times
     fused = [t for t in line.graph.tasks if t.kind == "fused"]
     assert len(fused) == 8
     assert 0 < len(line.fused) < 8
@@ -591,7 +591,7 @@ def test_horovod_fuses_what_is_ready_and_moves_as_much_as_ddp():
     assert horovod.roles[0].received == pytest.approx(ddp.roles[0].received)
     slow = simulated(g, dp(g, 4), where, runtime=load_runtime("horovod", cycle=0.5))
     # one reduction of all, half a second after the start
-    assert len(slow.timeline.fused) == 7
+    assert len(slow.task_times.fused) == 7
     runtime = load_runtime("horovod")
     everything = 2 * 3 * (ALPHA + 8 * WEIGHT / 4 / BANDWIDTH)
     assert slow.step_time == pytest.approx(0.5 + runtime.negotiation(4) + everything)
@@ -610,7 +610,7 @@ def servers(hosts: int, local: int, **changes: Any) -> SimulatedStep:
 
 
 def push_and_pull(result: SimulatedStep) -> tuple[Task, Task]:
-    tasks = result.timeline.graph.tasks
+    tasks = result.task_times.graph.tasks
     pushes = [t for t in tasks if t.kind == "push"]
     pulls = [t for t in tasks if t.kind == "pull"]
     assert len(pushes) == len(pulls) == 1
@@ -647,7 +647,7 @@ def test_parameter_servers_on_hosts_of_their_own():
 
 def test_pieces_are_pulled_as_soon_as_they_are_pushed():
     result = servers(4, 1, bucket=WEIGHT / 4)
-    tasks, line = result.timeline.graph.tasks, result.timeline
+    tasks, line = result.task_times.graph.tasks, result.task_times
     pushes = [n for n, t in enumerate(tasks) if t.kind == "push"]
     pulls = [n for n, t in enumerate(tasks) if t.kind == "pull"]
     assert len(pushes) == len(pulls) == 4
@@ -666,7 +666,7 @@ def test_the_next_step_begins_before_all_weights_are_pulled_if_the_runtime_allow
     strategy = dp(g, 4, shape=(1, 4))
     runtime = load_runtime("ps-sync", crosses_steps=True)
     graph_ = compile_job(g, strategy, where, runtime=runtime).compile(2)
-    line = run_graph(graph_, PLAIN).timeline
+    line = run_graph(graph_, PLAIN).task_times
     pulls = [n for n, t in enumerate(graph_.tasks) if t.kind == "pull" and t.step == 0]
     forward = {t.name: n for n, t in enumerate(graph_.tasks) if (t.kind, t.step) == ("forward", 1)}
     by_layer = {graph_.tasks[n].name: n for n in pulls}
@@ -675,7 +675,7 @@ def test_the_next_step_begins_before_all_weights_are_pulled_if_the_runtime_allow
     assert line.starts[forward["relu"]] < max(line.ends[n] for n in pulls)
     # else the update, and all after it, waits for the last
     waiting = compile_job(g, strategy, where, runtime="ps-sync").compile(2)
-    line = run_graph(waiting, PLAIN).timeline
+    line = run_graph(waiting, PLAIN).task_times
     forward = next(n for n, t in enumerate(waiting.tasks) if (t.kind, t.step) == ("forward", 1))
     last = max(line.ends[n] for n, t in enumerate(waiting.tasks) if (t.kind, t.step) == ("pull", 0))
     assert line.starts[forward] >= last
@@ -786,7 +786,7 @@ def test_a_tensor_that_skips_a_stage_is_sent_to_each_reader():
         (("send gradient", "a", 0), 2): 4,
         (("send gradient", "c", 1), 2): 4,
     }
-    assert all(live == {} for live in result.timeline.ledger.live)
+    assert all(live == {} for live in result.task_times.ledger.live)
 
 
 def test_an_unknown_figure_of_a_runtime_is_named():
@@ -844,7 +844,7 @@ def jobs(draw) -> tuple[Graph, Strategy, tuple[int, ...], str]:
             size = draw(st.integers(1, len(stage.layers)))
             stages.append(replace(stage, recompute=(stage.layers[:size],)))
         strategy = replace(strategy, stages=tuple(stages))
-    return g, strategy, shape, draw(st.sampled_from(list(runtimes())))
+    return g, strategy, shape, draw(st.sampled_from(list(built_in_runtimes())))
 
 
 def compiled(job: tuple[Graph, Strategy, tuple[int, ...], str], **options: Any) -> Compiler:
@@ -866,7 +866,7 @@ def test_laws_of_every_plan(job, behaviour, steps):
     # no operation is laid out twice
     assert len(compiler.ids) == len(compiler.rows) == len(tasks.tasks)
     result = run_graph(tasks, behaviour)
-    line = result.timeline
+    line = result.task_times
     assert all(b >= a for a, b in zip(line.starts, line.ends, strict=True))
     assert line.end * (1 + 1e-9) >= result.critical_path
     for role, use in enumerate(result.roles):
@@ -886,7 +886,7 @@ def test_laws_of_every_plan(job, behaviour, steps):
         assert use.memory.total == pytest.approx(sum(use.memory.holders.values()))
     again = run_graph(compiled(job).compile(steps), behaviour)
     assert again.step_time == result.step_time
-    assert again.timeline.starts == line.starts
+    assert again.task_times.starts == line.starts
 
 
 @given(job=jobs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from costmodels.strategy import (
     LayerEntry,
     MemoryConfig,
     StageEntry,
+    Strategy,
     SubgraphEntry,
     build_strategy,
     cut_graph,
@@ -33,8 +35,9 @@ from costmodels.strategy import (
 from costmodels.strategy.cut import crossing_tensors, cut_evenly
 from costmodels.strategy.place import block_shape
 from costmodels.strategy.strategy import Stage
-from costmodels.strategy.tree import compress, find, more_specific, strategy_tree
+from costmodels.strategy.tree import compress, find_nodes, more_specific, strategy_tree
 from planner.models import load_network
+from planner.notes import words
 
 IMAGE = {"channel": 3, "height": 16, "width": 16}
 
@@ -73,6 +76,14 @@ def entry(name: str, **partition: int | tuple[int, ...]) -> LayerEntry:
     return LayerEntry(name=name, partition=partition, label=f'[[layer]] "{name}"')
 
 
+def built(
+    description: Description, graph: Graph, shape: Sequence[int]
+) -> tuple[Strategy, tuple[str, ...]]:
+    """A strategy, and its notes in words."""
+    strategy, notes = build_strategy(description, graph, shape)
+    return strategy, tuple(words(note) for note in notes)
+
+
 def splits(description: Description, graph: Graph, *shape: int) -> dict[str, str]:
     strategy, _ = build_strategy(description, graph, shape)
     return {name: str(distribution) for name, distribution in strategy.distributions.items()}
@@ -84,18 +95,18 @@ def splits(description: Description, graph: Graph, *shape: int) -> dict[str, str
 def test_tree_selects_layers_and_subgraphs(gpt):
     tree = strategy_tree([layer.name for layer in gpt.compute_layers])
     assert tree.layers == tuple(layer.name for layer in gpt.compute_layers)
-    (attention,) = find(tree, "h.3.attn")
+    (attention,) = find_nodes(tree, "h.3.attn")
     assert attention.is_layer
     assert attention.own_layers == ("h.3.attn",)
     below = {"h.3.attn", "h.3.attn.c_attn", "h.3.attn.c_proj", "h.3.attn.dropout"}
     assert set(attention.layers) == below
-    assert [n.path for n in find(tree, "h.2-4")] == ["h.2", "h.3", "h.4"]
-    assert [n.path for n in find(tree, "h.1?.ln_*")] == [
+    assert [n.path for n in find_nodes(tree, "h.2-4")] == ["h.2", "h.3", "h.4"]
+    assert [n.path for n in find_nodes(tree, "h.1?.ln_*")] == [
         f"h.1{i}.ln_{j}" for i in "01" for j in "12"
     ]
     # a shell pattern stays within its segment
-    assert find(tree, "h.*_attn") == ()
-    assert find(tree, "") == (tree,)
+    assert find_nodes(tree, "h.*_attn") == ()
+    assert find_nodes(tree, "") == (tree,)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +133,7 @@ def test_compressed_patterns_select_the_same(chosen, others):
     names = [f"a.{i}.conv" for i in sorted(chosen | others)] + ["a.norm.conv"]
     tree = strategy_tree(names)
     wanted = [f"a.{i}.conv" for i in sorted(chosen)]
-    found = [node.path for pattern in compress(tree, wanted) for node in find(tree, pattern)]
+    found = [node.path for pattern in compress(tree, wanted) for node in find_nodes(tree, pattern)]
     assert sorted(found) == sorted(wanted)
 
 
@@ -138,7 +149,7 @@ def test_gpt2_from_four_layers_is_megatron(gpt):
             entry("head", sample=4, filter=2),
         )
     )
-    strategy, notes = build_strategy(description, gpt, (8, 1))
+    strategy, notes = built(description, gpt, (8, 1))
     assert strategy == hybrid(gpt, (8, 1), dp=4, tp=2)
     assert notes == ()
     shown = {name: str(d) for name, d in strategy.distributions.items()}
@@ -159,7 +170,7 @@ def test_resnet_from_its_convolutions_is_the_hybrid(resnet):
             entry("fc", sample=4, filter=2),
         )
     )
-    strategy, notes = build_strategy(description, resnet, (4, 2))
+    strategy, notes = built(description, resnet, (4, 2))
     assert strategy == hybrid(resnet, (4, 2), dp=4, tp=2)
     assert len(notes) == 1
     assert "layer1.0.bn1" in notes[0]
@@ -174,9 +185,7 @@ def test_splits_follow_the_data_and_end_where_they_must():
     assert found["block.bn"] == "sample 2 x replicated 4"
     assert found["block.add"] == "sample 2 x channel 4"
     assert found["fork.concat"] == "sample 2 x replicated 4"
-    _, notes = build_strategy(
-        Description(layers=(entry("stem", sample=2, filter=4),)), residual(), (8,)
-    )
+    _, notes = built(Description(layers=(entry("stem", sample=2, filter=4),)), residual(), (8,))
     assert notes == (
         "a split of channel 4 ways ends where a concat layer needs the whole of it and is "
         "replicated: fork.concat",
@@ -208,9 +217,7 @@ def test_a_dim_with_too_few_positions_is_replicated():
         ],
         8,
     )
-    strategy, notes = build_strategy(
-        Description(layers=(entry("conv", sample=2, height=4),)), graph, (8,)
-    )
+    strategy, notes = built(Description(layers=(entry("conv", sample=2, height=4),)), graph, (8,))
     assert str(strategy.distributions["pool"]) == "sample 2 x replicated 4"
     assert len(notes) == 1
     assert "a split of height 4 ways ends where a pool layer cannot follow" in notes[0]
@@ -220,14 +227,14 @@ def test_samples_are_inherited_before_other_dims():
     conv = {"filters": 8, "kernel": 1}
     rows = [("a", "conv", conv), ("b", "conv", conv, ["input"]), ("sum", "add", {}, ["a", "b"])]
     layers = (entry("a", filter=8), entry("b", sample=4, filter=2))
-    strategy, notes = build_strategy(Description(layers=layers), make_graph(IMAGE, rows, 8), (8,))
+    strategy, notes = built(Description(layers=layers), make_graph(IMAGE, rows, 8), (8,))
     assert str(strategy.distributions["sum"]) == "sample 4 x channel 2"
     assert any("not inherited" in note or "same work" in note for note in notes)
 
 
 def test_nothing_said_is_data_parallel():
     assert set(splits(Description(), residual(8), 4, 2).values()) == {"sample 8"}
-    strategy, notes = build_strategy(Description(), residual(2), (4, 2))
+    strategy, notes = built(Description(), residual(2), (4, 2))
     assert strategy.distributions["stem"].degrees == {"sample": (1, 2)}
     assert "2 samples of a micro-batch are too few for 8 devices" in notes[0]
     found = splits(Description(default="replicated"), residual(2), 4, 2)

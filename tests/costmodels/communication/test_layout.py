@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import ALPHA, BANDWIDTH, links
+from machines import ALPHA, BANDWIDTH, topology_of
 
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import (
@@ -37,15 +37,15 @@ def layouts(shape: tuple[int, ...], *rows: Levels) -> Layouts:
     return Layouts.of(candidates, OUTPUT, {"channel"})
 
 
-def moved(network: Topology, source: Levels, target: Levels) -> Movement:
+def moved(topology: Topology, source: Levels, target: Levels) -> Movement:
     return movement(
-        layouts(network.shape, source), layouts(network.shape, target), network, steps="ring"
+        layouts(topology.shape, source), layouts(topology.shape, target), topology, steps="ring"
     )
 
 
-def time(network: Topology, source: Levels, target: Levels, num_bytes: float) -> float:
+def time(topology: Topology, source: Levels, target: Levels, num_bytes: float) -> float:
     first = np.array([0])
-    return moved(network, source, target).time(first, first, num_bytes).item()
+    return moved(topology, source, target).time(first, first, num_bytes).item()
 
 
 def block_numbers(shape: tuple[int, ...], levels: Levels) -> list[dict[str, int]]:
@@ -140,14 +140,14 @@ def gathered_sums(draw) -> tuple[tuple[int, ...], Levels, Levels]:
 @given(layout_pair())
 def test_what_every_child_receives_is_what_its_index_sets_lack(pair):
     shape, source, target = pair
-    volume = moved(links(*shape), source, target).volume[0, 0]
+    volume = moved(topology_of(*shape), source, target).volume[0, 0]
     assert volume.tolist() == pytest.approx(brute_force(shape, source, target), abs=1e-9)
 
 
 @given(gathered_sums())
 def test_scattered_partial_sums_are_gathered_where_the_target_does_not_split_them(pair):
     shape, source, target = pair
-    volume = moved(links(*shape), source, target).volume[0, 0]
+    volume = moved(topology_of(*shape), source, target).volume[0, 0]
     assert volume.tolist() == pytest.approx(brute_force(shape, source, target), abs=1e-9)
 
 
@@ -156,7 +156,7 @@ def test_volumes_obey_the_triangle_inequality(shape, data):
     rows = [tuple(data.draw(split(n, tuple(AXES))) for n in shape) for _ in range(3)]
     table = layouts(shape, *rows)
     # within a level, part of what is lacking comes from outside: only the outermost one is a sum
-    volume = movement(table, table, links(*shape)).volume[:, :, -1]
+    volume = movement(table, table, topology_of(*shape)).volume[:, :, -1]
     for a, b, c in itertools.product(range(3), repeat=3):
         assert volume[a, c] <= volume[a, b] + volume[b, c] + 1e-9
     assert np.diag(volume).tolist() == [0.0] * 3
@@ -165,7 +165,7 @@ def test_volumes_obey_the_triangle_inequality(shape, data):
 @given(layout_pair())
 def test_nothing_moves_exactly_where_nothing_is_lacking(pair):
     shape, source, target = pair
-    result = moved(links(*shape), source, target)
+    result = moved(topology_of(*shape), source, target)
     anything = max(brute_force(shape, source, target)) > 0
     assert (result.latency.item() > 0) == (result.seconds_per_byte.item() > 0) == anything
 
@@ -176,80 +176,80 @@ def test_symmetric_changes_within_a_host_are_the_collectives(name, num_bytes):
     machine = load_cluster(name)
     inside = [1] * len(machine.levels)
     inside[0] = k = machine.levels[0].size
-    network = Topology.of(machine, tuple(inside))
+    topology = Topology.of(machine, tuple(inside))
     rest = tuple({} for _ in inside[1:])
     whole, samples = ({}, *rest), ({"sample": k}, *rest)
     width, sums = ({"width": k}, *rest), ({"channel": k}, *rest)
 
-    gather = all_gather_time(network, inside, num_bytes / k, algorithm="hierarchical").item()
-    assert time(network, samples, whole, num_bytes) == pytest.approx(gather)
-    exchange = all_to_all_time(network, inside, num_bytes / k).item()
-    assert time(network, samples, width, num_bytes) == pytest.approx(exchange)
+    gather = all_gather_time(topology, inside, num_bytes / k, algorithm="hierarchical").item()
+    assert time(topology, samples, whole, num_bytes) == pytest.approx(gather)
+    exchange = all_to_all_time(topology, inside, num_bytes / k).item()
+    assert time(topology, samples, width, num_bytes) == pytest.approx(exchange)
     # slicing is free; a reduce-scatter leaves nothing to move, an all-reduce one gathering
-    assert time(network, whole, samples, num_bytes) == 0.0
-    assert time(network, sums, samples, num_bytes) == 0.0
-    assert time(network, sums, whole, num_bytes) == pytest.approx(gather)
+    assert time(topology, whole, samples, num_bytes) == 0.0
+    assert time(topology, sums, samples, num_bytes) == 0.0
+    assert time(topology, sums, whole, num_bytes) == pytest.approx(gather)
 
 
 def test_a_reduction_and_the_gathering_after_it_are_a_ring_all_reduce():
     p, num_bytes = 8, 3e6
-    network = links(p)
-    reduction = reduce_scatter_time(network, [p], num_bytes).item()
-    total = reduction + time(network, ({"channel": p},), ({},), num_bytes)
-    assert total == pytest.approx(all_reduce_time(network, [p], num_bytes, "ring").item())
+    topology = topology_of(p)
+    reduction = reduce_scatter_time(topology, [p], num_bytes).item()
+    total = reduction + time(topology, ({"channel": p},), ({},), num_bytes)
+    assert total == pytest.approx(all_reduce_time(topology, [p], num_bytes, "ring").item())
     assert total == pytest.approx(2 * (p - 1) * (ALPHA + num_bytes / p / BANDWIDTH))
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 8), (2, 2, 2)])
 def test_gathering_over_several_levels_is_a_hierarchical_all_gather(sizes):
-    network, num_bytes = links(*sizes), 1e6
+    topology, num_bytes = topology_of(*sizes), 1e6
     p = math.prod(sizes)
     sums = tuple({"channel": n} for n in sizes)
     samples = tuple({"sample": n} for n in sizes)
     whole = tuple({} for _ in sizes)
-    gather = all_gather_time(network, sizes, num_bytes / p, algorithm="hierarchical").item()
+    gather = all_gather_time(topology, sizes, num_bytes / p, algorithm="hierarchical").item()
     for source in (sums, samples):
-        assert time(network, source, whole, num_bytes) == pytest.approx(gather)
+        assert time(topology, source, whole, num_bytes) == pytest.approx(gather)
 
 
 def test_a_coarser_layout_of_partial_sums_gathers_what_the_scattering_took_away():
     # of four ranks, each pair sums one half of the samples: everyone has a quarter afterwards
-    volume = moved(links(4), ({"sample": 2, "channel": 2},), ({},)).volume
+    volume = moved(topology_of(4), ({"sample": 2, "channel": 2},), ({},)).volume
     assert volume.item() == pytest.approx(3 / 4)
     # whoever wants one half of the samples, its own, lacks the other quarter
-    volume = moved(links(4), ({"sample": 2, "channel": 2},), ({"sample": 2},)).volume
+    volume = moved(topology_of(4), ({"sample": 2, "channel": 2},), ({"sample": 2},)).volume
     assert volume.item() == pytest.approx(1 / 4)
 
 
 def test_sums_over_hosts_come_back_over_hosts_and_are_shared_inside():
     # two devices a host hold the same sums: each host fetches half of them once, and shares it
-    volume = moved(links(2, 2), ({}, {"channel": 2}), ({}, {})).volume[0, 0]
+    volume = moved(topology_of(2, 2), ({}, {"channel": 2}), ({}, {})).volume[0, 0]
     assert volume.tolist() == pytest.approx([1 / 4, 1 / 2])
 
 
 def test_what_enters_a_host_is_counted_once():
     # four devices of each of two hosts need the half that the other host holds
-    volume = moved(links(4, 2), ({}, {"sample": 2}), ({}, {})).volume[0, 0]
+    volume = moved(topology_of(4, 2), ({}, {"sample": 2}), ({}, {})).volume[0, 0]
     assert volume.tolist() == pytest.approx([1 / 2 * 3 / 4, 1 / 2])
 
 
 def test_moving_a_split_to_another_level_exchanges_what_does_not_stay():
-    volume = moved(links(2, 2), ({"sample": 2}, {}), ({}, {"sample": 2})).volume[0, 0]
+    volume = moved(topology_of(2, 2), ({"sample": 2}, {}), ({}, {"sample": 2})).volume[0, 0]
     # every host has all samples already; each device lacks its other quarter or none
     assert volume.tolist() == pytest.approx([1 / 2, 0.0])
 
 
 def test_steps_of_recursive_doubling_are_an_option():
-    network, whole, samples = links(8), layouts((8,), ({},)), layouts((8,), ({"sample": 8},))
-    ring = movement(samples, whole, network, steps="ring")
-    doubling = movement(samples, whole, network, steps="doubling")
+    topology, whole, samples = topology_of(8), layouts((8,), ({},)), layouts((8,), ({"sample": 8},))
+    ring = movement(samples, whole, topology, steps="ring")
+    doubling = movement(samples, whole, topology, steps="doubling")
     assert ring.latency.item() == pytest.approx(7 * ALPHA)
     assert doubling.latency.item() == pytest.approx(3 * ALPHA)
     assert ring.seconds_per_byte.item() == doubling.seconds_per_byte.item()
 
 
 def test_exchanges_feel_an_oversubscribed_core_and_gatherings_do_not():
-    plain, narrow = links(8), links(8, oversubscription=4.0)
+    plain, narrow = topology_of(8), topology_of(8, oversubscription=4.0)
     samples, width = ({"sample": 8},), ({"width": 8},)
     slower = moved(narrow, samples, width).seconds_per_byte.item()
     assert slower == pytest.approx(4 * moved(plain, samples, width).seconds_per_byte.item())
@@ -259,10 +259,10 @@ def test_exchanges_feel_an_oversubscribed_core_and_gatherings_do_not():
 
 def test_direct_wires_limit_small_groups():
     # one of four links leads to each peer: two ranks that talk to each other have one of them
-    network = links(4, links=4, peer_links=1)
-    pair = moved(network, ({"sample": 2},), ({},))
+    topology = topology_of(4, links=4, peer_links=1)
+    pair = moved(topology, ({"sample": 2},), ({},))
     assert pair.seconds_per_byte.item() == pytest.approx(0.5 / BANDWIDTH)
-    four = moved(network, ({"sample": 4},), ({},))
+    four = moved(topology, ({"sample": 4},), ({},))
     assert four.seconds_per_byte.item() == pytest.approx(0.75 / (3 * BANDWIDTH))
 
 
@@ -283,8 +283,8 @@ def test_order_of_digits_matters():
     sample_first = ({"sample": 2, "width": 2},)
     width_inside = ({"width": 2}, {"sample": 2})
     sample_inside = ({"sample": 2}, {"width": 2})
-    assert moved(links(4), sample_first, sample_first).volume.item() == 0.0
-    volume = moved(links(2, 2), width_inside, sample_inside).volume[0, 0]
+    assert moved(topology_of(4), sample_first, sample_first).volume.item() == 0.0
+    volume = moved(topology_of(2, 2), width_inside, sample_inside).volume[0, 0]
     assert volume.tolist() == pytest.approx(
         brute_force((2, 2), width_inside, sample_inside), abs=1e-9
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
-from costmodels.simulation.measure import measure
+from costmodels.simulation.measure import measure_step
 from costmodels.simulation.sharing import Sharing, fair_paces
 
 COMPUTE, FEATURE, GRADIENT, PARAMETER = Queue
@@ -48,10 +48,10 @@ def run(tasks: Sequence[Task], gamma: float = 0.0, sharing: bool = True, **more:
     return execute(graph(tasks, **more), Behaviour(overlap_factor=gamma, sharing=sharing))
 
 
-def times(timeline: TaskTimes) -> list[tuple[float, float]]:
+def times(task_times: TaskTimes) -> list[tuple[float, float]]:
     return [
         (pytest.approx(a), pytest.approx(b))
-        for a, b in zip(timeline.starts, timeline.ends, strict=True)
+        for a, b in zip(task_times.starts, task_times.ends, strict=True)
     ]
 
 
@@ -475,7 +475,7 @@ def test_busy_exposed_and_idle_times_make_up_the_step():
         task(FEATURE, 1.0, 2, role=1),
         task(GRADIENT, 4.0, 4, num_bytes=5.0),
     ]
-    result = measure(run(rows))
+    result = measure_step(run(rows))
     role = result.roles[0]
     assert role.busy == {"compute": 3.0, "feature": 2.0, "gradient": 4.0, "parameter": 0.0}
     # 1 to 3, and 6 to 9
@@ -489,12 +489,12 @@ def test_busy_exposed_and_idle_times_make_up_the_step():
 
 def test_fused_gradients_count_with_what_their_reduction_receives():
     rows = gradients([2.0, 4.0], [3.0, 4.0])
-    assert measure(run(rows, fusion=fusion())).roles[0].received == 1.5 * 7.0
+    assert measure_step(run(rows, fusion=fusion())).roles[0].received == 1.5 * 7.0
 
 
 def test_of_several_steps_the_last_is_measured():
     rows = [task(COMPUTE, 3.0, step=0), task(GRADIENT, 2.0, 0, step=0), task(COMPUTE, 4.0, step=1)]
-    result = measure(run(rows, steps=2))
+    result = measure_step(run(rows, steps=2))
     # the first step ends at 5, the second, which began at 3, at 7
     assert (result.start, result.end, result.step_time) == (5.0, 7.0, 2.0)
     assert result.roles[0].busy["compute"] == 2.0

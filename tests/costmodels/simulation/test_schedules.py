@@ -143,7 +143,7 @@ def test_interleaved_stages_with_messages():
         "F1.0 1.5-2.5, F1.1 2.5-3.5, F3.0 4.5-5.5, F3.1 5.5-6.5, B3.0 6.5-8.5, B3.1 8.5-10.5, "
         "B1.0 11.5-13.5, B1.1 13.5-15.5"
     )
-    sent = [t for t in result.timeline.graph.tasks if t.kind == "send_recv"]
+    sent = [t for t in result.task_times.graph.tasks if t.kind == "send_recv"]
     # three borders, forward and backward, of two micro-batches
     assert len(sent) == 3 * 2 * 2
     assert {t.num_bytes for t in sent} == {BLOCK}
@@ -302,7 +302,7 @@ def test_each_segment_is_recomputed_right_before_its_own_backward_pass():
     result = simulated(chain(4), strategy)
     order = [
         (task.kind, task.name)
-        for task in result.timeline.graph.tasks
+        for task in result.task_times.graph.tasks
         if task.kind in ("recompute", "backward") and task.name != "relu"
     ]
     assert order == [

@@ -1,0 +1,164 @@
+"""What the passes of a layer take: computation, exposed halos, reductions and statistics.
+
+Arrays are over candidates. Assumes that passes run one after the other, and that nothing but halos
+is hidden within a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.collectives import all_reduce_time, reduce_scatter_time
+from costmodels.communication.halo import halo_exchange
+from costmodels.communication.topology import Topology
+from costmodels.compute import TimeSource
+from costmodels.distribution import Candidates
+from costmodels.graph import Layer, Tensor
+from costmodels.layers.halo_work import halo_work
+from costmodels.layers.local_work import local_size, local_work, update_work
+from costmodels.step.machine import Machine
+
+Floats = NDArray[np.float64]
+
+# Rows of computation by source: those of `TimeSource`, and what kernels wait for their launch.
+SOURCES = (*(source.name.lower() for source in TimeSource), "launch")
+NUM_SOURCES, LAUNCH = len(SOURCES), len(SOURCES) - 1
+
+
+@dataclass(slots=True)
+class Computation:
+    """Local computation of a layer. [s]"""
+
+    forward: Floats
+    backward_data: Floats
+    backward_weight: Floats
+    update: Floats
+    sources: Floats
+
+
+def _compute(
+    layer: Layer, candidates: Candidates, direction: str, machine: Machine
+) -> tuple[Floats, Floats]:
+    """Seconds of one pass, and by source."""
+    count = len(candidates)
+    seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
+    for work in local_work(layer, candidates, direction):
+        time, source = machine.compute.time(work)
+        time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
+        waiting = np.maximum(machine.training.launch_time - time, 0.0)
+        seconds = seconds + time + waiting
+        by_source[source, np.arange(count)] += time
+        by_source[LAUNCH] += waiting
+    return seconds, by_source
+
+
+def layer_computation(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    parameters: Floats,
+    wants_gradient: bool,
+) -> Computation:
+    """All passes and the update of the given number of local parameters."""
+    count = len(candidates)
+    forward, by_source = _compute(layer, candidates, "forward", machine)
+    backward_data, backward_weight, update = np.zeros(count), np.zeros(count), np.zeros(count)
+    # the only backward pass of what multiplies no matrices makes the weight's gradient, too
+    if wants_gradient or (not layer.is_dense and layer.parameters):
+        backward_data, more = _compute(layer, candidates, "backward_data", machine)
+        by_source = by_source + more
+    if layer.parameters or layer.multiplies_activations:
+        backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
+        by_source = by_source + more
+    if layer.parameters and layer.shares_weight_with is None:
+        time, source = machine.compute.time(update_work(parameters, machine.training.optimizer))
+        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
+        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
+        by_source[source, np.arange(count)] += update
+    return Computation(forward, backward_data, backward_weight, update, by_source)
+
+
+@dataclass(slots=True)
+class ExposedHalos:
+    """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]"""
+
+    forward: Floats
+    backward: Floats
+    num_bytes: Floats
+
+
+def exposed_halos(
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    computation: Computation,
+    wants_gradient: bool,
+) -> ExposedHalos:
+    forward, backward = (
+        halo_exchange(
+            layer,
+            candidates,
+            machine.topology,
+            backward=way,
+            element_size=machine.training.activation_size,
+        )
+        for way in (False, True)
+    )
+    exposed_backward = np.zeros(len(candidates))
+    if wants_gradient:
+        times = (computation.backward_data, computation.backward_weight)
+        exposed_backward = halo_work(
+            layer, candidates, "backward_data", times, machine, backward
+        ).exposed
+    return ExposedHalos(
+        forward=halo_work(
+            layer, candidates, "forward", (computation.forward, 0.0), machine, forward
+        ).exposed,
+        backward=exposed_backward,
+        num_bytes=forward.num_bytes + backward.num_bytes * wants_gradient,
+    )
+
+
+@dataclass(slots=True)
+class LayerReductions:
+    """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]"""
+
+    forward: Floats
+    backward: Floats
+    num_bytes: list[Floats]
+
+
+def layer_reductions(
+    layer: Layer, candidates: Candidates, machine: Machine, input_gradients: tuple[bool, ...]
+) -> LayerReductions:
+    """Partial outputs, and partial gradients of the inputs that want one."""
+    size = machine.training.activation_size
+
+    def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats]:
+        group = candidates.group(dims)
+        block = local_size(tensor, candidates) * size
+        received = block * (1.0 - 1.0 / group.prod(axis=1))
+        return reduce_scatter_time(machine.topology, group, block), received
+
+    forward, received = reduced(layer.output, layer.reduced_dims)
+    backward, num_bytes = np.zeros(len(candidates)), [received]
+    for slot, tensor in enumerate(layer.inputs):
+        if input_gradients[slot]:
+            time, received = reduced(tensor, layer.absent_dims(slot))
+            backward = backward + time
+            num_bytes.append(received)
+    return LayerReductions(forward, backward, num_bytes)
+
+
+def statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:
+    """All-reduces of the layer's statistics, one in each pass. [s]"""
+    if layer.statistics is None:
+        return np.zeros(len(candidates))
+    numbers = np.full(len(candidates), 4.0 * layer.statistics.count)
+    for dim in layer.statistics.per:
+        numbers = numbers * candidates.local(dim, layer.dims[dim])
+    group = candidates.group(layer.statistics.over)
+    return 2.0 * all_reduce_time(topology, group, numbers)

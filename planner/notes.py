@@ -1,0 +1,88 @@
+"""The words of notes: the one place where facts of a kind become sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodels.notes import Note as EstimateNote
+from search.problem.notes import Note as AnswerNote
+
+# By kind the sentence, with the facts of the note by their names.
+WORDS: Mapping[str, str] = {
+    # a sentence of a solver that has no kind of its own
+    "said": "{words}",
+    # the search of a plan
+    "memory-unproven": (
+        "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
+        "less each; the gap says how far the plan may be off"
+    ),
+    "space-clipped": (
+        "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "
+        "layer (--cap); bound and optimality hold for those"
+    ),
+    "search-stopped": "search stopped early by {reason}: best plan so far",
+    # the decision by simulation
+    "order-changed": (
+        "simulation changed the order: the plan is number {place} on the timeline, and "
+        "{faster:.1%} faster than the first when both are simulated"
+    ),
+    "first-does-not-fit": (
+        "simulation changed the order: what was fastest on the timeline does not fit in memory "
+        "when it is simulated"
+    ),
+    "plan-does-not-fit": (
+        "the plan does not fit in memory when it is simulated, though it does on the timeline"
+    ),
+    # the plan
+    "memory-nearly-full": (
+        "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
+        "is not modelled: try it before use"
+    ),
+    # a strategy from what is written down of it
+    "entry-leaves-out": (
+        "{entry} leaves out {layers}, which cannot be split by {dims} and follow their neighbours"
+    ),
+    "same-work": (
+        "{entry} splits {ways} ways over {devices} devices, so that groups of {alike} devices do "
+        "the same work"
+    ),
+    "idle-devices": "{idle} of {devices} devices are in no stage and do nothing",
+    # splits that follow from others
+    "split-not-possible": (
+        "a split of {dim} {ways} ways ends where a {layer_kind} layer cannot follow, which is "
+        "replicated instead: {layers}"
+    ),
+    "devices-split-already": (
+        "a split of {dim} {ways} ways is not inherited where the devices split {others} already: "
+        "{layers}"
+    ),
+    "axis-needed-whole": (
+        "a split of {axis} {ways} ways ends where a {layer_kind} layer needs the whole of it and "
+        "is replicated: {layers}"
+    ),
+    "too-few-samples": (
+        "{samples} samples of a micro-batch are too few for {devices} devices, some of which do "
+        "the same work: {layers}"
+    ),
+    # the input of a step
+    "input-free": "The input takes no time beside a step of {step}.",
+    "input-hidden": (
+        "The input does not hold up the step: loading takes {loading} ({bottleneck}), a step "
+        "{step}."
+    ),
+    "input-shared-too-slow": (
+        "The input holds up the step: loading takes {loading} ({bottleneck}), a step {step} "
+        "without it; more hosts would not help, storage that all hosts share must be "
+        "{factor:.2g} times as fast, or samples kept in memory or packed into larger files."
+    ),
+    "input-too-slow": (
+        "The input holds up the step: loading takes {loading} ({bottleneck}), a step {step} "
+        "without it; {hosts_needed} hosts' worth of loading instead of {hosts}, or a loader "
+        "{factor:.2g} times as fast, would keep up."
+    ),
+}
+
+
+def words(note: AnswerNote | EstimateNote) -> str:
+    """The sentence of a note."""
+    return WORDS[note.kind].format_map(dict(note.facts))

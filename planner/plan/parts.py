@@ -1,0 +1,146 @@
+"""What a plan is made of: its layers, the usual strategies beside it, and how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.distribution import Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlan:
+    """One layer of a plan.
+
+    Parameters
+    ----------
+    name, kind
+        The layer.
+    degrees
+        Ways of each split dim at each level, from the inside out. [ways]
+    shape
+        Members of each level. [items]
+    forward_s, backward_s, update_s
+        Local computation. [s]
+    halo_s, reduction_s, shuffle_s
+        Communication that computation waits for. [s]
+    gradient_s
+        Gradient all-reduce at the rate of a full bucket, hidden or not. [s]
+    weights_bytes, gradients_bytes, state_bytes, output_bytes, saved_bytes
+        Local sizes. [B]
+    """
+
+    name: str
+    kind: str
+    degrees: Mapping[str, tuple[int, ...]]
+    shape: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    update_s: float
+    halo_s: float
+    reduction_s: float
+    shuffle_s: float
+    gradient_s: float
+    weights_bytes: float
+    gradients_bytes: float
+    state_bytes: float
+    output_bytes: float
+    saved_bytes: float
+
+    @property
+    def distribution(self) -> Distribution:
+        """How the layer is split."""
+        return Distribution(degrees=self.degrees, shape=self.shape)
+
+    @property
+    def time(self) -> float:
+        """All but the gradient all-reduce. [s]"""
+        return (
+            self.forward_s
+            + self.backward_s
+            + self.update_s
+            + self.halo_s
+            + self.reduction_s
+            + self.shuffle_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A usual strategy on the same inputs; without a time, the reason says why.
+
+    Parameters
+    ----------
+    name
+        The strategy.
+    step_time_s, peak_memory_bytes
+        What it costs, None where it cannot be used. [s], [B]
+    fits
+        Whether it can be used and fits in memory.
+    reason
+        Why it cannot be used or does not fit.
+    """
+
+    name: str
+    step_time_s: float | None
+    peak_memory_bytes: float | None
+    fits: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recost:
+    """One of the best assignments of a search, simulated.
+
+    Parameters
+    ----------
+    timeline_s, simulated_s
+        Its step on the timeline of the search, and simulated. [s]
+    peak_memory_bytes
+        Its peak memory when simulated. [B]
+    chosen
+        Whether it is the plan.
+    """
+
+    timeline_s: float
+    simulated_s: float
+    peak_memory_bytes: float
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """How the plan was found and how good it is.
+
+    Parameters
+    ----------
+    solver
+        The path taken through the solvers.
+    status
+        "optimal", "feasible", or "given" when a strategy was only costed.
+    lower_bound_s
+        No plan of the searched space has a faster step. [s]
+    proven_optimal
+        Whether the bound is reached.
+    gap
+        How far the step may be above the optimum, as a part of it.
+    num_sensible, num_candidates
+        Candidates of all layers before and after the cap. [items]
+    cap
+        Candidates that a layer may keep. [items]
+    num_costed
+        Assignments that were costed on the timeline. [items]
+    stopped_by
+        "time limit" or "interrupt" where the search was cut short.
+    """
+
+    solver: str
+    status: str
+    lower_bound_s: float
+    proven_optimal: bool
+    gap: float
+    num_sensible: int
+    num_candidates: int
+    cap: int
+    num_costed: int
+    stopped_by: str = ""

@@ -1,0 +1,190 @@
+"""Additive problems solved one after the other, each assignment met on the way costed once.
+
+An additive problem bounds the step and proposes an assignment; what that assignment really takes,
+and whether it fits, is told by costing it on the timeline. What is known so far is one `Incumbent`:
+its answer is the fastest assignment that fits, its bound holds for the step of every assignment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.planning.costing import Costed, cost
+from planner.planning.formulate import Formulation
+from search import SOLVERS, Assignment, Problem
+from search.problem.deadline import Deadline
+from search.problem.incumbent import Incumbent
+from search.problem.notes import Note
+
+Floats = NDArray[np.float64]
+
+# A problem under a memory limit may take hours to prove, while its answer and its bound are good
+# long before: each gets that much time, or this part of the time that is left. [s]
+MEMORY_SECONDS = 2.0
+MEMORY_SHARE = 0.125
+# Without a time limit, work is limited instead, about as much: the same plan on every run.
+MEMORY_WORK = 2.0
+# A solver that is called at all gets that much time: enough for its first answer. [s]
+LEAST_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundingProblem:
+    """An additive problem that bounds the step, and its bound.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    limited
+        Whether it is under the memory limit.
+    bound
+        What its solver proved. [s]
+    """
+
+    problem: Problem
+    limited: bool
+    bound: float
+
+    def says_more_than(self, other: BoundingProblem | None) -> bool:
+        """Whether it is the better one: under the limit if any is, then by its bound."""
+        known = (False, -math.inf) if other is None else (other.limited, other.bound)
+        return (self.limited, self.bound) > known
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AdditiveSearch:
+    """What a search of a plan works on and knows.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    method
+        Name of a solver in `search.SOLVERS`.
+    seed
+        Seed of solvers that need one.
+    deadline
+        When to stop with the best so far.
+    incumbent
+        The fastest assignment that fits, the bound, the path, notes, and what cut the search short.
+    seen
+        Every assignment met so far by its choices, in the order in which they were met.
+    bounding
+        The problem with the best bound so far.
+    """
+
+    formulation: Formulation
+    method: str
+    seed: int
+    deadline: Deadline
+    incumbent: Incumbent[Costed] = field(default_factory=lambda: Incumbent(bound=0.0))
+    seen: dict[tuple[int, ...], Costed] = field(default_factory=dict)
+    bounding: BoundingProblem | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the search was cut short."""
+        return bool(self.incumbent.stopped_by)
+
+    @property
+    def fastest(self) -> Costed:
+        """The fastest assignment met so far, whether it fits or not."""
+        return min(self.seen.values(), key=lambda costed: costed.step.total)
+
+    def fits(self, costed: Costed) -> bool:
+        """Whether the peak of an assignment is within the memory of a device."""
+        return costed.memory.total <= self.formulation.cluster.device.memory
+
+    def cost_once(self, choices: Sequence[int]) -> Costed:
+        """Cost an assignment unless it was met before, and keep it if it is the best that fits."""
+        key = tuple(int(choice) for choice in choices)
+        if key not in self.seen:
+            costed = self.seen[key] = cost(self.formulation, key)
+            if self.fits(costed):
+                self.incumbent.offer(costed, costed.step.total)
+        return self.seen[key]
+
+    def solve(
+        self,
+        profile: Floats,
+        limit: float | None,
+        *,
+        price: float = 0.0,
+        bounds: bool = True,
+    ) -> Assignment:
+        """Solve one additive problem, and keep what it tells.
+
+        Parameters
+        ----------
+        profile
+            How much of each layer's all-reduce counts, as of `Formulation.problem`.
+        limit
+            Memory for what is kept, or None for no limit. [B]
+        price
+            Added for each byte of memory. [s/B]
+        bounds
+            Whether the problem bounds the step: not with a price on memory, and not with less of
+            it than there is.
+        """
+        problem = self.formulation.problem(profile, limit, price=price)
+        allowed, work = self._allowance(limited=limit is not None)
+        answer: Assignment = SOLVERS[self.method](
+            problem, time_limit=allowed, seed=self.seed, work=work
+        )
+        self.incumbent.path = answer.solver
+        self._keep_notes(answer, sliced=limit is not None and work is None)
+        if answer.choices:
+            self.cost_once(answer.choices)
+        if bounds:
+            self.incumbent.raise_bound(answer.lower_bound)
+            solved = BoundingProblem(
+                problem=problem, limited=limit is not None, bound=answer.lower_bound
+            )
+            if solved.says_more_than(self.bounding):
+                self.bounding = solved
+        return answer
+
+    def _allowance(self, *, limited: bool) -> tuple[float | None, float | None]:
+        """Time [s] and work that the next problem gets, each None where it is not limited."""
+        left = time_left(self.deadline)
+        if not limited:
+            return left, None
+        if left is None:
+            return None, MEMORY_WORK
+        return min(MEMORY_SECONDS, MEMORY_SHARE * left), None
+
+    def _keep_notes(self, answer: Assignment, *, sliced: bool) -> None:
+        """Keep the notes of an answer, and what stopped it if that ends the whole search.
+
+        Parameters
+        ----------
+        answer
+            The answer of a solver.
+        sliced
+            Whether the solver had a part of the time only.
+        """
+        for note in answer.notes:
+            self.incumbent.add_note(note_of(note))
+        late = self.deadline.passed
+        out_of_slice = answer.stopped_by == "time limit" and sliced and not late
+        if out_of_slice or answer.stopped_by == "work limit":
+            self.incumbent.add_note(Note.of("memory-unproven", seconds=MEMORY_SECONDS))
+        elif answer.stopped_by or late:
+            self.incumbent.stopped_by = answer.stopped_by or "time limit"
+
+
+def time_left(deadline: Deadline) -> float | None:
+    """Time that a solver gets until a deadline, None without one. [s]"""
+    left = deadline.remaining
+    return max(left, LEAST_SECONDS) if left < math.inf else None
+
+
+def note_of(note: Note | str) -> Note:
+    """A note of a solver as a value; those that are still sentences are notes of their words."""
+    return Note.of("said", words=note) if isinstance(note, str) else note

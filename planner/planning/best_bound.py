@@ -1,0 +1,126 @@
+"""The best bound that additive problems give: the maximum of a concave function of weights.
+
+A step takes at least each of several terms (see `planner.planning.formulate`): S, and one for every
+layer. Weights that sum to 1 make an additive problem of them, whose optimum bounds the step; how
+high depends on the weights. Every answer tells a line above which the bound cannot lie anywhere
+between two choices of weights, so a few problems suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.planning.additive_search import AdditiveSearch, Floats
+from search import Assignment
+from search.problem.incumbent import RELATIVE_TOLERANCE
+
+# How often the bound is moved towards another term, and how many places between two are tried.
+# Chosen by trial: each costs a whole solve, and bounds rise little after the first few.
+MAX_ROUNDS = 4
+MAX_PLACES = 4
+# Bounds this close to what is possible between two terms are good enough to go on from: a tenth of
+# what is printed of a gap.
+CLOSE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weighted:
+    """Weights of S and of the term of every layer, and the answer to the problem they make.
+
+    Parameters
+    ----------
+    weights
+        They sum to 1; (1 + layers,).
+    answer
+        What a solver found.
+    """
+
+    weights: Floats
+    answer: Assignment
+
+
+def exposure(weights: Floats) -> Floats:
+    """Profile of an additive problem: how much of each layer's all-reduce the weights count."""
+    return weights[1:][::-1].cumsum()[::-1]
+
+
+def maximise_bound(search: AdditiveSearch, limit: float | None) -> Floats:
+    """The weights that give the best bound found; the search keeps the bound itself.
+
+    Starting from S alone, each round looks which term of the answer is the largest, and moves
+    weight to it as far as that helps; a bound that its own answer reaches is the optimum.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    limit
+        Memory for what is kept, or None for no limit. [B]
+    """
+    start = _corner(search, 0)  # S alone; the term of layer j has weight j + 1
+    found = Weighted(weights=start, answer=search.solve(exposure(start), limit))
+    for _ in range(MAX_ROUNDS):
+        if not found.answer.choices or search.stopped:
+            break
+        terms = _terms(search, found.answer.choices)
+        largest = int(terms.argmax())
+        if terms[largest] <= found.answer.lower_bound * (1.0 + RELATIVE_TOLERANCE):
+            break
+        better = _best_between(search, found, _corner(search, largest), limit)
+        if better is None:
+            break
+        found = better
+    return found.weights
+
+
+def _corner(search: AdditiveSearch, term: int) -> Floats:
+    """All weight on one term."""
+    weights = np.zeros(len(search.formulation.layers) + 1)
+    weights[term] = 1.0
+    return weights
+
+
+def _terms(search: AdditiveSearch, choices: Sequence[int]) -> Floats:
+    """S and the term of every layer under an assignment. [s]"""
+    total, terms = search.formulation.terms(choices)
+    return np.append(total, terms)
+
+
+def _best_between(
+    search: AdditiveSearch, start: Weighted, end: Floats, limit: float | None
+) -> Weighted | None:
+    """The best weights between two, if they are better than the first.
+
+    Every answer is a line (its cost as a function of the place between the two) above which the
+    bound cannot lie; the next place is where the lines of both sides meet.
+    """
+
+    def line(answer: Assignment) -> tuple[float, float]:
+        terms = _terms(search, answer.choices)
+        return float(start.weights @ terms), float(end @ terms)
+
+    best = None
+    left, right = line(start.answer), None
+    bound, place = start.answer.lower_bound, 1.0
+    for _ in range(MAX_PLACES):
+        weights = (1.0 - place) * start.weights + place * end
+        answer = search.solve(exposure(weights), limit)
+        if not answer.choices or search.stopped:
+            break
+        if answer.lower_bound > bound * (1.0 + RELATIVE_TOLERANCE):
+            best, bound = Weighted(weights=weights, answer=answer), answer.lower_bound
+        here = line(answer)
+        if here[1] >= here[0]:
+            left = here
+        else:
+            right = here
+        if right is None:
+            break
+        place = (left[0] - right[0]) / ((left[0] - right[0]) - (left[1] - right[1]))
+        place = min(max(place, 0.0), 1.0)  # answers that are not optimal may meet outside
+        if bound >= (left[0] + place * (left[1] - left[0])) * (1.0 - CLOSE):
+            break
+    return best

@@ -1,0 +1,212 @@
+"""From a question to a plan: search, tune, decide by simulation, and say how good the plan is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.step.training import Training
+from planner.output import check_writable
+from planner.plan import Plan, SearchSummary
+from planner.planning.additive_search import time_left
+from planner.planning.assemble import assemble_plan
+from planner.planning.costing import cost
+from planner.planning.decide import Decision, decide
+from planner.planning.infeasible import infeasible_error
+from planner.planning.options import SearchOptions
+from planner.planning.prepare import (
+    UsualStrategies,
+    default_cap,
+    formulate_given,
+    prepare,
+    usual_strategies,
+)
+from planner.planning.problem_files import write_problem
+from planner.planning.search_plan import search_plan
+from planner.planning.tuning import Attempt, tune_step
+from planner.request.setting import Setting
+from search import SOLVERS
+from search.problem.deadline import Deadline
+from search.problem.notes import Note
+
+# A plan this close to its bound is called proven optimal: costs and bounds are sums of hundreds of
+# terms, and solvers stop at such gaps themselves.
+PROVEN_GAP = 1e-6
+
+
+def plan_for(setting: Setting, options: SearchOptions) -> Plan:
+    """Find the fastest plan that fits in memory.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+
+    Raises
+    ------
+    InputError
+        When the solver is unknown, or the problem cannot be written where it is asked for.
+    InfeasibleError
+        When no plan fits.
+    """
+    _check_options(options)
+    usual = usual_strategies(setting)
+    # trials share the time limit
+    deadline = Deadline(options.time_limit)
+
+    def attempt_with(training: Training) -> Attempt:
+        return attempt(setting, training, options, usual=usual, deadline=deadline)
+
+    found = attempt_with(setting.machine.training)
+    if options.tune_trials:
+        found = tune_step(
+            attempt_with,
+            found,
+            max_trials=options.tune_trials,
+            seed=options.seed,
+            time_limit=options.time_limit,
+        )
+    if found.result.best is None:
+        raise infeasible_error(setting, found.result)
+    decision = decide(found, options)
+    summary = summarise(found, decision, cap=options.cap or default_cap(setting))
+    if options.dump_problem is not None:
+        # none was kept where the first was interrupted
+        problem = found.result.problem or decision.formulation.problem()
+        write_problem(options.dump_problem, problem, f"{setting.model.name} on {setting.gpus} GPUs")
+    return assemble_plan(
+        setting,
+        decision.formulation,
+        decision.best,
+        summary,
+        usual=usual,
+        notes=(*decision.notes, *found.result.incumbent.notes, *summary_notes(summary)),
+        simulated=decision.simulated,
+    )
+
+
+def plan_of_strategy(
+    setting: Setting, distributions: Mapping[str, Distribution], name: str
+) -> Plan:
+    """Cost one given strategy.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    distributions
+        How the strategy splits every layer.
+    name
+        What it is called.
+    """
+    usual = usual_strategies(setting)
+    formulation = formulate_given(setting, distributions, usual)
+    costed = cost(formulation, formulation.choices(distributions))
+    summary = SearchSummary(
+        solver=f"none: {name} was given",
+        status="given",
+        lower_bound_s=0.0,
+        proven_optimal=False,
+        gap=1.0,
+        num_sensible=len(formulation.layers),
+        num_candidates=len(formulation.layers),
+        cap=1,
+        num_costed=1,
+    )
+    return assemble_plan(setting, formulation, costed, summary, usual=usual)
+
+
+def _check_options(options: SearchOptions) -> None:
+    """Refuse what would be found out after the search only."""
+    if options.search not in SOLVERS:
+        raise InputError(
+            f"the search must be one of {', '.join(SOLVERS)} but is '{options.search}'; choose one"
+        )
+    if options.dump_problem is not None:
+        check_writable(options.dump_problem)
+
+
+def attempt(
+    setting: Setting,
+    training: Training,
+    options: SearchOptions,
+    *,
+    usual: UsualStrategies,
+    deadline: Deadline,
+) -> Attempt:
+    """Search under some options of the step.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    training
+        Options of the step, instead of those of the question.
+    options
+        How to search.
+    usual
+        The usual strategies.
+    deadline
+        When to stop with the best so far.
+    """
+    trial = replace(setting, machine=replace(setting.machine, training=training))
+    prepared = prepare(trial, options, usual)
+    result = search_plan(
+        prepared.formulation,
+        starts=prepared.starts,
+        method=options.search,
+        num_best=options.num_best,
+        seed=options.seed,
+        time_limit=time_left(deadline),
+    )
+    return Attempt(formulation=prepared.formulation, result=result)
+
+
+def summarise(found: Attempt, decision: Decision, *, cap: int) -> SearchSummary:
+    """How the plan was found and how good it is.
+
+    Parameters
+    ----------
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    cap
+        Candidates that a layer could keep. [items]
+    """
+    known, step = found.result.incumbent, decision.best.step.total
+    # a bound that is reached may lie above the step by rounding
+    bound = min(known.bound, step)
+    gap = (step - bound) / step
+    return SearchSummary(
+        solver=known.path,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        lower_bound_s=bound,
+        proven_optimal=gap <= PROVEN_GAP,
+        gap=gap,
+        num_sensible=decision.formulation.num_sensible,
+        num_candidates=decision.formulation.num_candidates,
+        cap=cap,
+        num_costed=found.result.num_costed,
+        stopped_by=decision.stopped_by,
+    )
+
+
+def summary_notes(summary: SearchSummary) -> tuple[Note, ...]:
+    """What a reader of the plan must know of how it was found."""
+    notes = []
+    if summary.num_candidates < summary.num_sensible:
+        clipped = Note.of(
+            "space-clipped",
+            searched=summary.num_candidates,
+            sensible=summary.num_sensible,
+            cap=summary.cap,
+        )
+        notes.append(clipped)
+    if summary.stopped_by:
+        notes.append(Note.of("search-stopped", reason=summary.stopped_by))
+    return tuple(notes)

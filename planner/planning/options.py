@@ -1,0 +1,46 @@
+"""How to search, as apart from what is asked: nothing here changes what a given plan costs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How a plan is searched.
+
+    Parameters
+    ----------
+    search
+        Solver: "auto" or a name in `search.SOLVERS`.
+    seed
+        Seed of solvers that need one.
+    time_limit
+        When to stop with the best plan so far, or None for no limit. [s]
+    cap
+        Candidates that a layer may keep for the search; by default what makes about
+        `planner.planning.prepare.NUM_CANDIDATES` in all. [items]
+    full_space
+        Also split levels across hosts over more than one dim besides the sample.
+    num_best
+        How many best distinct assignments are costed on the timeline, and simulated. [items]
+    tune_trials
+        Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
+        without any, a few bucket sizes are tried on the plan found. [items]
+    bucket_bytes
+        Size of gradient buckets if it was given: then it is not tuned on the plan found. [B]
+    dump_problem
+        Where to write the additive problem whose optimum bounds the plan's step from below, in the
+        form of `search.files.contest`; of those solved for the plan, the one with the best bound.
+    """
+
+    search: str = "auto"
+    seed: int = 0
+    time_limit: float | None = None
+    cap: int | None = None
+    full_space: bool = False
+    num_best: int = 4
+    tune_trials: int = 0
+    bucket_bytes: float | None = None
+    dump_problem: str | os.PathLike[str] | None = None

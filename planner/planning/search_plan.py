@@ -1,0 +1,180 @@
+"""Search a plan: bound the step, cost what the bounding problems propose, and look around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.planning.additive_search import AdditiveSearch, Floats
+from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.costing import Costed
+from planner.planning.formulate import Formulation
+from search import Problem
+from search.elimination.k_best import k_best
+from search.problem.deadline import Deadline
+from search.problem.incumbent import Incumbent
+
+# Prices of memory that are tried, in steps a peak of the fastest assignment: from where memory
+# hardly counts to where nothing else does. Each is about three times the one before, at the end ten
+# times; chosen by trial.
+PRICES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+# Rounds in which the memory limit of the additive model is corrected by the true peak. Halving
+# alone would need seven to tell limits as close as `LIMITS_APART`; the true peak guesses better.
+MAX_MEMORY_ROUNDS = 6
+# Limits closer together than this part of the memory are not told apart: the costs of plans differ
+# little between them, and each takes a solve.
+LIMITS_APART = 0.01
+# Solvers after which the K best of the last problem are looked at: those are found by elimination,
+# and whoever asks for another solver gets the answers of that one.
+SOLVERS_THAT_RANK = ("auto", "elimination")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlanSearchResult:
+    """What the search of a plan came to.
+
+    Parameters
+    ----------
+    incumbent
+        The fastest assignment that fits, the bound that no step is below [s], the path taken,
+        notes, and what cut the search short.
+    ranked
+        All assignments met that fit, the fastest first.
+    tightest
+        The assignment of least peak memory that was met, or None where none was costed.
+    num_costed
+        Assignments costed on the timeline. [items]
+    problem
+        The additive problem with the best bound, among those under the memory limit if any.
+    """
+
+    incumbent: Incumbent[Costed]
+    ranked: tuple[Costed, ...]
+    tightest: Costed | None
+    num_costed: int
+    problem: Problem | None
+
+    @property
+    def best(self) -> Costed | None:
+        """The fastest assignment that fits."""
+        return self.incumbent.choices
+
+    @property
+    def lower_bound(self) -> float:
+        """No assignment has a faster step. [s]"""
+        return self.incumbent.bound
+
+
+def search_plan(
+    formulation: Formulation,
+    *,
+    starts: Sequence[Sequence[int]] = (),
+    method: str = "auto",
+    num_best: int = 4,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> PlanSearchResult:
+    """Search the assignments of a formulation for the fastest that fits.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    starts
+        Assignments to cost in any case, such as the usual strategies.
+    method
+        Name of a solver in `search.SOLVERS`.
+    num_best
+        How many best distinct assignments to cost on the timeline. [items]
+    seed
+        Seed of solvers that need one.
+    time_limit
+        When to stop with the best so far. [s]
+    """
+    search = AdditiveSearch(
+        formulation=formulation, method=method, seed=seed, deadline=Deadline(time_limit)
+    )
+    for start in starts:
+        search.cost_once(start)
+    try:
+        _look_everywhere(search, num_best)
+    except KeyboardInterrupt:
+        search.incumbent.stopped_by = "interrupt"
+    met = search.seen.values()
+    return PlanSearchResult(
+        incumbent=search.incumbent,
+        ranked=tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total)),
+        tightest=min(met, key=lambda costed: costed.memory.total, default=None),
+        num_costed=len(met),
+        problem=None if search.bounding is None else search.bounding.problem,
+    )
+
+
+def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
+    weights = maximise_bound(search, None)
+    if search.fits(search.fastest):
+        _cost_next_best(search, weights, num_best)
+        return
+    # memory binds: bound with all of it, then leave room for what the additive model leaves out
+    usable = float(search.formulation.cluster.device.usable_memory)
+    _pay_for_memory(search, weights)
+    _fit_into_memory(search, maximise_bound(search, usable), usable)
+
+
+def _pay_for_memory(search: AdditiveSearch, weights: Floats) -> None:
+    """Look at what is best when memory costs more and more: quick, and its peak falls as a whole.
+
+    A limit only sees what is kept; a price also counts what a layer needs while it runs.
+    """
+    fastest = search.fastest
+    unit = fastest.step.total / fastest.memory.total
+    for factor in PRICES:
+        if search.stopped:
+            return
+        search.solve(exposure(weights), None, price=factor * unit, bounds=False)
+
+
+def _fit_into_memory(search: AdditiveSearch, weights: Floats, usable: float) -> None:
+    """Look for the largest limit of the additive model whose answer truly fits.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    weights
+        Those of the best bound.
+    usable
+        Memory of a device less what is reserved. [B]
+    """
+    capacity = search.formulation.cluster.device.memory
+    limit, fits, exceeds = usable, 0.0, usable
+    for _ in range(MAX_MEMORY_ROUNDS):
+        if search.stopped or exceeds - fits < LIMITS_APART * usable:
+            break
+        answer = search.solve(exposure(weights), limit, bounds=limit == usable)
+        excess, guess = 0.0, 0.0
+        if answer.choices:
+            excess = search.cost_once(answer.choices).memory.total - capacity
+        if excess > 0.0:
+            exceeds = min(limit, answer.peak_usage)
+            guess = exceeds - excess
+        elif limit == usable:
+            break  # all of it fits, or nothing does
+        else:
+            fits = limit
+        limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
+
+
+def _cost_next_best(search: AdditiveSearch, weights: Floats, num_best: int) -> None:
+    """Cost the K best distinct assignments: the additive order need not be that of the steps."""
+    known = search.incumbent
+    if (
+        known.choices is None
+        or known.closed
+        or search.stopped
+        or num_best < 2
+        or search.method not in SOLVERS_THAT_RANK
+    ):
+        return
+    for answer in k_best(search.formulation.problem(exposure(weights)), num_best):
+        search.cost_once(answer.choices)

@@ -1,0 +1,73 @@
+"""Notes: facts of a kind while a plan is searched, sentences once it is put together."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.notes import words
+from planner.plan import SearchSummary
+from planner.planning.optimize import summary_notes
+from search.problem.notes import Note
+
+
+def summary(num_candidates: int = 9, stopped_by: str = "") -> SearchSummary:
+    return SearchSummary(
+        solver="elimination",
+        status="optimal",
+        lower_bound_s=1.0,
+        proven_optimal=True,
+        gap=0.0,
+        num_sensible=9,
+        num_candidates=num_candidates,
+        cap=3,
+        num_costed=1,
+        stopped_by=stopped_by,
+    )
+
+
+@pytest.mark.parametrize(
+    ("note", "sentence"),
+    [
+        (Note.of("said", words="Whatever a solver says."), "Whatever a solver says."),
+        (
+            Note.of("memory-unproven", seconds=2.0),
+            "problems under the memory limit were stopped before proof, after about 2 s or less "
+            "each; the gap says how far the plan may be off",
+        ),
+        (
+            Note.of("space-clipped", searched=8406, sensible=135288, cap=68),
+            "search space clipped: 8406 of 135288 candidates searched, at most about 68 a layer "
+            "(--cap); bound and optimality hold for those",
+        ),
+        (
+            Note.of("search-stopped", reason="interrupt"),
+            "search stopped early by interrupt: best plan so far",
+        ),
+        (
+            Note.of("order-changed", place=2, faster=0.0312),
+            "simulation changed the order: the plan is number 2 on the timeline, and 3.1% faster "
+            "than the first when both are simulated",
+        ),
+        (
+            Note.of("memory-nearly-full", part=0.953),
+            "the peak is 95% of the memory, and the fragmentation of the framework's allocator is "
+            "not modelled: try it before use",
+        ),
+    ],
+)
+def test_every_fact_is_in_the_sentence(note: Note, sentence: str) -> None:
+    assert words(note) == sentence
+
+
+def test_a_kind_without_words_is_a_bug_and_says_so() -> None:
+    with pytest.raises(KeyError, match="no-such-kind"):
+        words(Note.of("no-such-kind"))
+
+
+def test_a_whole_search_needs_no_notes() -> None:
+    assert summary_notes(summary()) == ()
+
+
+def test_what_was_left_out_and_what_stopped_it_are_told_apart() -> None:
+    notes = summary_notes(summary(num_candidates=3, stopped_by="time limit"))
+    assert [note.kind for note in notes] == ["space-clipped", "search-stopped"]
