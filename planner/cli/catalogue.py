@@ -1,4 +1,4 @@
-"""What is built in, to look at and to start files from: models, clusters, runtimes, loaders."""
+"""What is built in, to look at or to start a file from: models, clusters, runtimes, loaders."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from costmodels.simulation import Runtime
 
 
-# From here on descriptions stand beside what they describe. [characters]
+# On terminals at least this wide, descriptions stand beside what they describe. [characters]
 WIDE = 120
-# Buckets below that are closed by every gradient. [B]
+# Buckets smaller than this are full after every gradient. [B]
 SMALLEST_PIECE = 1024.0
 
 
@@ -90,7 +90,7 @@ def _write_or_show(text: str, output: str | None) -> None:
 def _print_table(
     console: Console, headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]
 ) -> None:
-    """A plain table; headings that start with ">" are of numbers.
+    """A plain table; columns whose headings start with ">" hold numbers.
 
     Each row comes with a description: beside it on a wide terminal, else below it.
     """

@@ -39,11 +39,11 @@ class Failure(Exception):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, kept from click, which would turn it into a message of its own."""
+    """Ctrl-C, hidden from click, which would turn it into a message of its own."""
 
 
 class Unread(BaseException):
-    """A broken pipe, kept from click, which would exit with status 1."""
+    """A broken pipe, hidden from click, which would exit with status 1."""
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def _explain(error: Exception) -> tuple[int, str]:
         return error.status, str(error)
     if isinstance(error, InfeasibleError):
         return INFEASIBLE, str(error)
-    # only a search that has begun can raise it: no need to import one for the question
+    # only a search that has begun can raise it: no need to import the module just to ask
     problem_error = getattr(sys.modules.get("search.errors"), "ProblemError", None)
     if isinstance(error, OSError):
         # files that are named are checked where they are opened, so this is one of the streams
@@ -96,7 +96,7 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 
 def _leave(status: int, message: str, mark: str = "error: ") -> None:
-    # the output that is already there comes first, also when both go to one file
+    # what is printed already comes first, even when both streams go to one file
     try:
         sys.stdout.flush()
     except OSError:

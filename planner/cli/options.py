@@ -1,4 +1,4 @@
-"""Options of commands, made of what is said of their inputs in `planner.request.inputs`."""
+"""Options of commands, generated from the descriptions in `planner.request.inputs`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
         "optimizer": plan.training.optimizer,
     }
     words = ["planner", command, model]
-    # switches come last, and before them what may be repeated comes after everything else
+    # first the options with a value, then switches, then what may be repeated
     for kinds in (("text", "whole", "count", "number"), ("switch",), ("texts",)):
         for one in COMMANDS[command]:
             if one.kind in kinds and one.option and one.recorded:

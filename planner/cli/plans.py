@@ -36,7 +36,7 @@ class PlanOutputs:
     problem: str | None = None
 
     def check(self) -> None:
-        """Nobody shall wait for a search whose result cannot be written."""
+        """Refuse what cannot be written or shown, before anybody waits for a search."""
         if self.quiet and self.as_json:
             raise click.UsageError("--quiet and --json exclude each other")
         if self.output is not None:

@@ -165,7 +165,7 @@ def _cut(line: str) -> str:
 
 
 def _remarks(sizes: Sequence[ScaledPlan]) -> None:
-    """Defaults and fallbacks, those of the last plan: shares differ from size to size."""
+    """Show defaults and fallbacks, only those of the last plan: shares differ from size to size."""
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
         return
@@ -181,7 +181,7 @@ def _remarks(sizes: Sequence[ScaledPlan]) -> None:
 
 
 def _scaling_facts(model: str, strong: bool, sizes: Sequence[ScaledPlan]) -> dict[str, Any]:
-    """What a script reads."""
+    """The figures that a script reads."""
     from planner.report.terminal import main_split
 
     rows: list[dict[str, Any]] = []

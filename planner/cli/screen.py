@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-# What is quicker than this needs no progress indicator. [s]
+# Work that takes less than this needs no progress indicator. [s]
 PATIENCE = 0.7
-# Figures are never cut: a terminal that is narrower wraps the lines itself. [characters]
+# Figures are never cut: a narrower terminal wraps the lines itself. [characters]
 LEAST_WIDTH = 78
 
 

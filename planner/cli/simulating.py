@@ -109,7 +109,7 @@ def simulate_command(
     _check_heeded({**values, "trace": trace})
     try:
         request = make_request("simulate", {**values, "source": subject})
-        # nobody shall wait for a simulation whose result cannot be written
+        # found out now, nobody waits for a simulation whose result cannot be written
         _check_paths(subject, {".json": trace, ".toml": dump_strategy, "": output})
         with progress(f"simulating {subject}", quiet=quiet):
             found = simulate_request(request)
@@ -142,7 +142,7 @@ def _check_heeded(values: Mapping[str, object]) -> None:
 
 
 def _check_paths(subject: str, outputs: Mapping[str, str | None]) -> None:
-    """Refuse outputs, by the ending that they must have, that nobody could use."""
+    """Refuse outputs that nobody could use; the keys are the endings that they must have."""
     from planner.output import check_writable
 
     paths = [path for path in outputs.values() if path is not None]

@@ -46,7 +46,7 @@ class Mix:
 
 
 def find_device(name: str) -> tuple[str, str]:
-    """The built-in device that a name means, and what to say about it.
+    """The built-in device that a name stands for, and what to say about it.
 
     A name that begins the names of several devices means the one with least memory if memory is
     all they differ in, since throughput does not depend on it.
@@ -92,9 +92,11 @@ def parse_mix(text: str) -> Mix:
     for piece in pieces:
         name, colon, number = (part.strip() for part in piece.partition(":"))
         if colon and not (number.isdecimal() and int(number) >= 1):
-            raise InputError(
-                f"the number of workers with a {name} must be a whole number of at least 1 but is "
-                f"'{number}'; write it like v100:4,t4:2"
+            raise InputError.rule(
+                f"the number of workers with a {name}",
+                "be a whole number of at least 1",
+                f"'{number}'",
+                "write it like v100:4,t4:2",
             )
         if not colon and len(pieces) > 1:
             raise InputError(
@@ -141,9 +143,11 @@ def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, .
     numbers = _worker_numbers(workers, mix.unit) if isinstance(workers, str) else list(workers)
     for number in numbers:
         if not 1 <= number <= MAX_WORKERS:
-            raise InputError(
-                f"the number of workers must be from 1 to {MAX_WORKERS:,} but is {number:,}; "
-                "correct it"
+            raise InputError.rule(
+                "the number of workers",
+                f"be from 1 to {MAX_WORKERS:,}",
+                f"{number:,}",
+                "correct it",
             )
         if number % mix.unit:
             kinds = " to ".join(map(str, mix.parts))
@@ -171,9 +175,8 @@ def _worker_numbers(text: str, unit: int) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last > MAX_WORKERS:
             rule = "rise" if last < first else f"end at {MAX_WORKERS:,} or before"
-            raise InputError(
-                f"a range of numbers of workers must {rule} but is '{piece.strip()}'; write it "
-                "like 1-16"
+            raise InputError.rule(
+                "a range of numbers of workers", rule, f"'{piece.strip()}'", "write it like 1-16"
             )
         if match[2] is None:
             numbers.append(first)

@@ -1,4 +1,4 @@
-"""How fast do so many workers train together over a slow network, and from how many on in vain?
+"""How fast do workers train together over a slow network, and from how many on is another in vain?
 
 The models are those of `costmodels.throughput` (Li et al. 2022); here a network and a GPU become
 the profile of a worker, costed on one GPU like every plan. A worker is a host, of one GPU unless

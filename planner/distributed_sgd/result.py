@@ -1,4 +1,4 @@
-"""What is known of distributed SGD on some numbers of workers: a row for each, and where it ends.
+"""Predictions of distributed SGD: a row for each number of workers, and where throughput saturates.
 
 Saturation has one definition for both models: it begins at the first number of workers from which
 on every worker that is added brings less than a tenth of what a worker brings alone. Of numbers
@@ -14,9 +14,9 @@ from typing import Any
 from costmodels.throughput import Predicted, SimulatedThroughput
 
 SATURATION = 0.1
-"""Gain of a worker, as part of what one brings alone, below which throughput is saturated."""
+"""Gain of a further worker, relative to one alone, below which throughput is saturated."""
 PART = 0.1
-"""Difference of the two models from which on they are said to part."""
+"""Relative difference from which on the two models are said to part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class ThroughputRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """The answer: a row for each number of workers.
+    """Predicted throughput of distributed SGD: a row for each number of workers.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def _axis_order(axis: str) -> int:
 
 
 def validation_reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
-    """What msgspec found, without its path syntax, and with what there is to choose from."""
+    """What msgspec found wrong, without its path syntax, and what there is to choose from."""
     reason = str(error).replace("`", "'").replace(" - at '$.", " in '").replace(" - at '$'", "")
     unknown = re.search(r"unknown field '(\w+)'", reason)
     if unknown:

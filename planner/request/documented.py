@@ -1,4 +1,4 @@
-"""Docstrings of functions that take the inputs of a command, from what is said of the inputs."""
+"""Docstrings of the functions that take the inputs of a command, from the inputs' descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network placed on a machine: what is simulated, from a plan, a strategy or degrees."""
+"""A network placed on a machine by a plan, a strategy or degrees: what is simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedNetwork:
-    """A network on a machine, by a complete strategy.
+    """A network placed on a machine by a complete strategy.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def place_network(request: Request) -> PlacedNetwork:
 
 
 def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
-    """A network by the strategy or degrees that are asked for with it."""
+    """Place a network by the strategy or degrees that are asked for with it."""
     strategy, path = request.strategy, ""
     found: Plan | Strategy | StrategyFile | Network | None
     if strategy is None or isinstance(strategy, Plan | Strategy):
@@ -132,7 +132,7 @@ def micro_graph(setting: Setting, micro_batches: int) -> Graph:
 
 
 def with_recomputation(strategy: Strategy, graph: Graph) -> Strategy:
-    """The strategy with the activations of every block of several layers computed again."""
+    """The strategy with recomputation of the activations of every block of several layers."""
     stages = []
     for stage in strategy.stages:
         blocks: dict[str, list[str]] = {}
@@ -155,7 +155,7 @@ def _on_plan(plan: Plan, setting: Setting) -> PlacedNetwork:
 
 
 def _on_file(file: StrategyFile, path: str, request: Request) -> PlacedNetwork:
-    """What the file leaves open is asked for, and what is asked for goes before the file."""
+    """Place a network by a strategy file; what is asked for goes before what the file says."""
     gpus = request.gpus or file.gpus
     if gpus is None:
         raise InputError(
@@ -212,7 +212,7 @@ def _by_degrees(setting: Setting, degrees: Degrees) -> PlacedNetwork:
 
 
 def _layer_seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
-    """Computation of every layer on one micro-batch, by which stages are balanced. [s]"""
+    """Computation of every layer on one micro-batch, to balance stages by. [s]"""
     machine = setting.machine
     network = Topology.of(setting.cluster, strategy.stages[0].shape)
     pieces = Pieces(graph, replace(machine, topology=network))

@@ -15,14 +15,14 @@ from planner.request.setting import Setting, resolve
 
 
 def made_as(plan: Plan, request: Request) -> Request:
-    """The request, with what it does not say as the plan was made: costed again, it is the same."""
+    """The request, with all that it leaves open filled in as it was when the plan was made."""
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "cluster": plan.cluster,
         **asdict(plan.training),
     }
     if request.cluster is None:
-        # it may have been another than that of the cluster's devices
+        # it may have been different from that of the cluster's devices
         made_with["memory"] = plan.memory_capacity_bytes
     return request.completed(**made_with)
 
@@ -80,7 +80,7 @@ def cluster_digest(cluster: Cluster) -> str:
 
 
 def plan_setting(plan: Plan, request: Request) -> Setting:
-    """The network and machine that a plan was made for, found again by name, or what is given.
+    """The network and machine that a plan was made for, found again by name, or others given.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What was asked: every input of every command, as given."""
+"""What was asked: every input of every command, as it was given."""
 
 from __future__ import annotations
 

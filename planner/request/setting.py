@@ -35,7 +35,21 @@ DEFAULT_BATCH_PER_GPU = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All inputs of a question, defaults filled in; of tables the SHA-256 of their files."""
+    """A network on a machine, with every default filled in.
+
+    Parameters
+    ----------
+    model, graph
+        The network, and its layers at the global batch.
+    cluster, machine
+        The machine, and what costing needs of it.
+    batch, gpus
+        Global batch and number of GPUs. [samples], [items]
+    defaults
+        What was chosen, since it was not given, a sentence each.
+    tables
+        SHA-256 of the files of measured tables.
+    """
 
     model: Network
     graph: Graph
@@ -61,7 +75,7 @@ def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size:
 
 
 def find_cluster(cluster: str | Cluster | None) -> Cluster:
-    """The machine of a request: built in, from a file, or the default one.
+    """The machine of a request: a built-in one, one from a file, or the default.
 
     Raises
     ------
@@ -74,7 +88,7 @@ def find_cluster(cluster: str | Cluster | None) -> Cluster:
 
 
 def find_network(request: Request) -> Network:
-    """The network of a request: built in, from a file, or as it is.
+    """The network of a request: a built-in one, one from a file, or the one given.
 
     Raises
     ------

@@ -91,7 +91,7 @@ class StrategyFile:
 
 
 def _header_lines(text: str, table: str) -> list[int]:
-    """Lines of the headers of an array of tables, which the parser does not tell."""
+    """Line numbers of the headers of an array of tables, which the parser does not tell."""
     header = re.compile(rf"\s*\[\[\s*\"?{table}\"?\s*\]\]")
     return [n for n, line in enumerate(text.splitlines(), start=1) if header.match(line)]
 
@@ -207,7 +207,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
     for what in ("gpus", "global_batch_size"):
         value = getattr(file, what)
         if value is not None and value < 1:
-            raise InputError(f"'{what}' must be at least 1 but is {value}; correct it")
+            raise InputError.rule(f"'{what}'", "be at least 1", value, "correct it")
     schedule = _convert_table(file.schedule, _ScheduleTable, "[schedule]")
     subgraph_labels = _table_labels(text, "subgraph", file.subgraph)
     description = Description(
@@ -238,7 +238,7 @@ def _filled_rows(fields: Mapping[str, object]) -> str:
 def _subgraph_fields(entry: SubgraphEntry) -> dict[str, object]:
     cut = (entry.state, entry.gradients, entry.weights)
     fields: dict[str, object] = {"name": entry.name or None, "recompute": entry.recompute}
-    # what is cut from the state on has a number
+    # what is cut in the order state, gradients, weights is a ZeRO stage and has a number
     if None not in cut and list(cut) == sorted(cut, reverse=True, key=bool):
         return {**fields, "zero": sum(map(bool, cut))}
     names = {True: "sharded", False: "whole", None: None}

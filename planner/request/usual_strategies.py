@@ -46,9 +46,11 @@ def strategy_degrees(
         When the strategy is unknown or the devices do not divide by `inner`.
     """
     if strategy not in STRATEGIES:
-        raise InputError(
-            f"the strategy must be one of {', '.join(STRATEGIES)} or a plan file but is "
-            f"'{strategy}'; choose one"
+        raise InputError.rule(
+            "the strategy",
+            f"be one of {', '.join(STRATEGIES)} or a plan file",
+            f"'{strategy}'",
+            "choose one",
         )
     if inner is not None and "+" not in strategy:
         raise InputError(
@@ -61,15 +63,19 @@ def strategy_degrees(
     if "+" not in strategy:
         return ones, tuple(shape)
     if inner is not None and inner < 1:
-        raise InputError(
-            f"the degree of {strategy.split('+')[1]} must be at least 1 but is {inner}; choose a "
-            f"divisor of the {math.prod(shape)} devices"
+        raise InputError.rule(
+            f"the degree of {strategy.split('+')[1]}",
+            "be at least 1",
+            inner,
+            f"choose a divisor of the {math.prod(shape)} devices",
         )
     rest = math.prod(shape[: host_index + 1]) if inner is None else inner
     if math.prod(shape) % rest:
-        raise InputError(
-            f"the degree of {strategy.split('+')[1]} must divide the {math.prod(shape)} devices "
-            f"but is {rest}; choose a divisor"
+        raise InputError.rule(
+            f"the degree of {strategy.split('+')[1]}",
+            f"divide the {math.prod(shape)} devices",
+            rest,
+            "choose a divisor",
         )
     others = []
     for size in shape:
@@ -80,7 +86,7 @@ def strategy_degrees(
 
 
 def _default_inner(devices: int, per_host: int, batch: int) -> int:
-    """A host's devices, or as many hosts' as it takes to leave each group a sample."""
+    """The devices of a host, or of as many hosts as it takes to leave each group a sample."""
     return next(
         n
         for n in range(per_host, devices + 1)

@@ -37,8 +37,8 @@ from planner.simulation.notes import estimate_notes
 from planner.simulation.result import Simulation
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
-# Measured steps with and without overlap tell it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8 and
-# 16 (HKBU ddl-benchmarks); over NVLink about 1 % of a step overlaps, and anything from 0 to 1
+# Measured steps with and without overlap determine it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8
+# and 16 (HKBU ddl-benchmarks); over NVLink about 1 % of a step overlaps, and anything from 0 to 1
 # agrees with the rows there are. One value for all, an assumption.
 OVERLAP_FACTOR = 0.1
 # Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
@@ -89,7 +89,7 @@ def simulate_request(request: Request) -> Simulation:
 
 
 def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime:
-    """The runtime of a request, with so many parameter servers where they are given."""
+    """The runtime of a request, with the number of parameter servers where it is given."""
     if servers is None:
         return runtime if isinstance(runtime, Runtime) else load_runtime(runtime or "ddp")
     if isinstance(runtime, Runtime):
@@ -105,7 +105,7 @@ def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime
 
 
 def _closed_form(placed: PlacedNetwork, model: str) -> ClosedForm:
-    """A closed form of the strategy, where there is one."""
+    """The step by a closed form, where there is one for the strategy."""
     strategy, machine = placed.strategy, placed.setting.machine
     count, parts = len(strategy.stages), strategy.schedule.micro_batches
     if count == 1 and parts == 1:
@@ -155,7 +155,7 @@ def _congested(placed: PlacedNetwork, factor: float) -> PlacedNetwork:
 
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:
-    """A runtime with the buckets that a plan was tuned to, if it has such buckets."""
+    """A runtime with the bucket size that a plan was tuned to, if its buckets can be tuned."""
     return replace(runtime, bucket=bucket_bytes) if runtime.tunable else runtime
 
 
