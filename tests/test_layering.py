@@ -1,6 +1,7 @@
 """The staircase: planner on top of costmodels and search, which know nothing of each other.
 
-Every import of the three packages is read from its source, those inside functions too.
+Every import of the three packages is read from its source, those inside functions and for type
+checkers alone too. Inside a package, folders are floors: an import leads down, never up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,48 @@ STAIRCASE = {
     "planner": {"planner", "costmodels", "search"},
     "costmodels": {"costmodels"},
     "search": {"search"},
+}
+# Floors of each package from the bottom: a module may import from its own floor and from those
+# before it. A new folder or file at the top of a package must find its floor here.
+FLOORS = {
+    "planner": (
+        ("errors", "output"),
+        ("notes",),
+        ("plan",),
+        ("models",),
+        ("request",),
+        ("simulation",),
+        ("planning",),
+        ("distributed_sgd",),
+        ("api",),
+        ("report",),
+        ("cli",),
+        ("__main__",),
+    ),
+    "costmodels": (
+        ("errors",),
+        ("notes", "units"),
+        ("graph",),
+        ("distribution",),
+        ("cluster",),
+        ("communication",),
+        ("compute",),
+        ("step",),
+        ("layers",),
+        ("closed_form", "strategy", "input_pipeline", "throughput"),
+        ("simulation",),
+    ),
+    "search": (
+        ("errors",),
+        ("problem",),
+        ("elimination",),
+        ("core",),
+        ("presolve",),
+        ("cpsat",),
+        ("engine",),
+        ("solvers",),
+        ("files", "black_box"),
+    ),
 }
 # what nobody has to wait for who does not use it
 HEAVY = {
@@ -64,11 +107,12 @@ def sources() -> dict[str, Path]:
 
 
 def statements(body: list[ast.stmt], at_import: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """All statements, and whether they run on import; those for type checkers are left out."""
+    """All statements, and whether they run on import; those for type checkers do not."""
     for node in body:
         inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         yield node, at_import
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from statements(node.body, False)
             yield from statements(node.orelse, at_import)
             continue
         for part in ("body", "orelse", "finalbody"):
@@ -135,6 +179,23 @@ def test_imports_inside_a_package_run_one_way(package):
     loops = [" -> ".join([*loop, loop[0]]) for loop in nx.simple_cycles(arrows, length_bound=6)]
     assert loops == []
     assert nx.is_directed_acyclic_graph(arrows)
+
+
+@pytest.mark.parametrize("package", STAIRCASE)
+def test_imports_lead_down_the_floors_of_a_package(package):
+    floor = {name: level for level, names in enumerate(FLOORS[package]) for name in names}
+    entries = {name.split(".")[1] for name in sources() if name.startswith(f"{package}.")}
+    assert entries == set(floor), "every folder and file has its floor, every floor is there"
+    wrong = []
+    for one in all_imports():
+        module, target = one.module.split("."), one.target.split(".")
+        # the package's own `__init__` offers what lies on all floors
+        if module[0] == package == target[0] and len(module) > 1 and len(target) > 1:
+            above = floor[target[1]] > floor[module[1]]
+            beside = floor[target[1]] == floor[module[1]] and target[1] != module[1]
+            if above or beside:
+                wrong.append(f"{one.module}:{one.line} imports {one.target}")
+    assert wrong == []
 
 
 def test_heavy_modules_are_imported_where_they_are_used():
