@@ -51,12 +51,32 @@ _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)\b.*", re.IGNORECASE | re.DO
 
 
 def parse_bytes(text: str, *, what: str = "the size", allow_zero: bool = False) -> float:
-    """Read an amount of memory such as "16 GiB". [B]"""
+    """Read an amount of memory such as "16 GiB". [B]
+
+    Parameters
+    ----------
+    text
+        A number and a unit.
+    what
+        What error messages call it.
+    allow_zero
+        Whether zero is a value.
+    """
     return _parse_quantity(text, BYTE_UNITS, what, example="16 GiB", allow_zero=allow_zero)
 
 
 def parse_seconds(text: str, *, what: str = "the time", allow_zero: bool = False) -> float:
-    """Read a duration such as "5 us". [s]"""
+    """Read a duration such as "5 us". [s]
+
+    Parameters
+    ----------
+    text
+        A number and a unit.
+    what
+        What error messages call it.
+    allow_zero
+        Whether zero is a value.
+    """
     return _parse_quantity(text, SECOND_UNITS, what, example="5 us", allow_zero=allow_zero)
 
 

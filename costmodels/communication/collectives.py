@@ -79,7 +79,17 @@ def all_reduce_time(
 def all_reduce_choice(
     topology: Topology, group: ArrayLike, num_bytes: ArrayLike
 ) -> NDArray[np.str_]:
-    """Name of the algorithm that "auto" takes for an all-reduce; the first of equals."""
+    """Name of the algorithm that "auto" takes for an all-reduce; the first of equals.
+
+    Parameters
+    ----------
+    topology
+        The used part of the cluster.
+    group
+        Members of the group per level, last axis over levels. [items]
+    num_bytes
+        Buffer of each member. [B]
+    """
     times = _all_reduce_times(Spread.of(topology, group), num_bytes)
     # Rounding must not decide between algorithms that are the same on one level.
     best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)

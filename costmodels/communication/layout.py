@@ -87,6 +87,7 @@ class Layouts:
         return np.concatenate([a.reshape(len(self), -1) for a in flat], axis=1)
 
     def take(self, indices: Ints) -> Layouts:
+        """Some of the layouts."""
         return Layouts(
             degrees=self.degrees[indices],
             strides=self.strides[indices],
@@ -95,6 +96,7 @@ class Layouts:
 
 
 def concatenate(parts: Iterable[Layouts]) -> Layouts:
+    """All layouts of several tables, in one."""
     rows = list(parts)
     return Layouts(
         degrees=np.concatenate([r.degrees for r in rows]),

@@ -70,6 +70,7 @@ class StageTensors:
         return reader in self.segment and self.segment.get(source) == self.segment[reader]
 
     def out(self, name: str, again: bool) -> Local:
+        """The output of a layer, as computed first or again."""
         return ("again" if again else "out", name, 0)
 
     def change(self, edge: Edge) -> Change:
@@ -95,7 +96,17 @@ class StageTensors:
         return tuple(source.shape) != tuple(target.shape)
 
     def overwrites(self, layer: Layer, edge: Edge, again: bool) -> bool:
-        """Whether a layer that works in place may take over its input: nobody reads it later."""
+        """Whether a layer that works in place may take over its input: nobody reads it later.
+
+        Parameters
+        ----------
+        layer
+            The layer, which reads an input of this stage.
+        edge
+            The input.
+        again
+            Whether the layer is computed again.
+        """
         name = edge.source
         if not layer.in_place or edge.slot != 0 or self.view.stage_of[name] != self.number:
             return False

@@ -65,6 +65,15 @@ def block_shape(
 def selected(tree: Node, pattern: str, label: str) -> tuple[Node, ...]:
     """The nodes that a pattern fits.
 
+    Parameters
+    ----------
+    tree
+        The layers of the network.
+    pattern
+        What to look for.
+    label
+        What error messages call the entry that has the pattern.
+
     Raises
     ------
     InputError

@@ -12,7 +12,15 @@ from costmodels.graph.layer import SPATIAL_DIMS, Axis, Layer, Tensor
 
 @layer_kind("upsample")
 def upsample(name: str, inputs: Sequence[Tensor], *, factor: int = 2) -> Layer:
-    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted."""
+    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    factor
+        How many times larger each spatial extent becomes.
+    """
     (x,) = inputs
     if factor < 1:
         raise InputError(
