@@ -119,14 +119,12 @@ def _parse_quantity(
     allow_zero: bool = False,
 ) -> float:
     """Split the text into a number and a unit of the table, and multiply them."""
-    stripped = text.strip()
+    stripped, advice = text.strip(), f'write it like "{example}"'
     match = _NUMBER_AND_UNIT.fullmatch(stripped)
     if match is None:
         if _NOT_FINITE.fullmatch(stripped):
-            raise InputError(f'{what} must be finite, got "{text}": write it like "{example}".')
-        raise InputError(
-            f'{what} must be a number followed by a unit, got "{text}": write it like "{example}".'
-        )
+            raise InputError.rule(what, "be finite", f'"{text}"', advice)
+        raise InputError.rule(what, "be a number followed by a unit", f'"{text}"', advice)
     number, unit = match.groups()
     factor = _unit_factor(unit, units, what, text, example)
     try:
@@ -135,10 +133,10 @@ def _parse_quantity(
     except ArithmeticError:
         value = math.inf
     if not math.isfinite(value):
-        raise InputError(f'{what} must be finite, got "{text}": write it like "{example}".')
+        raise InputError.rule(what, "be finite", f'"{text}"', advice)
     if value < 0 or (value == 0 and not allow_zero):
-        rule = "must not be negative" if allow_zero else "must be greater than zero"
-        raise InputError(f'{what} {rule}, got "{text}": write it like "{example}".')
+        rule = "not be negative" if allow_zero else "be greater than zero"
+        raise InputError.rule(what, rule, f'"{text}"', advice)
     return value
 
 
@@ -153,13 +151,12 @@ def _unit_factor(
         return same_letters.pop()
     allowed = ", ".join(known for known in units if known.isascii())
     if not unit:
-        raise InputError(
-            f'{what} needs a unit, got "{text}": add one of {allowed}, like "{example}".'
-        )
+        advice = f'add one of {allowed}, like "{example}"'
+        raise InputError.rule(what, "have a unit", f'"{text}"', advice)
     guess = difflib.get_close_matches(unit, list(units), n=1, cutoff=0.5)
     hint = f', did you mean "{guess[0]}"' if guess else ""
     raise InputError(
-        f'{what} has the unknown unit "{unit}" in "{text}"{hint}: use one of {allowed}.'
+        f'{what} has the unknown unit "{unit}" in "{text}"{hint}; use one of {allowed}'
     )
 
 

@@ -117,7 +117,7 @@ class CostTable:
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
         if missing:
             raise InputError(
-                f"{path.name} must have the columns {', '.join(COLUMNS)}, lacks "
+                f"{path.name} must have the columns {', '.join(COLUMNS)} but lacks "
                 f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
             )
         numbers = [number for number, _ in lines[1:]]
@@ -228,9 +228,11 @@ def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
 
     precision = (cells["precision"] or "").strip()
     if precision not in ELEMENT_SIZE:
-        raise InputError(
-            f"line {line}, column precision of {file} must be one of {', '.join(ELEMENT_SIZE)}, "
-            f"got {precision!r}; correct or remove the line"
+        raise InputError.rule(
+            f"line {line}, column precision of {file}",
+            f"be one of {', '.join(ELEMENT_SIZE)}",
+            f"'{precision}'",
+            "correct or remove the line",
         )
     try:
         work = Work(
@@ -258,8 +260,10 @@ def _positive_cell(file: str, line: int, column: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise InputError(
-            f"line {line}, column {column} of {file} must be a finite number above 0, got "
-            f"{text.strip()!r}; correct or remove the line"
+        raise InputError.rule(
+            f"line {line}, column {column} of {file}",
+            "be a finite number above 0",
+            f"'{text.strip()}'",
+            "correct or remove the line",
         )
     return value
