@@ -47,7 +47,10 @@ def closed_form_step(
         When the model is unknown, or has no form for the plan.
     """
     if model not in _MODELS:
-        raise InputError(
-            f"the step model must be one of {', '.join(CLOSED_FORMS)} but is '{model}'; choose one"
+        raise InputError.rule(
+            "the step model",
+            f"be one of {', '.join(CLOSED_FORMS)}",
+            f"'{model}'",
+            "choose one",
         )
     return _MODELS[model](graph, distributions, machine)

@@ -91,9 +91,11 @@ class Cluster:
         Kahira et al. 2021 (section V.B.1) saw all-reduces take up to four times as long.
         """
         if not 1.0 <= factor <= 1000.0:
-            raise InputError(
-                f"the congestion between hosts must be from 1 to 1000 but is {factor:g}; 4 means "
-                "that other jobs leave a quarter of the bandwidth"
+            raise InputError.rule(
+                "the congestion between hosts",
+                "be from 1 to 1000",
+                f"{factor:g}",
+                "4 means that other jobs leave a quarter of the bandwidth",
             )
         inner = self.host_index + 1
         outer = tuple(

@@ -75,9 +75,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"the cluster file {text} must be readable but is not ({reason}); check the path, or "
-            f"name one of {', '.join(list_clusters())}"
+        raise InputError.rule(
+            f"the cluster file {text}",
+            "be readable",
+            f"not ({reason})",
+            f"check the path, or name one of {', '.join(list_clusters())}",
         ) from None
     return _build_cluster(content, _Place(f"cluster file {text}"))
 
@@ -249,8 +251,11 @@ def _parse_toml(content: str, place: _Place) -> dict[str, Any]:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(
-            f"{place} must be valid TOML but is not ({error}); correct that line"
+        raise InputError.rule(
+            str(place),
+            "be valid TOML",
+            f"not ({error})",
+            "correct that line",
         ) from None
 
 

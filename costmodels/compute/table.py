@@ -104,8 +104,11 @@ class CostTable:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError(
-                f"the table {path} must be readable but is not ({reason}); check the path"
+            raise InputError.rule(
+                f"the table {path}",
+                "be readable",
+                f"not ({reason})",
+                "check the path",
             ) from None
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
             if line.startswith("#"):

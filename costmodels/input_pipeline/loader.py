@@ -122,9 +122,11 @@ class Loader:
             ("staging", self.staging, STAGING),
         ):
             if value not in known:
-                raise InputError(
-                    f"{label}: {what} must be one of {', '.join(known)} but is '{value}'; "
-                    "choose one"
+                raise InputError.rule(
+                    f"{label}: {what}",
+                    f"be one of {', '.join(known)}",
+                    f"'{value}'",
+                    "choose one",
                 )
         require_positive(f"{label}: rate_per_core", self.rate_per_core, finite=False)
         require_positive(f"{label}: workers", self.workers, finite=False)

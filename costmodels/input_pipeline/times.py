@@ -193,8 +193,11 @@ def _check_counts(
         ("devices of a host", devices_per_host),
     ):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(
-                f"the {what} must be greater than 0 but is {value:g}; give those of one step"
+            raise InputError.rule(
+                f"the {what}",
+                "be greater than 0",
+                f"{value:g}",
+                "give those of one step",
             )
     if samples_per_host > samples_per_device * devices_per_host * (1 + 1e-9):
         raise InputError(

@@ -101,8 +101,11 @@ def check_effort(steps: int | None, variation: float) -> None:
             f"{steps}; correct --steps"
         )
     if not 0.0 <= variation <= 1.0:
-        raise InputError(
-            f"the variation of computation must be from 0 to 1 but is {variation:g}; 0.02 is usual"
+        raise InputError.rule(
+            "the variation of computation",
+            "be from 0 to 1",
+            f"{variation:g}",
+            "0.02 is usual",
         )
 
 

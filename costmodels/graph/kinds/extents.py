@@ -23,9 +23,11 @@ def upsample(name: str, inputs: Sequence[Tensor], *, factor: int = 2) -> Layer:
     """
     (x,) = inputs
     if factor < 1:
-        raise InputError(
-            f"layer '{name}': factor must be a whole number of at least 1 but is {factor}; "
-            "correct it in the network"
+        raise InputError.rule(
+            f"layer '{name}': factor",
+            "be a whole number of at least 1",
+            factor,
+            "correct it in the network",
         )
     dims = {a.name: a.extent for a in x.axes}
     y_axes = tuple(

@@ -107,8 +107,11 @@ def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
         Part of the elements that are dropped.
     """
     if not 0 <= rate < 1:
-        raise InputError(
-            f"layer '{name}': rate must be at least 0 and less than 1 but is {rate}; correct it"
+        raise InputError.rule(
+            f"layer '{name}': rate",
+            "be at least 0 and less than 1",
+            rate,
+            "correct it",
         )
     return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
 
@@ -126,9 +129,11 @@ def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local"
     """
     (x,) = inputs
     if statistics not in ("local", "synchronised"):
-        raise InputError(
-            f"layer '{name}': statistics must be 'local' or 'synchronised' but is "
-            f"'{statistics}'; choose one of the two"
+        raise InputError.rule(
+            f"layer '{name}': statistics",
+            "be 'local' or 'synchronised'",
+            f"'{statistics}'",
+            "choose one of the two",
         )
     spatial = tuple(a.name for a in spatial_axes(x))
     sync = Statistics(over=("sample", *spatial), per=("channel",), count=2)
