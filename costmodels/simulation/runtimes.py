@@ -186,7 +186,7 @@ def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:
                 f"{label}.{key}",
                 "be text, a quantity with its unit",
                 value,
-                'add its unit, as "MiB"',
+                'write it like "25 MiB"',
             )
         values[key] = _PARSE[key](value, what=f"{label}.{key}") if key in _PARSE else value
     try:
