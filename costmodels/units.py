@@ -128,7 +128,7 @@ def _parse_quantity(
     number, unit = match.groups()
     factor = _unit_factor(unit, units, what, text, example)
     try:
-        # In decimal, so that "5 us" is the float nearest to 5e-6 as a reader expects.
+        # In decimal, so that "5 us" becomes the float nearest to 5e-6, as a reader expects.
         value = float(Decimal(number.replace(",", "").replace("_", "")) * Decimal(repr(factor)))
     except ArithmeticError:
         value = math.inf

@@ -2,7 +2,7 @@
 
 Closed forms from the literature that take a network, a distribution of every layer and a machine,
 as the planner's own model does, and add everything up: nothing overlaps, every layer divides
-evenly, a link has one latency and one bandwidth. They refuse a plan that they have no form for.
+evenly, and a link has one latency and one bandwidth. They refuse plans that they have no form for.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ Parts = tuple[Floats, Floats]
 def collective_time(
     spread: Spread, latency: Floats, per_byte: Floats, num_bytes: ArrayLike
 ) -> Floats:
-    """Put the parts together; a group of one has nothing to do. [s]
+    """Time of an algorithm from its two parts; a group of one has nothing to do. [s]
 
     Parameters
     ----------

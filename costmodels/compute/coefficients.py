@@ -4,7 +4,7 @@ Each file of `data/` holds one family: dense surfaces and shares of the memory b
 the measurements that it was fitted to and its error on rows that the fit did not see. They are
 written by `python -m benchmarks.fitting`. A device belongs to the family whose name its own name
 contains. Where a family lacks something, the coefficients of a sibling precision or of an akin
-family are used, and the answer is marked as derived.
+family stand in for it, and the answer is marked as derived.
 """
 
 from __future__ import annotations

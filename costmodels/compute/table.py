@@ -11,9 +11,9 @@ ignored. Shapes are *local*: what one device computes.
 
 Between measured shapes of the same operation, direction, kernel, stride and groups the *ratio* of
 measured to modelled time is interpolated, on logarithmic scales, weighted by the inverse fourth
-power of the distance between shapes: a power law between two rows is so followed, and the model's
-own idea of small pieces is kept. Nothing is said about a shape that is further than a factor
-`REACH` from the nearest row in any dim.
+power of the distance between shapes. A power law between two rows is followed in this way, while
+the model's own idea of small pieces is kept. Nothing is said about a shape that is further than a
+factor of `REACH` from the nearest row in any dim.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How one layer is split over the devices, and every way that is sensible.
+"""How one layer is split over the devices, and all ways of doing so that are sensible.
 
 A distribution gives each dim of a layer a degree at each level of the cluster. Ranks are numbered
 from the inside out; within a level the dims take their digits of the rank in the canonical order

@@ -1,4 +1,4 @@
-"""Simulation of a training step: what really happens, in which order, and what waits for what."""
+"""Simulation of a training step: what happens, in which order, and what waits for what."""
 
 from costmodels.simulation.compiler import Compiler
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task

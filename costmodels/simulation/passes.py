@@ -1,6 +1,6 @@
-"""A pass of a layer as operations: cut where it waits for a halo, and summed up where it must be.
+"""A pass of a layer as operations: cut in two where it waits for a halo, then its statistics.
 
-Batch norm and its like sum numbers over ranks within a pass; a pass is through when they are there.
+Batch norm and its like sum numbers over ranks within a pass, which is over when the sums are there.
 """
 
 from __future__ import annotations

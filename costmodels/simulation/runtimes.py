@@ -21,7 +21,7 @@ from costmodels.graph import closest
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 
-# Pieces any smaller would be millions of messages. [B]
+# Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 

@@ -24,7 +24,7 @@ _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobView:
-    """What all stages of a job know of each other.
+    """What the stages of a job must know of each other.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class JobView:
     activation_size
         Of one activation. [B]
     weight_apart
-        Whether backward passes of weights are runs of their own.
+        Whether backward passes of weights run by themselves.
     """
 
     graph: Graph

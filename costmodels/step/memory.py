@@ -131,7 +131,7 @@ class _Ledger:
             self.total -= size
 
     def run(self, moment: str, memory: LayerMemory) -> None:
-        """A kernel runs with its scratch space; take note if there never was as much."""
+        """A kernel runs with its scratch space; take note where memory has never been fuller."""
         total = self.total + memory.workspace + memory.buffer
         if total > self.peak_total:
             self.peak_total, self.moment = total, moment

@@ -1,4 +1,4 @@
-"""What a person writes down of a strategy: a few entries, from which the rest follows.
+"""What a person writes down: a few entries, from which the rest of a strategy follows.
 
 Layers and subgraphs are named by patterns (see `costmodels.strategy.tree`), so that entries do not
 depend on the graph. Every entry has a label, by which error messages call it.

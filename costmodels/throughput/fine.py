@@ -78,7 +78,7 @@ class SimulatedThroughput:
     num_runs: int
 
 
-# More tell nothing more, and take minutes. [items]
+# More steps tell nothing new, and take minutes. [items]
 _MOST_STEPS = 100_000
 
 
