@@ -160,7 +160,7 @@ def all_to_all_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) 
     spread = Spread.of(topology, group)
     within = spread.below * spread.members
     latency = ((within - spread.below) * topology.latency).sum(axis=-1)
-    # A host's own links and its topology cards are different wires, while what leaves a rack has
+    # A host's own links and its network cards are different wires, while what leaves a rack has
     # left a host too: outside hosts, a level carries all that goes further out as well.
     reach = np.where(topology.inside_host, within, spread.size[..., None])
     leaving = spread.below * (reach - spread.below) / spread.size[..., None]

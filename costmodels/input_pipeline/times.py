@@ -137,7 +137,7 @@ def input_time(
     host
         What a host has; the default is that of `Host`.
     """
-    _check_counts(samples_per_host, samples_per_device, hosts, devices_per_host)
+    _check_sample_counts(samples_per_host, samples_per_device, hosts, devices_per_host)
     cores = (host or Host()).cores
     group = samples_per_device * devices_per_host / samples_per_host
     lone = loader.staging == "each rank"
@@ -183,7 +183,7 @@ def _result(
     )
 
 
-def _check_counts(
+def _check_sample_counts(
     samples_per_host: float, samples_per_device: float, hosts: int, devices_per_host: int
 ) -> None:
     for what, value in (
