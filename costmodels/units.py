@@ -51,12 +51,32 @@ _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)\b.*", re.IGNORECASE | re.DO
 
 
 def parse_bytes(text: str, *, what: str = "the size", allow_zero: bool = False) -> float:
-    """Read an amount of memory such as "16 GiB". [B]"""
+    """Read an amount of memory such as "16 GiB". [B]
+
+    Parameters
+    ----------
+    text
+        A number and a unit.
+    what
+        What error messages call it.
+    allow_zero
+        Whether zero is a value.
+    """
     return _parse_quantity(text, BYTE_UNITS, what, example="16 GiB", allow_zero=allow_zero)
 
 
 def parse_seconds(text: str, *, what: str = "the time", allow_zero: bool = False) -> float:
-    """Read a duration such as "5 us". [s]"""
+    """Read a duration such as "5 us". [s]
+
+    Parameters
+    ----------
+    text
+        A number and a unit.
+    what
+        What error messages call it.
+    allow_zero
+        Whether zero is a value.
+    """
     return _parse_quantity(text, SECOND_UNITS, what, example="5 us", allow_zero=allow_zero)
 
 
@@ -99,26 +119,24 @@ def _parse_quantity(
     allow_zero: bool = False,
 ) -> float:
     """Split the text into a number and a unit of the table, and multiply them."""
-    stripped = text.strip()
+    stripped, advice = text.strip(), f'write it like "{example}"'
     match = _NUMBER_AND_UNIT.fullmatch(stripped)
     if match is None:
         if _NOT_FINITE.fullmatch(stripped):
-            raise InputError(f'{what} must be finite, got "{text}": write it like "{example}".')
-        raise InputError(
-            f'{what} must be a number followed by a unit, got "{text}": write it like "{example}".'
-        )
+            raise InputError.rule(what, "be finite", f'"{text}"', advice)
+        raise InputError.rule(what, "be a number followed by a unit", f'"{text}"', advice)
     number, unit = match.groups()
     factor = _unit_factor(unit, units, what, text, example)
     try:
-        # In decimal, so that "5 us" is the float nearest to 5e-6 as a reader expects.
+        # In decimal, so that "5 us" becomes the float nearest to 5e-6, as a reader expects.
         value = float(Decimal(number.replace(",", "").replace("_", "")) * Decimal(repr(factor)))
     except ArithmeticError:
         value = math.inf
     if not math.isfinite(value):
-        raise InputError(f'{what} must be finite, got "{text}": write it like "{example}".')
+        raise InputError.rule(what, "be finite", f'"{text}"', advice)
     if value < 0 or (value == 0 and not allow_zero):
-        rule = "must not be negative" if allow_zero else "must be greater than zero"
-        raise InputError(f'{what} {rule}, got "{text}": write it like "{example}".')
+        rule = "not be negative" if allow_zero else "be greater than zero"
+        raise InputError.rule(what, rule, f'"{text}"', advice)
     return value
 
 
@@ -133,13 +151,12 @@ def _unit_factor(
         return same_letters.pop()
     allowed = ", ".join(known for known in units if known.isascii())
     if not unit:
-        raise InputError(
-            f'{what} needs a unit, got "{text}": add one of {allowed}, like "{example}".'
-        )
+        advice = f'add one of {allowed}, like "{example}"'
+        raise InputError.rule(what, "have a unit", f'"{text}"', advice)
     guess = difflib.get_close_matches(unit, list(units), n=1, cutoff=0.5)
     hint = f', did you mean "{guess[0]}"' if guess else ""
     raise InputError(
-        f'{what} has the unknown unit "{unit}" in "{text}"{hint}: use one of {allowed}.'
+        f'{what} has the unknown unit "{unit}" in "{text}"{hint}; use one of {allowed}'
     )
 
 

@@ -2,7 +2,7 @@
 
 Closed forms from the literature that take a network, a distribution of every layer and a machine,
 as the planner's own model does, and add everything up: nothing overlaps, every layer divides
-evenly, a link has one latency and one bandwidth. They refuse a plan that they have no form for.
+evenly, and a link has one latency and one bandwidth. They refuse plans that they have no form for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def closed_form_step(
         When the model is unknown, or has no form for the plan.
     """
     if model not in _MODELS:
-        raise InputError(
-            f"the step model must be one of {', '.join(CLOSED_FORMS)} but is '{model}'; choose one"
+        raise InputError.rule(
+            "the step model",
+            f"be one of {', '.join(CLOSED_FORMS)}",
+            f"'{model}'",
+            "choose one",
         )
     return _MODELS[model](graph, distributions, machine)

@@ -70,14 +70,18 @@ def step_time(
         How gradients are reduced: one of `SCHEMES`.
     """
     if not 0 < percent_of_peak <= 1:
-        raise InputError(
-            "the platform's percent of peak must be above 0 and at most 1 but is "
-            f"{percent_of_peak:g}; write 0.62 for 62 %"
+        raise InputError.rule(
+            "the platform's percent of peak",
+            "be above 0 and at most 1",
+            f"{percent_of_peak:g}",
+            "write 0.62 for 62 %",
         )
     if scheme not in _SCHEMES:
-        raise InputError(
-            f"the reduction scheme must be one of {', '.join(SCHEMES)} but is '{scheme}'; "
-            "choose one"
+        raise InputError.rule(
+            "the reduction scheme",
+            f"be one of {', '.join(SCHEMES)}",
+            f"'{scheme}'",
+            "choose one",
         )
     forward = backward = update = reduction = 0.0
     gradients: dict[tuple[int, ...], float] = {}
@@ -124,9 +128,11 @@ def _check_split(layer: Layer, distribution: Distribution) -> None:
     weighted = layer.kind in ("conv", "linear", "embedding")
     known = {"sample", "filter"} if weighted else {"sample", "filter", "channel"}
     if set(distribution.degrees) - known:
-        raise InputError(
-            f"layer '{layer.name}' must be split by sample or filter but is split as "
-            f"{distribution}; use paradl or the planner's own step model for such plans"
+        raise InputError.rule(
+            f"layer '{layer.name}'",
+            "be split by sample or filter",
+            f"split as {distribution}",
+            "use paradl or the planner's own step model for such plans",
         )
 
 

@@ -43,7 +43,17 @@ def _launched_seconds(works: list[Work], machine: Machine) -> float:
 def layer_times(
     graph: Graph, layer: Layer, micro_batches: Candidates, machine: Machine
 ) -> tuple[float, float]:
-    """FW_l and BW_l times the samples of a micro-batch, the layer itself undivided. [s]"""
+    """FW_l and BW_l times the samples of a micro-batch, the layer itself undivided. [s]
+
+    Parameters
+    ----------
+    graph, layer
+        The network, and one of its layers.
+    micro_batches
+        Division of the samples, and of nothing else.
+    machine
+        Device and training options.
+    """
     forward, backward = pass_work(graph, layer, micro_batches)
     return _launched_seconds(forward, machine), _launched_seconds(backward, machine)
 
@@ -147,7 +157,17 @@ def _layer_wise_time(graph: Graph, strategy: RecognisedStrategy, machine: Machin
 
 
 def halo_items(layer: Layer, tensor: Tensor, distribution: Distribution) -> float:
-    """halo(): half a kernel of positions on one side of every split dim, all samples. [items]"""
+    """halo(): half a kernel of positions on one side of every split dim, all samples. [items]
+
+    Parameters
+    ----------
+    layer
+        A layer with windows.
+    tensor
+        Its input or its output.
+    distribution
+        Its split.
+    """
     total = 0.0
     for dim, window in layer.windows.items():
         if distribution.degree(dim) == 1 or layer.transposed:

@@ -22,7 +22,15 @@ def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
 
 
 def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:
-    """Local work of the forward pass and of the backward pass."""
+    """Local work of the forward pass and of the backward pass.
+
+    Parameters
+    ----------
+    graph, layer
+        The network, and one of its layers.
+    candidates
+        Its distributions.
+    """
     directions = []
     if needs_input_gradient(graph, layer) or (not layer.is_dense and layer.parameters):
         directions.append("backward_data")

@@ -74,9 +74,11 @@ def _kind_of(layer: Layer, distribution: Distribution) -> str:
         return "spatial"
     if others == {"filter"} or (others == {"channel"} and layer.multiplies_weight):
         return others.pop()
-    raise InputError(
-        f"layer '{layer.name}' must be split by sample and at most one of filter, channel or "
-        f"space but is split as {distribution}; {_ADVICE}"
+    raise InputError.rule(
+        f"layer '{layer.name}'",
+        "be split by sample and at most one of filter, channel or space",
+        f"split as {distribution}",
+        _ADVICE,
     )
 
 
@@ -123,26 +125,32 @@ def recognise(graph: Graph, distributions: Mapping[str, Distribution]) -> Recogn
     for place, layer in enumerate(graph.compute_layers):
         distribution = distribution_of(distributions, layer)
         if distribution.degrees.get("sample", (1,) * len(samples)) != samples:
-            raise InputError(
-                f"layer '{layer.name}' must split samples as '{first.name}' does but is split as "
-                f"{distribution}, not as {common}; {_ADVICE}"
+            raise InputError.rule(
+                f"layer '{layer.name}'",
+                f"split samples as '{first.name}' does",
+                f"split as {distribution}, not as {common}",
+                _ADVICE,
             )
         own = _kind_of(layer, distribution)
         if own and not kind:
             kind, others, lead = own, _other_ways(distribution), layer
         if own and (own, _other_ways(distribution)) != (kind, others):
-            raise InputError(
-                f"layer '{layer.name}' must be split as '{lead.name}' is but is split as "
-                f"{distribution}, not as {distributions[lead.name]}; {_ADVICE}"
+            raise InputError.rule(
+                f"layer '{layer.name}'",
+                f"be split as '{lead.name}' is",
+                f"split as {distribution}, not as {distributions[lead.name]}",
+                _ADVICE,
             )
         if own:
             split[layer.name] = place
     for place, layer in enumerate(graph.compute_layers if kind else ()):
         gathered = kind == "spatial" and place > max(split.values())
         if layer.name not in split and not gathered and _could_split(graph, layer, kind):
-            raise InputError(
-                f"layer '{layer.name}' must be split by {kind} as '{lead.name}' is but is split "
-                f"as {distributions[layer.name]}; {_ADVICE}"
+            raise InputError.rule(
+                f"layer '{layer.name}'",
+                f"be split by {kind} as '{lead.name}' is",
+                f"split as {distributions[layer.name]}",
+                _ADVICE,
             )
     name = _hybrid_name(math.prod(samples), kind)
     used, devices = math.prod(samples) * math.prod(others), math.prod(common.shape)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from costmodels.cluster.cluster import PRECISIONS, Cluster, Device, Level
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.device import PRECISIONS, Device
 from costmodels.cluster.dump import dump_cluster
+from costmodels.cluster.level import Level
 from costmodels.cluster.load import (
     list_clusters,
     list_devices,

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from costmodels.cluster.cluster import Cluster, Level
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.level import Level
 from costmodels.units import (
     BANDWIDTH_UNITS,
     BYTE_UNITS,

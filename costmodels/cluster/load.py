@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from costmodels.cluster.cluster import Cluster, Device, Level
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.device import Device
 from costmodels.cluster.files import ClusterFile, DeviceFile, LevelFile, LinkFile
+from costmodels.cluster.level import Level
 from costmodels.errors import InputError
 from costmodels.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
@@ -67,15 +69,17 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     try:
         if path.suffix != ".toml" and not path.is_file():
             raise InputError(
-                "the cluster must be a built-in one or a TOML file, got "
+                "the cluster must be a built-in one or a TOML file but is "
                 f"{_unknown(text, list_clusters())}"
             )
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"cluster file {text} cannot be read ({reason}): check the path, or name one of "
-            f"{', '.join(list_clusters())}."
+        raise InputError.rule(
+            f"the cluster file {text}",
+            "be readable",
+            f"not ({reason})",
+            f"check the path, or name one of {', '.join(list_clusters())}",
         ) from None
     return _build_cluster(content, _Place(f"cluster file {text}"))
 
@@ -111,7 +115,7 @@ def _build_cluster(content: str, place: _Place) -> Cluster:
 def _device_named(name: str, what: str) -> Device:
     if name not in list_devices():
         raise InputError(
-            f"{what} must be a built-in one or a [device] table, got "
+            f"{what} must be a built-in one or a [device] table but is "
             f"{_unknown(name, list_devices())}"
         )
     place = _Place(f"device {name}")
@@ -150,7 +154,7 @@ def _build_level(data: LevelFile, place: _Place) -> Level:
     if data.link is not None:
         if data.link not in _links():
             raise InputError(
-                f"{place.at('link')} must be a known link technology, got "
+                f"{place.at('link')} must be a known link technology but is "
                 f"{_unknown(data.link, list_links())}"
             )
         link = _links()[data.link]
@@ -172,8 +176,8 @@ def _build_level(data: LevelFile, place: _Place) -> Level:
     latency = seconds("latency")
     if latency is None:
         raise InputError(
-            f'{place} must have a latency, got none: add latency = "5 us" or name a link, one of '
-            f"{', '.join(list_links())}."
+            f'{place} must have a latency but has none; add latency = "5 us" or name a link, one '
+            f"of {', '.join(list_links())}"
         )
     return _built(
         place,
@@ -202,21 +206,23 @@ def _achievable(data: LevelFile, link: LinkFile, place: _Place) -> float:
     if data.bandwidth is not None:
         if data.nominal_bandwidth is not None or data.efficiency is not None:
             raise InputError(
-                f"{place} must have either bandwidth or nominal_bandwidth with efficiency, got "
-                "both: remove one."
+                f"{place} must have either bandwidth or nominal_bandwidth with efficiency but has "
+                "both; remove one"
             )
         return parse_bandwidth(data.bandwidth, what=str(place.at("bandwidth")))
     nominal = data.nominal_bandwidth or link.nominal_bandwidth
     efficiency = link.efficiency if data.efficiency is None else data.efficiency
     if nominal is None or efficiency is None:
         raise InputError(
-            f'{place} must have a bandwidth, got none: add bandwidth = "12.5 GB/s", or '
-            "nominal_bandwidth and efficiency, or name a link."
+            f'{place} must have a bandwidth but has none; add bandwidth = "12.5 GB/s", or '
+            "nominal_bandwidth and efficiency, or name a link"
         )
     if not 0 < efficiency <= 1:
-        raise InputError(
-            f"{place.at('efficiency')} must be above 0 and at most 1, got {efficiency:g}: write "
-            "0.85 for 85 %."
+        raise InputError.rule(
+            str(place.at("efficiency")),
+            "be above 0 and at most 1",
+            f"{efficiency:g}",
+            "write 0.85 for 85 %",
         )
     return parse_bandwidth(nominal, what=str(place.at("nominal_bandwidth"))) * efficiency
 
@@ -238,14 +244,19 @@ def _unknown(name: str, known: tuple[str, ...]) -> str:
     """Quote an unknown name and list the known ones, the closest first."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     rest = [other for other in known if other not in close]
-    return f'"{name}": use one of {", ".join([*close, *rest])}.'
+    return f"'{name}'; use one of {', '.join([*close, *rest])}"
 
 
 def _parse_toml(content: str, place: _Place) -> dict[str, Any]:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{place} must be valid TOML, got {error}: correct that line.") from None
+        raise InputError.rule(
+            str(place),
+            "be valid TOML",
+            f"not ({error})",
+            "correct that line",
+        ) from None
 
 
 def _convert(data: Any, kind: type[_T], place: _Place) -> _T:
@@ -258,7 +269,8 @@ def _convert(data: Any, kind: type[_T], place: _Place) -> _T:
         hint = "correct it"
         if "Expected `str" in reason:
             hint = 'write it as text, a quantity with its unit like "12.5 GB/s"'
-        raise InputError(f"{place.at(field) if field else place}: {reason}: {hint}.") from None
+        reason = reason[0].lower() + reason[1:].replace("`", "'")
+        raise InputError(f"{place.at(field) if field else place}: {reason}; {hint}") from None
 
 
 def _built(place: _Place, build: Callable[[], _T]) -> _T:

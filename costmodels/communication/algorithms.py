@@ -33,6 +33,7 @@ class Spread:
 
     @classmethod
     def of(cls, topology: Topology, group: ArrayLike) -> Spread:
+        """How groups of these members at each level lie over a topology; (..., levels). [items]"""
         members = np.asarray(group, dtype=np.int64)
         assert members.shape[-1] == topology.num_levels, "a group has one entry a level"
         assert ((members >= 1) & (members <= topology.shape)).all(), "a group lies in its topology"
@@ -62,7 +63,19 @@ Parts = tuple[Floats, Floats]
 def collective_time(
     spread: Spread, latency: Floats, per_byte: Floats, num_bytes: ArrayLike
 ) -> Floats:
-    """Put the parts together; a group of one has nothing to do. [s]"""
+    """Time of an algorithm from its two parts; a group of one has nothing to do. [s]
+
+    Parameters
+    ----------
+    spread
+        How the groups lie over the levels.
+    latency
+        Latency part of the algorithm; infinite where it cannot run. [s]
+    per_byte
+        Its bandwidth part. [s/B]
+    num_bytes
+        Buffer of each member. [B]
+    """
     active = spread.members > 1
     start = np.where(active, spread.topology.start_latency, 0.0).max(axis=-1)
     ramp = np.where(active, spread.topology.ramp, 0.0).max(axis=-1)

@@ -79,7 +79,17 @@ def all_reduce_time(
 def all_reduce_choice(
     topology: Topology, group: ArrayLike, num_bytes: ArrayLike
 ) -> NDArray[np.str_]:
-    """Name of the algorithm that "auto" takes for an all-reduce; the first of equals."""
+    """Name of the algorithm that "auto" takes for an all-reduce; the first of equals.
+
+    Parameters
+    ----------
+    topology
+        The used part of the cluster.
+    group
+        Members of the group per level, last axis over levels. [items]
+    num_bytes
+        Buffer of each member. [B]
+    """
     times = _all_reduce_times(Spread.of(topology, group), num_bytes)
     # Rounding must not decide between algorithms that are the same on one level.
     best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)
@@ -150,7 +160,7 @@ def all_to_all_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) 
     spread = Spread.of(topology, group)
     within = spread.below * spread.members
     latency = ((within - spread.below) * topology.latency).sum(axis=-1)
-    # A host's own links and its topology cards are different wires, while what leaves a rack has
+    # A host's own links and its network cards are different wires, while what leaves a rack has
     # left a host too: outside hosts, a level carries all that goes further out as well.
     reach = np.where(topology.inside_host, within, spread.size[..., None])
     leaving = spread.below * (reach - spread.below) / spread.size[..., None]

@@ -43,7 +43,17 @@ def _bounds(extent: int, degree: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 @lru_cache(maxsize=4096)
 def forward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
-    """Input rows that a block of outputs reads from its neighbours."""
+    """Input rows that a block of outputs reads from its neighbours.
+
+    Parameters
+    ----------
+    in_extent, out_extent
+        Positions of the whole input and output. [rows]
+    window
+        The stencil.
+    degree
+        Blocks that the dim is cut into. [ways]
+    """
     out_start, out_end = _bounds(out_extent, degree)
     in_start, in_end = _bounds(in_extent, degree)
     first = np.maximum(out_start * window.stride - window.padding, 0)
@@ -55,7 +65,17 @@ def forward_reach(in_extent: int, out_extent: int, window: Window, degree: int) 
 
 @lru_cache(maxsize=4096)
 def backward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
-    """Output-gradient rows that a block of input gradients reads from its neighbours."""
+    """Output-gradient rows that a block of input gradients reads from its neighbours.
+
+    Parameters
+    ----------
+    in_extent, out_extent
+        Positions of the whole input and output. [rows]
+    window
+        The stencil.
+    degree
+        Blocks that the dim is cut into. [ways]
+    """
     out_start, out_end = _bounds(out_extent, degree)
     in_start, in_end = _bounds(in_extent, degree)
     first = np.maximum(-(-(in_start + window.padding - window.reach + 1) // window.stride), 0)

@@ -138,5 +138,5 @@ class Topology:
 
 
 def _or_default(override: float | None, default: float) -> float:
-    """Return the override where one is given."""
+    """The override where there is one, else the default."""
     return default if override is None else override

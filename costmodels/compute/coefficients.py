@@ -2,9 +2,9 @@
 
 Each file of `data/` holds one family: dense surfaces and shares of the memory bandwidth, each with
 the measurements that it was fitted to and its error on rows that the fit did not see. They are
-written by `benchmarks/fit_surface.py`. A device belongs to the family whose name its own name
+written by `python -m benchmarks.fitting`. A device belongs to the family whose name its own name
 contains. Where a family lacks something, the coefficients of a sibling precision or of an akin
-family are used, and the answer is marked as derived.
+family stand in for it, and the answer is marked as derived.
 """
 
 from __future__ import annotations
@@ -98,9 +98,11 @@ def load_family(name: str) -> Family:
     """
     path = _DATA / f"{name}.toml"
     if name not in family_names():
-        raise InputError(
-            f"the device family must be one of {', '.join(family_names())}, got {name!r}; name "
-            "the closest one"
+        raise InputError.rule(
+            "the device family",
+            f"be one of {', '.join(family_names())}",
+            f"'{name}'",
+            "name the closest one",
         )
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     fits: dict[tuple[str, str, str], Fit] = {}

@@ -87,7 +87,7 @@ class ComputeModel:
         self._fits: dict[tuple[str, str], Fit | None] = {}
 
     def time(self, work: Work) -> tuple[FloatArray, SourceArray]:
-        """Time of each candidate, and the `Source` of each time. [s]
+        """Time of each candidate, and the `TimeSource` of each time. [s]
 
         Parameters
         ----------

@@ -26,19 +26,29 @@ class DeviceLike(Protocol):
     """What the compute models need to know of a device; `Device` of the cluster has it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the device."""
+        ...
 
     @property
-    def peak_flops(self) -> Mapping[str, float]: ...
+    def peak_flops(self) -> Mapping[str, float]:
+        """Peak rate of every precision. [FLOP/s]"""
+        ...
 
     @property
-    def memory_bandwidth(self) -> float: ...
+    def memory_bandwidth(self) -> float:
+        """Nominal bandwidth of the memory. [B/s]"""
+        ...
 
     @property
-    def num_sms(self) -> int: ...
+    def num_sms(self) -> int:
+        """Streaming multiprocessors. [items]"""
+        ...
 
     @property
-    def kernel_latency(self) -> float: ...
+    def kernel_latency(self) -> float:
+        """Fixed cost of one kernel. [s]"""
+        ...
 
 
 def roofline_time(work: Work, device: DeviceLike, precision: str) -> FloatArray:

@@ -11,9 +11,9 @@ ignored. Shapes are *local*: what one device computes.
 
 Between measured shapes of the same operation, direction, kernel, stride and groups the *ratio* of
 measured to modelled time is interpolated, on logarithmic scales, weighted by the inverse fourth
-power of the distance between shapes: a power law between two rows is so followed, and the model's
-own idea of small pieces is kept. Nothing is said about a shape that is further than a factor
-`REACH` from the nearest row in any dim.
+power of the distance between shapes. A power law between two rows is followed in this way, while
+the model's own idea of small pieces is kept. Nothing is said about a shape that is further than a
+factor of `REACH` from the nearest row in any dim.
 """
 
 from __future__ import annotations
@@ -104,8 +104,11 @@ class CostTable:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError(
-                f"the table {path} must be readable but is not ({reason}); check the path"
+            raise InputError.rule(
+                f"the table {path}",
+                "be readable",
+                f"not ({reason})",
+                "check the path",
             ) from None
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
             if line.startswith("#"):
@@ -117,7 +120,7 @@ class CostTable:
         missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
         if missing:
             raise InputError(
-                f"{path.name} must have the columns {', '.join(COLUMNS)}, lacks "
+                f"{path.name} must have the columns {', '.join(COLUMNS)} but lacks "
                 f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
             )
         numbers = [number for number, _ in lines[1:]]
@@ -228,9 +231,11 @@ def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
 
     precision = (cells["precision"] or "").strip()
     if precision not in ELEMENT_SIZE:
-        raise InputError(
-            f"line {line}, column precision of {file} must be one of {', '.join(ELEMENT_SIZE)}, "
-            f"got {precision!r}; correct or remove the line"
+        raise InputError.rule(
+            f"line {line}, column precision of {file}",
+            f"be one of {', '.join(ELEMENT_SIZE)}",
+            f"'{precision}'",
+            "correct or remove the line",
         )
     try:
         work = Work(
@@ -258,8 +263,10 @@ def _positive_cell(file: str, line: int, column: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise InputError(
-            f"line {line}, column {column} of {file} must be a finite number above 0, got "
-            f"{text.strip()!r}; correct or remove the line"
+        raise InputError.rule(
+            f"line {line}, column {column} of {file}",
+            "be a finite number above 0",
+            f"'{text.strip()}'",
+            "correct or remove the line",
         )
     return value

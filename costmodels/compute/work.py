@@ -143,15 +143,19 @@ class Work:
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
-            raise InputError(
-                f"the operation of a work must be one of {', '.join(sorted(OPERATIONS))}, "
-                f"got {self.operation!r}; map the layer's kind onto one of them"
+            raise InputError.rule(
+                "the operation of a work",
+                f"be one of {', '.join(sorted(OPERATIONS))}",
+                f"'{self.operation}'",
+                "give the layer an operation that is one of them",
             )
         allowed = DENSE_DIRECTIONS if self.is_dense else MEMORY_DIRECTIONS
         if self.direction not in allowed:
-            raise InputError(
-                f"the direction of a {self.operation} must be one of {', '.join(allowed)}, "
-                f"got {self.direction!r}; ask for one of them"
+            raise InputError.rule(
+                f"the direction of a {self.operation}",
+                f"be one of {', '.join(allowed)}",
+                f"'{self.direction}'",
+                "ask for one of them",
             )
         store = object.__setattr__
         for name in ("samples", "channels", "filters"):
@@ -163,8 +167,8 @@ class Work:
             store(self, "stride", (1,) * len(self.kernel))
         if len(self.stride) != len(self.kernel):
             raise InputError(
-                f"a work needs one stride per kernel dim, got {len(self.stride)} strides for "
-                f"{len(self.kernel)} dims; give both or neither"
+                f"a work must have one stride for each kernel dim but has {len(self.stride)} "
+                f"strides for {len(self.kernel)} dims; give both or neither"
             )
 
     @property
@@ -257,11 +261,11 @@ def _as_extent(name: str, value: ArrayLike) -> FloatArray:
     array = np.asarray(value, dtype=np.float64)
     if array.ndim > 1:
         raise InputError(
-            f"{name} of a work must have at most one dim, that of the candidates, got "
+            f"{name} of a work must have at most one dim, that of the candidates, but has "
             f"{array.ndim}; flatten it"
         )
     if not (array >= 0).all():
-        raise InputError(
-            f"{name} of a work must be at least 0, got {array.min()}; give the local extents"
+        raise InputError.rule(
+            f"{name} of a work", "be at least 0", array.min(), "give the local extents"
         )
     return array

@@ -1,4 +1,4 @@
-"""How one layer is split over the devices, and every way that is sensible.
+"""How one layer is split over the devices, and all ways of doing so that are sensible.
 
 A distribution gives each dim of a layer a degree at each level of the cluster. Ranks are numbered
 from the inside out; within a level the dims take their digits of the rank in the canonical order
@@ -189,7 +189,17 @@ def split_dims(layer: Layer) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def factorisations(size: int, count: int, most: int) -> tuple[tuple[int, ...], ...]:
-    """All ways to write `size` as an ordered product of `count` factors, at most `most` above 1."""
+    """All ways to write `size` as an ordered product of `count` factors, at most `most` above 1.
+
+    Parameters
+    ----------
+    size
+        The product.
+    count
+        Number of factors. [items]
+    most
+        How many of them may be above 1. [items]
+    """
     if count == 0:
         return ((),) if size == 1 else ()
     rows = []

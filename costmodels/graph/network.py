@@ -178,7 +178,12 @@ def build_graph(network: Network, batch: int) -> Graph:
         When names clash, a layer is missing, layers form a cycle, or a shape does not fit.
     """
     if batch < 1:
-        raise InputError(f"the global batch must be at least 1 sample but is {batch}; raise it")
+        raise InputError.rule(
+            "the global batch",
+            "be at least 1 sample",
+            batch,
+            "raise it",
+        )
     for axis in network.input_shape:
         if axis not in INPUT_AXES:
             raise InputError(

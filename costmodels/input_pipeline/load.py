@@ -69,9 +69,11 @@ def list_storages() -> tuple[str, ...]:
 def load_storage(name: str) -> Storage:
     """A built-in storage by its name."""
     if name not in _file().storage:
-        raise InputError(
-            f"the storage must be a built-in one but is '{name}'; use one of "
-            f"{closest(name, list_storages())}"
+        raise InputError.rule(
+            "the storage",
+            "be a built-in one",
+            f"'{name}'",
+            f"use one of {closest(name, list_storages())}",
         )
     data = _file().storage[name]
     return Storage(
@@ -87,9 +89,11 @@ def load_storage(name: str) -> Storage:
 def load_loader(name: str) -> Loader:
     """A built-in loader by its name."""
     if name not in _file().loaders:
-        raise InputError(
-            f"the data loader must be a built-in one but is '{name}'; use one of "
-            f"{closest(name, list_loaders())}"
+        raise InputError.rule(
+            "the data loader",
+            "be a built-in one",
+            f"'{name}'",
+            f"use one of {closest(name, list_loaders())}",
         )
     data, label = _file().loaders[name], f"loader {name}"
     return Loader(

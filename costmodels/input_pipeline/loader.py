@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_not_negative, require_positive
 
 DECODES_ON = ("host", "device", "nowhere")
 STAGING = ("each rank", "leader")
@@ -61,7 +61,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         for what in ("host_bandwidth", "total_bandwidth", "host_files", "total_files"):
-            _require_positive(f"storage {self.name}", what, getattr(self, what))
+            require_positive(f"storage {self.name}: {what}", getattr(self, what), finite=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +122,19 @@ class Loader:
             ("staging", self.staging, STAGING),
         ):
             if value not in known:
-                raise InputError(
-                    f"{label}: {what} must be one of {', '.join(known)} but is '{value}'; "
-                    "choose one"
+                raise InputError.rule(
+                    f"{label}: {what}",
+                    f"be one of {', '.join(known)}",
+                    f"'{value}'",
+                    "choose one",
                 )
-        _require_positive(label, "rate_per_core", self.rate_per_core)
-        _require_positive(label, "workers", self.workers)
-        _require_positive(label, "scatter_bandwidth", self.scatter_bandwidth)
+        require_positive(f"{label}: rate_per_core", self.rate_per_core, finite=False)
+        require_positive(f"{label}: workers", self.workers, finite=False)
+        require_positive(f"{label}: scatter_bandwidth", self.scatter_bandwidth, finite=False)
         if self.measured_rate is not None:
-            _require_positive(label, "the measured rate of a host", self.measured_rate)
+            require_positive(
+                f"{label}: the measured rate of a host", self.measured_rate, finite=False
+            )
         for what in (
             "device_time",
             "stored_size",
@@ -138,12 +142,7 @@ class Loader:
             "files_per_sample",
             "variation",
         ):
-            value = getattr(self, what)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(
-                    f"{label}: {what} must not be negative and must be finite but is {value:g}; "
-                    "correct it"
-                )
+            require_not_negative(f"{label}: {what}", getattr(self, what))
 
     def with_rate(self, samples_per_second: float) -> Loader:
         """The loader at a rate that was measured: samples a second and host. [1/s]"""
@@ -165,8 +164,8 @@ class Loader:
             Size of a sample as it is read, and as a device gets it. [B]
         """
         label = f"loader {self.name}"
-        _require_positive(label, "stored_size", stored_size)
-        _require_positive(label, "decoded_size", decoded_size)
+        require_positive(f"{label}: stored_size", stored_size, finite=False)
+        require_positive(f"{label}: decoded_size", decoded_size, finite=False)
         read = stored_size / self.stored_size if self.stored_size else 1.0
         got = decoded_size / self.decoded_size if self.decoded_size else 1.0
         return replace(
@@ -177,8 +176,3 @@ class Loader:
             device_time=self.device_time * got,
             measured_rate=None,
         )
-
-
-def _require_positive(label: str, what: str, value: float) -> None:
-    if not value > 0:
-        raise InputError(f"{label}: {what} must be greater than 0 but is {value:g}; correct it")

@@ -1,4 +1,4 @@
-"""How long the slowest of many takes, when each takes a random time.
+"""How long the slowest of many takes when each takes a random time.
 
 A synchronous step waits for the last loader. Times are taken to be independent and normal.
 """

@@ -1,10 +1,10 @@
 """How long the next batch takes to be loaded: a step cannot be faster than its input.
 
-Loading is a pipeline of its own that runs while devices compute (prefetching), so that its time is
-that of the slowest stage: cores that decode, what a host can read, what the shared storage gives to
-all hosts, files that it can open, and a leader that scatters. What the device decodes is different:
-that time is taken from the computation. Buffers are taken to be deep enough to even stages out, and
-the cores to have nothing else to do.
+Loading is a pipeline of its own that runs while devices compute (prefetching), so it takes as long
+as its slowest stage: decoding on the cores, reading by a host, reading by all hosts from shared
+storage, opening files, or scattering by a leader. What the device decodes is different: that time
+is taken from the computation. Buffers are assumed to be deep enough to even the stages out, and the
+cores to have nothing else to do.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def input_time(
     host
         What a host has; the default is that of `Host`.
     """
-    _check_counts(samples_per_host, samples_per_device, hosts, devices_per_host)
+    _check_sample_counts(samples_per_host, samples_per_device, hosts, devices_per_host)
     cores = (host or Host()).cores
     group = samples_per_device * devices_per_host / samples_per_host
     lone = loader.staging == "each rank"
@@ -173,7 +173,7 @@ def _result(
     shared_stages: Mapping[str, float],
     device_seconds: float,
 ) -> InputTime:
-    """Put it together; a step waits for the slowest of the hosts."""
+    """The stages of the slowest host, for which a step waits."""
     slowest = expected_slowest(1.0, loader.variation, hosts)
     return InputTime(
         hosts=hosts,
@@ -183,7 +183,7 @@ def _result(
     )
 
 
-def _check_counts(
+def _check_sample_counts(
     samples_per_host: float, samples_per_device: float, hosts: int, devices_per_host: int
 ) -> None:
     for what, value in (
@@ -193,8 +193,11 @@ def _check_counts(
         ("devices of a host", devices_per_host),
     ):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(
-                f"the {what} must be greater than 0 but is {value:g}; give those of one step"
+            raise InputError.rule(
+                f"the {what}",
+                "be greater than 0",
+                f"{value:g}",
+                "give those of one step",
             )
     if samples_per_host > samples_per_device * devices_per_host * (1 + 1e-9):
         raise InputError(

@@ -58,8 +58,8 @@ class LayerCosts:
     communication_bytes
         Bytes that a rank receives in halos and reductions of a step. [B]
     sources
-        Time of computation by the `Source` of the estimate, and last what kernels wait for their
-        launch; (sources, candidates). [s]
+        Time of computation by the `TimeSource` of the estimate and, in the last row, how long
+        kernels wait for their launch; (sources, candidates). [s]
     """
 
     forward: Floats

@@ -62,7 +62,17 @@ def layer_computation(
     parameters: Floats,
     wants_gradient: bool,
 ) -> Computation:
-    """All passes and the update of the given number of local parameters."""
+    """All passes and the update of the given number of local parameters.
+
+    Parameters
+    ----------
+    layer, candidates, machine
+        As of `layer_costs`.
+    parameters
+        Trainable numbers of the local part of the weight; (candidates,). [items]
+    wants_gradient
+        Whether any input wants a gradient.
+    """
     count = len(candidates)
     forward, by_source = _compute(layer, candidates, "forward", machine)
     backward_data, backward_weight, update = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -97,6 +107,17 @@ def exposed_halos(
     computation: Computation,
     wants_gradient: bool,
 ) -> ExposedHalos:
+    """What the halo exchanges add to the passes.
+
+    Parameters
+    ----------
+    layer, candidates, machine
+        As of `layer_costs`.
+    computation
+        Of the layer: the exchanges hide behind it.
+    wants_gradient
+        Whether any input wants a gradient.
+    """
     forward, backward = (
         halo_exchange(
             layer,
@@ -134,7 +155,13 @@ class LayerReductions:
 def layer_reductions(
     layer: Layer, candidates: Candidates, machine: Machine, input_gradients: tuple[bool, ...]
 ) -> LayerReductions:
-    """Partial outputs, and partial gradients of the inputs that want one."""
+    """Partial outputs, and partial gradients of the inputs that want one.
+
+    Parameters
+    ----------
+    layer, candidates, machine, input_gradients
+        As of `layer_costs`.
+    """
     size = machine.training.activation_size
 
     def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats]:
@@ -154,7 +181,15 @@ def layer_reductions(
 
 
 def statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:
-    """All-reduces of the layer's statistics, one in each pass. [s]"""
+    """All-reduces of the layer's statistics, one in each pass. [s]
+
+    Parameters
+    ----------
+    layer, candidates
+        As of `layer_costs`.
+    topology
+        Links of the devices used.
+    """
     if layer.statistics is None:
         return np.zeros(len(candidates))
     numbers = np.full(len(candidates), 4.0 * layer.statistics.count)

@@ -1,8 +1,9 @@
-"""Simulation of a training step: what really happens, in which order, and what waits for what."""
+"""Simulation of a training step: what happens, in which order, and what waits for what."""
 
-from costmodels.simulation.compiler import Compiler, Job
+from costmodels.simulation.compiler import Compiler
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
+from costmodels.simulation.job import Job
 from costmodels.simulation.measure import RoleUse, SimulatedStep, measure_step, run_graph
 from costmodels.simulation.messages import LINK_MODELS
 from costmodels.simulation.runtimes import Runtime, built_in_runtimes, load_runtime

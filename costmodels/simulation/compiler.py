@@ -9,66 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from costmodels.cluster import Cluster
 from costmodels.communication.topology import Topology
-from costmodels.compute import ComputeModel
 from costmodels.errors import InputError
-from costmodels.graph import Graph
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.job import Job
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
-from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.weights import WeightWork
 from costmodels.step.machine import Machine
-from costmodels.step.training import Training
-from costmodels.strategy import MemoryConfig, Strategy
+from costmodels.strategy import MemoryConfig
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
 # An operation of a step: step, stage, micro-batch, phase, key.
 Mark = tuple[int, int, int, str, Key]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
-    """A step to simulate.
-
-    Parameters
-    ----------
-    graph
-        The network at the batch of one micro-batch.
-    strategy
-        How it is split and scheduled.
-    cluster, shape
-        The machine, and the devices used: members of each level, from the inside out. [items]
-    compute
-        Times of computation.
-    training
-        Options of the step.
-    runtime
-        How the framework runs it.
-    decoding
-        Time that a device decodes input before it computes. [s]
-    links
-        How links are taken, one of `LINK_MODELS`.
-    """
-
-    graph: Graph
-    strategy: Strategy
-    cluster: Cluster
-    shape: tuple[int, ...]
-    compute: ComputeModel
-    training: Training
-    runtime: Runtime
-    decoding: float = 0.0
-    links: str = "shared"
 
 
 class Compiler:

@@ -1,4 +1,4 @@
-"""The distributed execution graph: what every role does, in which queue, after what.
+"""The distributed execution graph: what every role does, in which queue, and after what.
 
 A *role* stands for all devices that do the same at the same time, such as those of one pipeline
 stage: it is simulated once, however many devices it has. Each role has four queues, which run
@@ -157,7 +157,7 @@ class ExecutionGraph:
     def critical_path(self) -> float:
         """The longest chain of dependencies, with every task at full speed. [s]
 
-        No execution is faster than that. Fused gradients count with nothing.
+        No execution is faster than that. Fused gradients count as nothing.
         """
         ends = [0.0] * len(self.tasks)
         waiting = [len(task.after) for task in self.tasks]

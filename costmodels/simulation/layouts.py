@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.communication.layout import Layouts, movement
+from costmodels.communication.layout import Layouts
+from costmodels.communication.movement import movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, Pattern, match
 from costmodels.simulation.messages import NO_MESSAGE, Message, StageLinks
 

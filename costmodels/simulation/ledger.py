@@ -66,7 +66,15 @@ class Ledger:
         self.peak_at = [0 for _ in roles]
 
     def start(self, number: int, task: Task, time: float) -> None:
-        """A task starts: what it takes goes, what it makes comes."""
+        """A task starts: what it takes goes, what it makes comes.
+
+        Parameters
+        ----------
+        number, task
+            The task, and its number.
+        time
+            When. [s]
+        """
         role = task.role
         for key in task.takes:
             self._read(role, key, time)
@@ -84,7 +92,15 @@ class Ledger:
             self._note(role, task, time, extra)
 
     def end(self, number: int, task: Task, time: float) -> None:
-        """A task has ended: what nobody is still to read goes."""
+        """A task has ended: what nobody is still to read goes.
+
+        Parameters
+        ----------
+        number, task
+            The task, and its number.
+        time
+            When. [s]
+        """
         if self.running[task.role].pop(number, None) is not None:
             self.log[task.role] += [(time, key, h, 0.0) for key, h, _ in _own(number, task)]
         for key in task.uses:

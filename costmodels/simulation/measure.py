@@ -1,4 +1,4 @@
-"""What a simulated step says: its time, what every queue was busy with, memory and its holders."""
+"""What a simulated step shows: its time, how busy each queue was, and what held memory."""
 
 from __future__ import annotations
 

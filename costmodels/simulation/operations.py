@@ -52,7 +52,17 @@ def message_operation(
     makes: tuple[Made, ...] = (),
     uses: tuple[Local, ...] = (),
 ) -> Operation:
-    """A communication as an operation."""
+    """A communication as an operation.
+
+    Parameters
+    ----------
+    key, kind, after, queue, makes, uses
+        As of `Operation`.
+    message
+        What it takes, and what it fills.
+    num_bytes
+        Bytes that a device receives. [B]
+    """
     return Operation(
         key=key,
         kind=kind,

@@ -1,6 +1,6 @@
-"""A pass of a layer as operations: cut where it waits for a halo, and summed up where it must be.
+"""A pass of a layer as operations: cut in two where it waits for a halo, then its statistics.
 
-Batch norm and its like sum numbers over ranks within a pass; a pass is through when they are there.
+Batch norm and its like sum numbers over ranks within a pass, which is over when the sums are there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,13 @@ def pass_operations(
 def statistics_operations(
     stage: int, phase: str, base: Operation, piece: Piece, stage_links: StageLinks
 ) -> list[Operation]:
-    """The sum of a pass's statistics over ranks, if there is one; parameters as above."""
+    """The sum of a pass's statistics over ranks, if there is one; parameters as above.
+
+    Parameters
+    ----------
+    stage, phase, base, piece, stage_links
+        As of `pass_operations`.
+    """
     message = stage_links.collective("all_reduce", piece.statistics_group, piece.statistics_bytes)
     if message.time <= 0.0:
         return []
@@ -77,6 +83,14 @@ def statistics_operations(
 
 
 def last_operation(name: str, kind: str, piece: Piece) -> Key:
-    """The operation after which a pass of a layer is through."""
+    """The operation after which a pass of a layer is through.
+
+    Parameters
+    ----------
+    name, piece
+        The layer.
+    kind
+        "forward", "recompute" or "backward".
+    """
     sums = piece.statistics_bytes > 0.0 and any(n > 1 for n in piece.statistics_group)
     return (f"{kind} statistics" if sums else kind, name, 0)

@@ -1,4 +1,4 @@
-"""What each layer of a stage costs under its distribution, in the pieces that tasks are made of."""
+"""What each layer of a stage costs under its distribution, in pieces from which tasks are made."""
 
 from __future__ import annotations
 

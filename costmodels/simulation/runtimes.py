@@ -1,21 +1,27 @@
 """Framework runtimes as data: what is reduced, in which pieces, when, and what is cut.
 
-The compiler reads these fields; no runtime has code of its own.
+The compiler reads these fields; no runtime has code of its own. A new runtime is a table in
+`data/runtimes.toml`, or a file with one such table.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from costmodels.errors import InputError
+from costmodels.graph import closest
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 
-# Pieces any smaller would be millions of messages. [B]
+# Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 
@@ -94,9 +100,11 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if self.gradient not in GRADIENTS:
-            raise InputError(
-                f"runtime {self.name}: gradient must be one of {', '.join(GRADIENTS)} but is "
-                f"'{self.gradient}'; choose one"
+            raise InputError.rule(
+                f"runtime {self.name}: gradient",
+                f"be one of {', '.join(GRADIENTS)}",
+                f"'{self.gradient}'",
+                "choose one",
             )
 
         if self.crosses_steps and self.gradient != "push_pull":
@@ -140,29 +148,98 @@ _PARSE = {
 @cache
 def built_in_runtimes() -> dict[str, Runtime]:
     """All runtimes by name."""
-    text = resources.files("costmodels.simulation").joinpath("data/runtimes.toml").read_text()
+    path = resources.files("costmodels.simulation") / "data" / "runtimes.toml"
+    return _parse_runtimes(path.read_text(encoding="utf-8"), "runtimes.toml")
+
+
+def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
+    """Runtimes from the tables of a file; quantities carry their units and are converted here."""
+    try:
+        rows = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"{file} must be valid TOML but is not ({error}); correct that line"
+        ) from None
+    names = {item.name for item in fields(Runtime)} - {"name"}
     result = {}
-    for name, row in tomllib.loads(text).items():
-        values: dict[str, Any] = {
-            key: _PARSE[key](value) if key in _PARSE else value for key, value in row.items()
-        }
-        values["shard"] = tuple(row.get("shard", ()))
-        result[name] = Runtime(name=name, **values)
+    for name, row in rows.items():
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{file} must hold tables, one a runtime, but has the value '{name}'; put it "
+                "below the name of a runtime, such as [mine]"
+            )
+        for key in row:
+            if key not in names:
+                raise InputError(
+                    f"{file}: runtime {name} has the unknown figure '{key}'; use one of "
+                    f"{closest(key, sorted(names))}"
+                )
+        result[name] = _build_runtime(name, row, f"{file}: {name}")
     return result
 
 
-def load_runtime(name: str, **changes: Any) -> Runtime:
-    """A runtime by name, with other figures where they are given.
+def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:
+    values: dict[str, Any] = {"name": name}
+    for key, value in row.items():
+        if key in _PARSE and not isinstance(value, str):
+            raise InputError.rule(
+                f"{label}.{key}",
+                "be text, a quantity with its unit",
+                value,
+                'write it like "25 MiB"',
+            )
+        values[key] = _PARSE[key](value, what=f"{label}.{key}") if key in _PARSE else value
+    try:
+        return msgspec.convert(values, Runtime)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        reason = str(error).replace("`", "'").replace(" - at '$.", " in '")
+        raise InputError(f"{label}: {reason[0].lower()}{reason[1:]}; correct it") from None
+
+
+def _read_runtime(path: str) -> Runtime:
+    """The one runtime of a user's own file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError.rule(
+            f"the runtime file {path}", "be readable", f"not ({reason})", "check the path"
+        ) from None
+    found = _parse_runtimes(text, f"the runtime file {path}")
+    if len(found) != 1:
+        raise InputError(
+            f"the runtime file {path} must hold one runtime but holds {len(found)}; give each a "
+            "file of its own"
+        )
+    return next(iter(found.values()))
+
+
+def load_runtime(name: str, **changes: object) -> Runtime:
+    """A runtime, with other figures where they are given.
+
+    Parameters
+    ----------
+    name
+        A built-in runtime, or a TOML file with the table of one.
+    changes
+        Fields of `Runtime` to replace.
 
     Raises
     ------
     InputError
-        When there is none of that name, or no such figure.
+        When there is none of that name, the file is wrong, or there is no such figure.
     """
     known = built_in_runtimes()
+    if name.endswith(".toml"):
+        known = {name: _read_runtime(name)}
     if name not in known:
-        raise InputError(
-            f"the runtime must be one of {', '.join(known)} but is '{name}'; choose one"
+        raise InputError.rule(
+            "the runtime",
+            f"be one of {', '.join(known)}",
+            f"'{name}'",
+            "choose one",
         )
     names = {item.name for item in fields(Runtime)}
     for key in changes:
@@ -170,4 +247,5 @@ def load_runtime(name: str, **changes: Any) -> Runtime:
             raise InputError(
                 f"a runtime has the figures {', '.join(sorted(names))} but not '{key}'; correct it"
             )
-    return replace(known[name], **changes)
+    values: dict[str, Any] = dict(changes)
+    return replace(known[name], **values)

@@ -24,7 +24,7 @@ _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobView:
-    """What all stages of a job know of each other.
+    """What the stages of a job must know of each other.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class JobView:
     activation_size
         Of one activation. [B]
     weight_apart
-        Whether backward passes of weights are runs of their own.
+        Whether backward passes of weights run by themselves.
     """
 
     graph: Graph
@@ -70,6 +70,7 @@ class StageTensors:
         return reader in self.segment and self.segment.get(source) == self.segment[reader]
 
     def out(self, name: str, again: bool) -> Local:
+        """The output of a layer, as computed first or again."""
         return ("again" if again else "out", name, 0)
 
     def change(self, edge: Edge) -> Change:
@@ -95,7 +96,17 @@ class StageTensors:
         return tuple(source.shape) != tuple(target.shape)
 
     def overwrites(self, layer: Layer, edge: Edge, again: bool) -> bool:
-        """Whether a layer that works in place may take over its input: nobody reads it later."""
+        """Whether a layer that works in place may take over its input: nobody reads it later.
+
+        Parameters
+        ----------
+        layer
+            The layer, which reads an input of this stage.
+        edge
+            The input.
+        again
+            Whether the layer is computed again.
+        """
         name = edge.source
         if not layer.in_place or edge.slot != 0 or self.view.stage_of[name] != self.number:
             return False

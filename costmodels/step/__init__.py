@@ -1,1 +1,1 @@
-"""A training step on one timeline: how it is trained, on what, how long it takes, what it holds."""
+"""A training step on one timeline: its options, its machine, its time and its memory."""

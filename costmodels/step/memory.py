@@ -131,7 +131,7 @@ class _Ledger:
             self.total -= size
 
     def run(self, moment: str, memory: LayerMemory) -> None:
-        """A kernel runs with its scratch space; take note if there never was as much."""
+        """A kernel runs with its scratch space; take note where memory has never been fuller."""
         total = self.total + memory.workspace + memory.buffer
         if total > self.peak_total:
             self.peak_total, self.moment = total, moment
@@ -238,7 +238,17 @@ def _follow_backward(
 
 
 def paradl(graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float) -> PeakMemory:
-    """Memory by the closed form of Kahira et al.: 2 (x + y + w) summed over layers."""
+    """Memory by the closed form of Kahira et al.: 2 (x + y + w) summed over layers.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    sizes
+        Local sizes of every layer but the inputs.
+    reserved
+        Memory that the device and the framework take. [B]
+    """
     weights = sum(m.weights for m in sizes.values())
     activations = sum(m.output + sum(m.inputs) for m in sizes.values())
     holders = {

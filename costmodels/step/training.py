@@ -74,13 +74,18 @@ class Training:
             ("memory model", self.memory_model, MEMORY_MODELS),
         ):
             if value not in known:
-                raise InputError(
-                    f"the {name} must be one of {', '.join(known)} but is '{value}'; choose one"
+                raise InputError.rule(
+                    f"the {name}",
+                    f"be one of {', '.join(known)}",
+                    f"'{value}'",
+                    "choose one",
                 )
         if not 0 <= self.launch_time < 1:
-            raise InputError(
-                f"the launch time of an operation must be from 0 to 1 s but is "
-                f"{self.launch_time:g} s; PyTorch takes about 25 us"
+            raise InputError.rule(
+                "the launch time of an operation",
+                "be from 0 to 1 s",
+                f"{self.launch_time:g} s",
+                "PyTorch takes about 25 us",
             )
         if not self.bucket_bytes > 0:
             raise InputError(

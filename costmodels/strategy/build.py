@@ -1,9 +1,9 @@
-"""A complete strategy from what is written down of it.
+"""A complete strategy from a description that leaves most of it out.
 
 Stages come first, then the splits of the layers that entries name, from which those of all others
 follow along the data flow, then what subgraphs hand down to their layers. Of entries that say
-different things of one layer the more specific one holds; that equally specific ones do not
-contradict each other is checked.
+different things of one layer the more specific one holds; equally specific ones must not contradict
+each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a person writes down of a strategy: a few entries, from which the rest follows.
+"""What a person writes down: a few entries, from which the rest of a strategy follows.
 
 Layers and subgraphs are named by patterns (see `costmodels.strategy.tree`), so that entries do not
 depend on the graph. Every entry has a label, by which error messages call it.
@@ -123,14 +123,18 @@ class Description:
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in SCHEDULES:
-            raise InputError(
-                f"the schedule must be one of {', '.join(SCHEDULES)} but is '{self.kind}'; "
-                "choose one"
+            raise InputError.rule(
+                "the schedule",
+                f"be one of {', '.join(SCHEDULES)}",
+                f"'{self.kind}'",
+                "choose one",
             )
         if self.default not in DEFAULTS:
-            raise InputError(
-                f"the default must be one of {', '.join(DEFAULTS)} but is '{self.default}'; "
-                "choose one"
+            raise InputError.rule(
+                "the default",
+                f"be one of {', '.join(DEFAULTS)}",
+                f"'{self.default}'",
+                "choose one",
             )
         if min(self.groups, self.chunks) < 1:
             raise InputError(

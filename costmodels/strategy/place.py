@@ -40,9 +40,11 @@ def block_shape(
     first, end = devices
     total = math.prod(shape)
     if not 0 <= first < end <= total:
-        raise InputError(
-            f"{label} must be on devices 0 to {total - 1} but is on {device_text(devices)}; "
-            "change its devices or ask for more GPUs"
+        raise InputError.rule(
+            f"{label}",
+            f"be on devices 0 to {total - 1}",
+            f"on {device_text(devices)}",
+            "change its devices or ask for more GPUs",
         )
     result, left, below = [], end - first, 1
     fits = True
@@ -64,6 +66,15 @@ def block_shape(
 
 def selected(tree: Node, pattern: str, label: str) -> tuple[Node, ...]:
     """The nodes that a pattern fits.
+
+    Parameters
+    ----------
+    tree
+        The layers of the network.
+    pattern
+        What to look for.
+    label
+        What error messages call the entry that has the pattern.
 
     Raises
     ------
@@ -95,9 +106,11 @@ def _stage_layers(tree: Node, graph: Graph, entries: Sequence[StageEntry]) -> li
         for name in _layers_of(tree, entry.layers, entry.label):
             if name in stage_of:
                 before = entries[stage_of[name]].label
-                raise InputError(
-                    f"layer '{name}' must be in one stage but is in {before} and {entry.label}; "
-                    "take it out of one"
+                raise InputError.rule(
+                    f"layer '{name}'",
+                    "be in one stage",
+                    f"in {before} and {entry.label}",
+                    "take it out of one",
                 )
             stage_of[name] = number
     left = [layer.name for layer in graph.compute_layers if layer.name not in stage_of]

@@ -222,9 +222,11 @@ def propagate(
         When a given distribution does not fit its layer.
     """
     if default not in ("data", "replicated"):
-        raise InputError(
-            f"what nothing is said about must be split as 'data' or 'replicated' but is "
-            f"'{default}'; choose one of the two"
+        raise InputError.rule(
+            "what nothing is said about",
+            "be split as 'data' or 'replicated'",
+            f"'{default}'",
+            "choose one of the two",
         )
     shapes = {name: stage.shape for stage in stages for name in stage.layers}
     for name, distribution in seeds.items():

@@ -44,9 +44,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in SCHEDULES:
-            raise InputError(
-                f"the schedule must be one of {', '.join(SCHEDULES)} but is '{self.kind}'; "
-                "choose one"
+            raise InputError.rule(
+                "the schedule",
+                f"be one of {', '.join(SCHEDULES)}",
+                f"'{self.kind}'",
+                "choose one",
             )
         if self.micro_batches < 1:
             raise InputError(

@@ -130,6 +130,13 @@ class Saying(Generic[Value]):
 def strongest(sayings: Sequence[Saying[Value]], layer: str, what: str) -> Saying[Value]:
     """The most specific of what is said of one layer.
 
+    Parameters
+    ----------
+    sayings
+        What entries say of the layer, at least one.
+    layer, what
+        The layer and the setting, for error messages.
+
     Raises
     ------
     InputError

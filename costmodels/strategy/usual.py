@@ -64,7 +64,17 @@ def stage_shape(shape: Sequence[int], groups: int) -> tuple[int, ...]:
 def pipeline_stages(
     parts: Sequence[Sequence[str]], shape: Sequence[int], groups: int
 ) -> tuple[Stage, ...]:
-    """Stages of equal groups of devices, round robin where there are more parts than groups."""
+    """Stages of equal groups of devices, round robin where there are more parts than groups.
+
+    Parameters
+    ----------
+    parts
+        Layers of each stage, in the order of the forward pass.
+    shape
+        Devices: members of each level, from the inside out. [items]
+    groups
+        Equal groups that they are divided into. [items]
+    """
     inner = stage_shape(shape, groups)
     return tuple(
         Stage(layers=tuple(part), first_device=i % groups * math.prod(inner), shape=inner)

@@ -22,7 +22,17 @@ _STEP, _SEND = 0, 1  # kinds of timers: a step begins, gradients become ready on
 
 
 def compute_factors(rng: np.random.Generator, variation: float, shape: tuple[int, ...]) -> Floats:
-    """Computation of steps relative to the profile: gamma with mean 1."""
+    """Computation of steps relative to the profile: gamma with mean 1.
+
+    Parameters
+    ----------
+    rng
+        Draws them.
+    variation
+        Their coefficient of variation; 0 for none.
+    shape
+        Shape of the result.
+    """
     if variation == 0.0:
         return np.ones(shape)
     scale = variation**2

@@ -78,7 +78,7 @@ class SimulatedThroughput:
     num_runs: int
 
 
-# More tell nothing more, and take minutes. [items]
+# More steps tell nothing new, and take minutes. [items]
 _MOST_STEPS = 100_000
 
 
@@ -101,8 +101,11 @@ def check_effort(steps: int | None, variation: float) -> None:
             f"{steps}; correct --steps"
         )
     if not 0.0 <= variation <= 1.0:
-        raise InputError(
-            f"the variation of computation must be from 0 to 1 but is {variation:g}; 0.02 is usual"
+        raise InputError.rule(
+            "the variation of computation",
+            "be from 0 to 1",
+            f"{variation:g}",
+            "0.02 is usual",
         )
 
 

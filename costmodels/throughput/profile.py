@@ -183,9 +183,11 @@ class Links:
     def __post_init__(self) -> None:
         for what, value in (("bandwidth", self.bandwidth), ("cap of a flow", self.flow_cap)):
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(
-                    f"the {what} must be more than 0 and finite but is {value:g} B/s; give it like "
-                    '"10 Gbps"'
+                raise InputError.rule(
+                    f"the {what}",
+                    "be more than 0 and finite",
+                    f"{value:g} B/s",
+                    'give it like "10 Gbps"',
                 )
         if self.servers < 1:
             raise InputError(

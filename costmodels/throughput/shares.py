@@ -41,7 +41,17 @@ class Share(ABC):
 
     @abstractmethod
     def start(self, now: float, worker: int, amount: float) -> None:
-        """Make a flow active with so many bytes. [B]"""
+        """Make a flow active with so many bytes. [B]
+
+        Parameters
+        ----------
+        now
+            When. [s]
+        worker
+            Whose flow.
+        amount
+            What it has to send. [B]
+        """
 
     @abstractmethod
     def extend(self, worker: int, amount: float) -> None:

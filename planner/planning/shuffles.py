@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.layout import Layouts, Movement, concatenate, movement
+from costmodels.communication.layout import Layouts, concatenate
+from costmodels.communication.movement import Movement, movement
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows

@@ -174,7 +174,7 @@ def test_one_model_alone_and_as_json(model) -> None:
         (["--device", "v100:0"], "at least 1"),
         (["--device", "v100:1,v100-16gb:1"], "named twice"),
         (["--bandwidth", "0 Gbps"], "greater than zero"),
-        (["--bandwidth", "10"], "needs a unit"),
+        (["--bandwidth", "10"], "must have a unit"),
         (["--architecture", "all-reduce", "--mode", "async"], "must be synchronous"),
         (["--architecture", "all-reduce", "--servers", "2"], "without parameter servers"),
         (["--architecture", "tree"], "ps, all-reduce"),

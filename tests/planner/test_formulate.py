@@ -11,7 +11,8 @@ import pytest
 from machines import cluster, graph, machine
 
 from costmodels.cluster import Cluster, load_cluster
-from costmodels.communication.layout import Layouts, movement
+from costmodels.communication.layout import Layouts
+from costmodels.communication.movement import movement
 from costmodels.compute import ComputeModel
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
 from costmodels.graph import Graph, build_graph

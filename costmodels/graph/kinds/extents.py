@@ -12,12 +12,22 @@ from costmodels.graph.layer import SPATIAL_DIMS, Axis, Layer, Tensor
 
 @layer_kind("upsample")
 def upsample(name: str, inputs: Sequence[Tensor], *, factor: int = 2) -> Layer:
-    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted."""
+    """Nearest or bilinear enlargement; blocks scale alike, so no halo is counted.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    factor
+        How many times larger each spatial extent becomes.
+    """
     (x,) = inputs
     if factor < 1:
-        raise InputError(
-            f"layer '{name}': factor must be a whole number of at least 1 but is {factor}; "
-            "correct it in the network"
+        raise InputError.rule(
+            f"layer '{name}': factor",
+            "be a whole number of at least 1",
+            factor,
+            "correct it in the network",
         )
     dims = {a.name: a.extent for a in x.axes}
     y_axes = tuple(

@@ -53,7 +53,15 @@ def _elementwise(
 
 @layer_kind("activation")
 def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -> Layer:
-    """ReLU-like functions keep their output and work in place; the others keep their input."""
+    """ReLU-like functions keep their output and work in place; the others keep their input.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    function
+        Name of the function.
+    """
     relu = function.startswith(("relu", "leaky_relu"))
     return _elementwise(
         name,
@@ -89,22 +97,43 @@ def scale_channels(name: str, inputs: Sequence[Tensor]) -> Layer:
 
 @layer_kind("dropout")
 def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
-    """Keeps a one-byte mask for each element; dropout at rate 0 is left out of the graph."""
+    """Keeps a one-byte mask for each element; dropout at rate 0 is left out of the graph.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    rate
+        Part of the elements that are dropped.
+    """
     if not 0 <= rate < 1:
-        raise InputError(
-            f"layer '{name}': rate must be at least 0 and less than 1 but is {rate}; correct it"
+        raise InputError.rule(
+            f"layer '{name}': rate",
+            "be at least 0 and less than 1",
+            rate,
+            "correct it",
         )
     return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
 
 
 @layer_kind("batch_norm")
 def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
-    """Batch norm with statistics of the local part, or summed over all that split the samples."""
+    """Batch norm with statistics of the local part, or summed over all that split the samples.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    statistics
+        "local" or "synchronised".
+    """
     (x,) = inputs
     if statistics not in ("local", "synchronised"):
-        raise InputError(
-            f"layer '{name}': statistics must be 'local' or 'synchronised' but is "
-            f"'{statistics}'; choose one of the two"
+        raise InputError.rule(
+            f"layer '{name}': statistics",
+            "be 'local' or 'synchronised'",
+            f"'{statistics}'",
+            "choose one of the two",
         )
     spatial = tuple(a.name for a in spatial_axes(x))
     sync = Statistics(over=("sample", *spatial), per=("channel",), count=2)

@@ -20,7 +20,19 @@ def linear(
     bias: bool = True,
     share: str = "",
 ) -> Layer:
-    """Fully connected layer over all axes but sample and sequence, which it flattens."""
+    """Fully connected layer over all axes but sample and sequence, which it flattens.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    filters
+        Features of the output. [items]
+    bias
+        Whether each filter has one.
+    share
+        Name of the layer whose weight this one uses; empty for a weight of its own.
+    """
     (x,) = inputs
     kept = [a for a in x.axes if a.name in ("sample", "sequence")]
     channels = x.size // math.prod(a.extent for a in kept)
@@ -48,7 +60,17 @@ def linear(
 
 @layer_kind("embedding")
 def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -> Layer:
-    """A table look-up; splitting its rows leaves partial sums, as in vocabulary parallelism."""
+    """A table look-up; splitting its rows leaves partial sums, as in vocabulary parallelism.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    rows
+        Rows of the table. [items]
+    filters
+        Features of each row. [items]
+    """
     (x,) = inputs
     y_axes = [Axis(name=a.name, extent=a.extent, dim=a.name) for a in x.axes]
     y_axes.append(Axis(name="hidden", extent=filters, dim="filter"))
@@ -72,6 +94,15 @@ def attention(name: str, inputs: Sequence[Tensor], *, heads: int, fused: bool = 
 
     It is read twice: as queries, which a split of sequence divides, and as keys and values, which
     every query needs whole. Without a fused kernel the scores are kept for backward.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    heads
+        Number of heads. [items]
+    fused
+        Whether one kernel computes scores and weighted values.
     """
     (x,) = inputs
     hidden, length, samples = (

@@ -181,7 +181,19 @@ def pool(
     mode: Literal["max", "average"] = "max",
     ceil_mode: bool = False,
 ) -> Layer:
-    """Maximum or average pooling; maximum keeps the 8-byte indices that PyTorch keeps."""
+    """Maximum or average pooling; maximum keeps the 8-byte indices that PyTorch keeps.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    kernel, stride, padding
+        Of the window, for each spatial dim or for all; the stride is the kernel by default. [items]
+    mode
+        "max" or "average".
+    ceil_mode
+        Whether a last window that reaches beyond the input counts.
+    """
     (x,) = inputs
     windows = _windows(name, x, kernel, kernel if stride is None else stride, padding, 1)
     axes = [a for a in x.axes if a.name not in SPATIAL_DIMS]

@@ -6,6 +6,7 @@ from costmodels.graph.layer import SPATIAL_DIMS, Axis, Tensor
 
 
 def spatial_axes(tensor: Tensor) -> tuple[Axis, ...]:
+    """The axes of depth, height and width."""
     return tuple(axis for axis in tensor.axes if axis.name in SPATIAL_DIMS)
 
 
@@ -20,6 +21,7 @@ def relabel(tensor: Tensor, dims: dict[str, str | None]) -> Tensor:
 
 
 def features_axis(tensor: Tensor) -> str:
+    """Name of the axis that holds the features: "hidden" in sequences, else "channel"."""
     return "hidden" if any(axis.name == "hidden" for axis in tensor.axes) else "channel"
 
 

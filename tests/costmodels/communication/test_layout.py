@@ -18,7 +18,8 @@ from costmodels.communication.collectives import (
     all_to_all_time,
     reduce_scatter_time,
 )
-from costmodels.communication.layout import Layouts, Movement, concatenate, movement
+from costmodels.communication.layout import Layouts, concatenate
+from costmodels.communication.movement import Movement, movement
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.graph import DIMS, Axis, Tensor

@@ -1,9 +1,7 @@
-"""Distributed SGD: queueing against textbooks and Markov chains, simulation against Algorithm 1."""
+"""The fine-grained model: links, and Algorithm 1 of Li et al. 2022."""
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections import deque
 from dataclasses import replace
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worker_profiles import profile, workers
 
 from costmodels.errors import InputError
 from costmodels.throughput import (
@@ -19,253 +18,14 @@ from costmodels.throughput import (
     Links,
     WorkerClass,
     WorkerProfile,
-    mean_values,
-    predict_all_reduce,
     predict_async,
     predict_sync,
-    ring_time,
     simulate_all_reduce,
     simulate_workers,
 )
 from costmodels.throughput.events import WorkerLoop
+from costmodels.throughput.fine import FEWER_STEPS, LEAST_RUNS
 from costmodels.throughput.shares import FirstCome, ProcessorSharing
-
-
-def profile(name="w", layers=4, seed=0, samples=32.0, scale=1.0, **given) -> WorkerProfile:
-    """Layers of about 10 ms and 10 MB; every third has no parameters."""
-    rng = np.random.default_rng(seed)
-    usual = {
-        "forward": scale * rng.uniform(0.005, 0.01, layers),
-        "backward": scale * rng.uniform(0.01, 0.02, layers),
-        "num_bytes": np.where(np.arange(layers) % 3 == 2, 0.0, rng.uniform(5e6, 2e7, layers)),
-    }
-    return WorkerProfile(name=name, samples=samples, **{**usual, **given})
-
-
-def workers(count: int, **given) -> tuple[WorkerClass, ...]:
-    return (WorkerClass(profile=profile(**given), count=count),)
-
-
-# ---------------------------------------------------------------- mean value analysis
-
-
-def test_machine_repairman_is_the_textbook_recursion() -> None:
-    think, service, queue = 5.0, 1.0, 0.0
-    for customers in range(1, 30):
-        response = service * (1.0 + queue)
-        rate = customers / (think + response)
-        queue = rate * response
-        found = mean_values([customers], think, [[service]], [PROCESSOR_SHARING])
-        assert found.exact
-        assert found.cycle_rate[0] == pytest.approx(rate, rel=1e-12)
-        assert found.queue[0, 0] == pytest.approx(queue, rel=1e-12)
-    # and the closed form by the Erlang loss formula: utilisation is 1 - p(nobody)
-    weights = [1.0]
-    for n in range(1, 30):
-        weights.append(weights[-1] * (29 - n + 1) * service / think)
-    assert found.busy[0] == pytest.approx(1.0 - 1.0 / sum(weights), rel=1e-9)
-
-
-def per_worker(think: list[float], service: list[list[float]], disciplines: list[str]) -> list:
-    """Equations 1 and 2 as printed: over all subsets of workers, one task each."""
-    num, stations = len(think), range(len(disciplines))
-    queue: dict[tuple[int, ...], list[list[float]]] = {}
-    busy: dict[tuple[int, ...], list[list[float]]] = {}
-    rates: dict[tuple[int, ...], list[float]] = {}
-    for state in sorted(itertools.product((0, 1), repeat=num), key=sum):
-        queue[state] = [[0.0] * len(disciplines) for _ in range(num)]
-        busy[state] = [[0.0] * len(disciplines) for _ in range(num)]
-        rates[state] = [0.0] * num
-        for k in range(num):
-            if not state[k]:
-                continue
-            less = tuple(n - (j == k) for j, n in enumerate(state))
-            response = []
-            for s in stations:
-                if disciplines[s] == PROCESSOR_SHARING:
-                    seen = sum(queue[less][j][s] for j in range(num))
-                    response.append(service[k][s] * (1.0 + seen))
-                else:
-                    rest = sum(
-                        service[j][s] * (queue[less][j][s] - 0.5 * busy[less][j][s])
-                        for j in range(num)
-                    )
-                    response.append(service[k][s] + rest)
-            rates[state][k] = 1.0 / (think[k] + sum(response))
-            queue[state][k] = [rates[state][k] * t for t in response]
-            busy[state][k] = [rates[state][k] * t for t in service[k]]
-    return rates[(1,) * num]
-
-
-@pytest.mark.parametrize("network", [PROCESSOR_SHARING, FIRST_COME])
-@pytest.mark.parametrize("counts", [(5,), (3, 2), (2, 1, 3)])
-def test_classes_are_the_recursion_over_subsets_of_workers(network, counts) -> None:
-    rng = np.random.default_rng(sum(counts))
-    think, service = rng.uniform(1, 9, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
-    disciplines = [network, PROCESSOR_SHARING, network]
-    found = mean_values(counts, think, service, disciplines)
-    of = [c for c, n in enumerate(counts) for _ in range(n)]
-    single = per_worker([think[c] for c in of], [list(service[c]) for c in of], disciplines)
-    for c, n in enumerate(counts):
-        assert found.cycle_rate[c] == pytest.approx(n * single[of.index(c)], rel=1e-12)
-
-
-def markov_rates(think: list[float], service: list[list[float]]) -> np.ndarray:
-    """Rounds a second of each of some workers: the balance equations of all their states."""
-    stages = 1 + len(service[0])
-    states = list(itertools.product(range(stages), repeat=len(think)))
-    index = {state: i for i, state in enumerate(states)}
-    generator = np.zeros((len(states), len(states)))
-    finishes = np.zeros((len(states), len(think)))
-    for state, i in index.items():
-        for k, stage in enumerate(state):
-            if stage == 0:
-                rate = 1.0 / think[k]
-                finishes[i, k] = rate
-            else:
-                rate = 1.0 / (service[k][stage - 1] * state.count(stage))
-            after = (*state[:k], (stage + 1) % stages, *state[k + 1 :])
-            generator[i, index[after]] += rate
-            generator[i, i] -= rate
-    equations = np.vstack([generator.T, np.ones(len(states))])
-    steady = np.linalg.lstsq(equations, np.append(np.zeros(len(states)), 1.0), rcond=None)[0]
-    return steady @ finishes
-
-
-@pytest.mark.parametrize(
-    ("counts", "seed"), [((3,), 0), ((1, 1), 1), ((2, 1), 2), ((1, 1, 1), 3), ((4,), 4)]
-)
-def test_processor_sharing_is_the_exact_markov_chain(counts, seed) -> None:
-    rng = np.random.default_rng(seed)
-    think, service = rng.uniform(0.5, 5, len(counts)), rng.uniform(0.2, 2, (len(counts), 3))
-    of = [c for c, n in enumerate(counts) for _ in range(n)]
-    chain = markov_rates([think[c] for c in of], [list(service[c]) for c in of])
-    found = mean_values(counts, think, service, [PROCESSOR_SHARING] * 3)
-    for c in range(len(counts)):
-        total = sum(rate for rate, kind in zip(chain, of, strict=True) if kind == c)
-        assert found.cycle_rate[c] == pytest.approx(total, rel=1e-9)
-
-
-@given(
-    counts=st.lists(st.integers(1, 6), min_size=1, max_size=3),
-    network=st.sampled_from([PROCESSOR_SHARING, FIRST_COME]),
-    seed=st.integers(0, 1000),
-    limit=st.sampled_from([1, 10**6]),
-)
-@settings(max_examples=60)
-def test_littles_law_and_no_station_is_more_than_busy(counts, network, seed, limit) -> None:
-    rng = np.random.default_rng(seed)
-    think, service = rng.uniform(0.1, 9, len(counts)), rng.uniform(0.01, 3, (1, 3))
-    # equal service times, as in the models: then first come, first served has bounded load too
-    service = np.repeat(service, len(counts), axis=0)
-    found = mean_values(
-        counts, think, service, [network, PROCESSOR_SHARING, network], max_populations=limit
-    )
-    assert found.exact == (limit > 1)
-    thinking = found.cycle_rate * think
-    assert thinking + found.queue.sum(axis=1) == pytest.approx(np.array(counts, dtype=float))
-    # equation 2 overshoots, see the module; the models bound it
-    assert found.busy.max() <= (1.0 + 1e-9 if network == PROCESSOR_SHARING else 4 / 3)
-
-
-def test_the_approximation_is_close_and_says_what_it_is() -> None:
-    service = np.array([[0.2, 0.01, 0.2], [0.2, 0.01, 0.2]])
-    exact = mean_values([12, 8], [0.3, 0.8], service, [PROCESSOR_SHARING] * 3)
-    near = mean_values([12, 8], [0.3, 0.8], service, [PROCESSOR_SHARING] * 3, max_populations=10)
-    assert exact.exact
-    assert not near.exact
-    assert near.cycle_rate == pytest.approx(exact.cycle_rate, rel=0.03)
-
-
-# ---------------------------------------------------------------- coarse-grained models
-
-
-def test_equations_7_to_11() -> None:
-    one = profile(update=np.full(4, 0.001))
-    links, num = Links(bandwidth=1.25e9), 5
-    transfer = one.model_bytes / 1.25e9
-    classes = (WorkerClass(profile=one, count=num),)
-    times = {
-        rule: predict_sync(classes, links, overlap=False, rule=rule).step_time
-        for rule in (PROCESSOR_SHARING, FIRST_COME, "hybrid")
-    }
-    rest = one.compute_time + one.update_time
-    assert times[PROCESSOR_SHARING] == pytest.approx(2 * num * transfer + rest)
-    assert times[FIRST_COME] == pytest.approx((num + 1) * transfer + rest)
-    assert times["hybrid"] == pytest.approx(num * transfer + rest + (num + 1) * transfer / 2)
-    overlapped = max(num * transfer, one.forward_time) + max(
-        (num + 1) * transfer / 2, one.backward_time
-    )
-    found = predict_sync(classes, links)
-    assert found.step_time == pytest.approx(overlapped + one.update_time)
-    assert found.throughput == pytest.approx(num * 32 / found.step_time)
-    ring = predict_all_reduce(classes, links, overlap=False).step_time
-    assert ring == pytest.approx(rest + 2 * (num - 1) / num * transfer)
-
-
-def test_async_follows_equation_5_and_6() -> None:
-    links = Links(bandwidth=1.25e9)
-    one = profile()
-    transfer = one.model_bytes / links.bandwidth
-    service = [[transfer, 0.0, transfer]]
-    for count in range(1, 9):
-        classes = (WorkerClass(profile=one, count=count),)
-        first = mean_values(
-            [count], one.compute_time, service, [FIRST_COME, PROCESSOR_SHARING, FIRST_COME]
-        )
-        used = FIRST_COME if first.busy.max() <= 0.6 else PROCESSOR_SHARING
-        plain = mean_values([count], one.compute_time, service, [used, PROCESSOR_SHARING, used])
-        found = predict_async(classes, links, overlap=False)
-        assert found.rule == used
-        assert found.throughput == pytest.approx(32 * plain.cycle_rate[0])
-        uplink, _, downlink = plain.response[0]
-        left = max(0, one.forward_time - downlink) + max(0, one.backward_time - uplink)
-        first = mean_values([count], left, service, [FIRST_COME, PROCESSOR_SHARING, FIRST_COME])
-        used = FIRST_COME if first.busy.max() <= 0.6 else PROCESSOR_SHARING
-        again = mean_values([count], left, service, [used, PROCESSOR_SHARING, used])
-        corrected = predict_async(classes, links)
-        assert corrected.throughput == pytest.approx(32 * again.cycle_rate[0])
-        assert corrected.rule == used
-    assert found.rule == PROCESSOR_SHARING
-    assert predict_async(workers(1), links, overlap=False).rule == FIRST_COME
-
-
-def test_first_come_first_served_fills_a_link_and_no_more() -> None:
-    links = Links(bandwidth=1e9)
-    for count in (2, 5, 50):
-        one = workers(count)
-        found = predict_async(one, links, rule=FIRST_COME)
-        assert found.utilisation <= 1.0 + 1e-12
-        assert found.throughput <= 32 * 1e9 / one[0].profile.model_bytes * (1.0 + 1e-9)
-    assert found.utilisation == pytest.approx(1.0)
-
-
-def test_a_ring_tends_to_two_transfers() -> None:
-    times = [ring_time(k, 3.0) for k in (1, 2, 4, 16, 10**6)]
-    assert times[:2] == [0.0, 3.0]
-    assert all(a < b < 6.0 for a, b in itertools.pairwise(times))
-    assert times[-1] == pytest.approx(6.0, rel=1e-5)
-
-
-def test_servers_and_caps_change_how_many_pass_side_by_side() -> None:
-    one = workers(1)
-    model = one[0].profile.model_bytes
-    plain = Links(bandwidth=1.25e9)
-    # four servers: the worker's own link is the limit, so one worker gains nothing
-    four = Links(bandwidth=1.25e9, servers=4)
-    assert predict_async(one, four).throughput == pytest.approx(
-        predict_async(one, plain).throughput
-    )
-    assert predict_sync(workers(8), four).throughput > predict_sync(workers(8), plain).throughput
-    # a cap of what one link carries anyway changes nothing
-    same = Links(bandwidth=1.25e9, flow_cap=1.25e9)
-    assert predict_async(workers(5), same) == predict_async(workers(5), plain)
-    capped = Links(bandwidth=3.125e9, flow_cap=1.25e9)
-    alone = predict_sync(one, capped, overlap=False).step_time
-    assert alone == pytest.approx(one[0].profile.compute_time + 2 * model / 1.25e9)
-
-
-# ---------------------------------------------------------------- links
 
 
 @pytest.mark.parametrize("kind", [ProcessorSharing, FirstCome])
@@ -284,9 +44,6 @@ def test_a_link_serves_flows_up_to_their_limit(kind) -> None:
         # two at 10, the third at 5 for 10 s, then at 10
         assert ends == [(10.0, 0), (10.0, 1), (pytest.approx(15.0), 2)]
     assert link.served == pytest.approx(300.0)
-
-
-# ---------------------------------------------------------------- Algorithm 1
 
 
 def shares(active: list[int], links: Links, discipline: str) -> dict[int, float]:
@@ -538,17 +295,18 @@ def test_faster_and_slower_workers() -> None:
     assert ring == pytest.approx(alone.step_time)
 
 
-def test_hundreds_of_workers_take_seconds() -> None:
+def test_hundreds_of_workers_take_few_steps() -> None:
     links = Links(bandwidth=1.25e9)
     classes = (
         WorkerClass(profile=profile(layers=300), count=250),
         WorkerClass(profile=profile(layers=300, scale=2.0), count=250),
     )
-    start = time.monotonic()
     coarse = predict_async(classes, links)
     fine = simulate_workers(classes, links, synchronous=False)
     ring = simulate_all_reduce(classes, links)
-    assert time.monotonic() - start < 20.0
+    # a few seconds: the least number of runs, and few steps in each
+    assert fine.num_runs == LEAST_RUNS
+    assert fine.num_steps < 2 * LEAST_RUNS * FEWER_STEPS * 500
     assert coarse.exact
     assert fine.throughput == pytest.approx(coarse.throughput, rel=0.05)
     assert ring.throughput > 50 * fine.throughput

@@ -1,0 +1,129 @@
+"""Measured tables: exact entries, interpolation, and bad cells."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from local_works import V100, conv, linear
+
+from costmodels.compute import ComputeModel, CostTable, TimeSource, Work
+from costmodels.compute.table import COLUMNS, REACH
+from costmodels.errors import InputError
+
+
+def row(seconds: object, **changed: object) -> dict[str, object]:
+    values: dict[str, object] = {
+        "operation": "conv",
+        "direction": "forward",
+        "precision": "fp32",
+        "samples": 16,
+        "channels": 64,
+        "filters": 128,
+        "in_extents": "56x56",
+        "out_extents": "56x56",
+        "kernel": "3x3",
+        "stride": "1x1",
+        "groups": 1,
+        "seconds": seconds,
+    }
+    return values | changed
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    with path.open("w", newline="") as file:
+        file.write("# device = V100\n# software = by hand\n")
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_measured_shape_is_taken_as_it_is(tmp_path: Path) -> None:
+    table = CostTable.load(write(tmp_path / "t.csv", [row(1.5e-3), row(9e-3, samples=64)]))
+    model = ComputeModel(V100, "fp32", tables=(table,))
+    seconds, source = model.time(conv(samples=np.array([16, 64])))
+    assert seconds == pytest.approx([1.5e-3, 9e-3])
+    assert list(source) == [TimeSource.TABLE, TimeSource.TABLE]
+    assert "software by hand" in model.describe()["table 1"]
+
+
+def test_between_measured_shapes_the_ratio_to_the_model_is_interpolated(tmp_path: Path) -> None:
+    plain = ComputeModel(V100, "fp32")
+    ends = plain.time(conv(samples=np.array([8, 32])))[0]
+    rows = [row(2 * ends[0], samples=8), row(3 * ends[1], samples=32)]
+    table = CostTable.load(write(tmp_path / "t.csv", rows))
+    model = ComputeModel(V100, "fp32", tables=(table,))
+    seconds, source = model.time(conv(samples=np.array([9, 16, 30])))
+    ratio = seconds / plain.time(conv(samples=np.array([9, 16, 30])))[0]
+    assert (source == TimeSource.INTERPOLATED).all()
+    assert ratio == pytest.approx([2, 6**0.5, 3], rel=0.01)
+    assert (np.diff(ratio) > 0).all()
+
+
+def test_a_shape_out_of_reach_is_left_to_the_surface(tmp_path: Path) -> None:
+    table = CostTable.load(write(tmp_path / "t.csv", [row(1.0)]))
+    model = ComputeModel(V100, "fp32", tables=(table,))
+    samples = np.array([16 * REACH, 16 * REACH + 1, 16 / REACH, 16 / REACH - 1])
+    expected = [
+        TimeSource.INTERPOLATED,
+        TimeSource.SURFACE,
+        TimeSource.INTERPOLATED,
+        TimeSource.SURFACE,
+    ]
+    assert list(model.time(conv(samples=samples))[1]) == expected
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        conv("backward_data"),
+        conv(kernel=(1, 1)),
+        conv(stride=(2, 2), out_extents=(28, 28)),
+        conv(groups=2),
+        linear(),
+    ],
+    ids=["direction", "kernel", "stride", "groups", "operation"],
+)
+def test_another_kind_of_work_is_no_neighbour(work: Work, tmp_path: Path) -> None:
+    table = CostTable.load(write(tmp_path / "t.csv", [row(1.0)]))
+    with_table = ComputeModel(V100, "fp32", tables=(table,)).time(work)
+    without = ComputeModel(V100, "fp32").time(work)
+    assert with_table[0] == without[0]
+    assert with_table[1] == without[1]
+
+
+def test_the_first_table_is_trusted_most(tmp_path: Path) -> None:
+    first = CostTable.load(write(tmp_path / "a.csv", [row(1e-3)]))
+    second = CostTable.load(write(tmp_path / "b.csv", [row(2e-3), row(7e-3, filters=4096)]))
+    model = ComputeModel(V100, "fp32", tables=(first, second))
+    seconds, source = model.time(conv(filters=np.array([128, 4096])))
+    assert seconds == pytest.approx([1e-3, 7e-3])
+    assert list(source) == [TimeSource.TABLE, TimeSource.TABLE]
+
+
+@pytest.mark.parametrize("bad", ["nan", "-1e-3", "0", "inf", "", "fast"])
+@pytest.mark.parametrize("column", ["seconds", "samples", "kernel"])
+def test_a_bad_cell_is_named_by_line_and_column(column: str, bad: str, tmp_path: Path) -> None:
+    if column == "kernel" and not bad:
+        pytest.skip("an empty kernel is a linear layer's")
+    path = write(tmp_path / "t.csv", [row(1e-3), row(1e-3) | {column: bad}])
+    with pytest.raises(InputError, match=f"line 5, column {column} of t.csv must be") as caught:
+        CostTable.load(path)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_a_row_that_is_no_work_is_named_by_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"line 4 of t\.csv"):
+        CostTable.load(write(tmp_path / "t.csv", [row(1e-3, operation="fft")]))
+    with pytest.raises(InputError, match="line 4, column precision"):
+        CostTable.load(write(tmp_path / "t.csv", [row(1e-3, precision="int4")]))
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("operation,direction\nconv,forward\n")
+    with pytest.raises(InputError, match=r"lacks precision.*seconds"):
+        CostTable.load(path)
