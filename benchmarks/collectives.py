@@ -86,7 +86,7 @@ SYSTEMS = (
 )
 
 
-def predict(cluster: Cluster, num_gpus: int, collective: str, size: float) -> Floats:
+def predicted_time(cluster: Cluster, num_gpus: int, collective: str, size: float) -> Floats:
     """Predict the time of a collective over the first `num_gpus` devices. [s]"""
     num_hosts = -(-num_gpus // cluster.devices_per_host)
     topology = Topology.of(cluster, cluster.shape(num_hosts * cluster.devices_per_host))
@@ -144,12 +144,12 @@ def errors(path: str, system: System) -> dict[tuple[str, str], list[float]]:
         cluster = replace(cluster, levels=(*cluster.levels[:-1], outer))
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for collective, num_gpus, size, time in measured(path, system):
-        error = float(predict(cluster, num_gpus, collective, size)) / time - 1
+        error = float(predicted_time(cluster, num_gpus, collective, size)) / time - 1
         found[collective, "large" if size >= LARGE else "small"].append(error)
     return found
 
 
-def _figures(values: list[float]) -> str:
+def _errors_text(values: list[float]) -> str:
     """Rows, median absolute error, bias (median error)."""
     if not values:
         return f"{'-':>22s}"
@@ -170,7 +170,8 @@ def main(arguments: list[str]) -> int:
         for collective in sorted({key[0] for key in found}):
             kind = "fitted" if collective in system.fitted else "blind"
             large, small = found[collective, "large"], found[collective, "small"]
-            print(f"{system.name:30s}{collective:14s}{kind:8s}{_figures(large)}  {_figures(small)}")
+            texts = f"{_errors_text(large)}  {_errors_text(small)}"
+            print(f"{system.name:30s}{collective:14s}{kind:8s}{texts}")
     return 0
 
 

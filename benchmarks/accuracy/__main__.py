@@ -1,40 +1,68 @@
 """How well steps are predicted that others have measured and published.
 
     python -m benchmarks.accuracy --published [--data PATH] [--json]
-    python -m benchmarks.accuracy --measured PATH_TO_cnn_training.csv [--json]
+    python -m benchmarks.accuracy --measured FILE [...] [--step-model MODEL] [--rows] [--json]
+    python -m benchmarks.accuracy_training FOLDER
 
 The first compares with the tables of Dryden et al. 2019 and Kahira et al. 2021, whose figures lie
 in `benchmarks/published/data` with their sources, and with the raw runs of the latter where a file
 of them is given or found; with the throughputs of Li et al. 2022; and simulations with what Duan et
 al. 2023 (Proteus), Aach et al. 2023 (JUWELS Booster) and Kahira et al. state of orders and limits.
-The second predicts every row of a collection of training throughputs whose configuration is
-complete. Computation is multiplied by one factor for each model and machine, taken from runs on
-single devices; all else is prediction.
+
+The second predicts every row of files (or folders) of training throughputs whose configuration is
+complete, by the timeline of the search unless another step model is named. The third is the second
+with other defaults: rows on several GPUs, by simulation, each of them printed. Computation is
+multiplied by one factor for each model and machine, taken from runs on single devices; all else is
+prediction.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.accuracy.cells import Comparison
 from benchmarks.accuracy.claims import Findings, show_findings
-from benchmarks.accuracy.report import show
+from benchmarks.accuracy.measured import (
+    FILE,
+    RAW_FILE,
+    RowComparison,
+    RowQuestion,
+    compare_files,
+    measured_files,
+)
+from benchmarks.accuracy.report import show_comparison
+from benchmarks.accuracy.row_report import print_tables, tables_as_dict
+from benchmarks.accuracy.steps import ALL_STEP_MODELS, TIMELINE
 from benchmarks.published import congestion, dryden, juwels, kahira, kahira_raw, li, proteus
 
 DEFAULT_DATA = Path("../shared/data")
+# Tables whose figures lie in this project.
+PUBLISHED_TABLES: dict[str, Callable[[], list[Comparison]]] = {
+    "Dryden I": lambda: [dryden.compare_dryden("Table I")],
+    "Dryden II": lambda: [dryden.compare_dryden("Table II")],
+    "Dryden III": dryden.table_three,
+    "Dryden VI": lambda: [dryden.single_layers()],
+    "Kahira": kahira.compare_published,
+    "Li, transfers": lambda: [li.transfers(), li.ring_transfers()],
+    "Li, saturation": lambda: [li.saturation_points()],
+    "Li, cap of a flow": lambda: [li.flow_cap()],
+}
+# What papers state without printing times.
+STATEMENTS: dict[str, Callable[[], list[Findings]]] = {
+    "Proteus": lambda: proteus.proteus_findings(),
+    "JUWELS": lambda: juwels.juwels_findings(),
+    "congestion": lambda: congestion.congestion_findings(),
+}
 
 
 def published(data: Path | None) -> list[Comparison]:
     """All published tables, and the raw runs where they are."""
-    tables = [dryden.compare(name) for name in dryden.TABLES]
-    tables.append(dryden.layers())
-    tables.append(dryden.when_space_pays(tables[2].calibration["resnet50"]))
-    tables += kahira.compare_published()
-    tables += li.comparisons()
+    tables = [table for compare in PUBLISHED_TABLES.values() for table in compare()]
     runs = kahira_raw.find_raw_runs(data) if data is not None else None
     if runs is not None:
         tables.append(kahira_raw.compare_raw_runs(runs))
@@ -43,25 +71,89 @@ def published(data: Path | None) -> list[Comparison]:
 
 def stated() -> list[Findings]:
     """What papers state without printing times, and what is simulated."""
-    return [
-        *proteus.findings(),
-        *juwels.findings(),
-        *congestion.findings(),
-    ]
+    return [found for find in STATEMENTS.values() for found in find()]
 
 
-def main() -> None:
-    """Read the arguments and print."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--published", action="store_true", help="compare with published tables")
-    parser.add_argument("--measured", type=Path, metavar="CSV", help="training throughputs")
+    parser.add_argument(
+        "--measured", type=Path, nargs="+", metavar="FILE", help="training throughputs"
+    )
     parser.add_argument("--data", type=Path, help="folder or file with abci_raw_runs.csv")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--step-model", choices=ALL_STEP_MODELS, default=TIMELINE, help="for measured rows"
+    )
+    parser.add_argument("--several", action="store_true", help="only rows on several GPUs")
+    _add_row_options(parser)
+    parser.add_argument("--rows", action="store_true", help="print every measured row")
+    return parser
+
+
+def _add_row_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--ablation", action="store_true", help="also by the other step models")
+    parser.add_argument("--source", default="", help="only publications with this in their name")
+    parser.add_argument("--gamma", type=float, help="overlap factor for every machine")
+
+
+def _files_given(given: Sequence[Path], parser: argparse.ArgumentParser) -> list[Path]:
+    files = []
+    for path in given:
+        found = measured_files(path)
+        if not found:
+            parser.error(f"{path} must be a file, or a folder with {FILE} or {RAW_FILE}")
+        files += found
+    return files
+
+
+def _asked(arguments: argparse.Namespace, model: str, *, several: bool) -> RowQuestion:
+    others = tuple(m for m in ALL_STEP_MODELS if m != model) if arguments.ablation else ()
+    return RowQuestion(
+        model=model,
+        others=others,
+        alone=not several,
+        uncalibrated=not several,
+        source=arguments.source,
+        overlap_factor=arguments.gamma,
+    )
+
+
+def _print_rows(
+    found: RowComparison, arguments: argparse.Namespace, model: str, every_row: bool
+) -> None:
+    print_tables(
+        found.tables,
+        found.left_out,
+        Console(width=200),
+        markdown=arguments.markdown,
+        every_row=every_row,
+        model=model,
+    )
+
+
+def training_main() -> None:
+    """Read the arguments of `python -m benchmarks.accuracy_training` and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help=f"folder with {FILE} and {RAW_FILE}, or a file")
+    _add_row_options(parser)
+    arguments = parser.parse_args()
+    question = _asked(arguments, "simulate", several=True)
+    found = compare_files(_files_given([arguments.folder], parser), question)
+    _print_rows(found, arguments, "simulate", True)
+
+
+def main() -> None:
+    """Read the arguments and print."""
+    parser = _parser()
     arguments = parser.parse_args()
     if not arguments.published and arguments.measured is None:
-        parser.error("give --published, --measured CSV or both")
+        parser.error("give --published, --measured FILE or both")
     data = arguments.data
     if data is None and DEFAULT_DATA.exists():
         data = DEFAULT_DATA
@@ -75,16 +167,15 @@ def main() -> None:
         result["stated"] = [found.as_dict() for found in findings]
         if not arguments.json:
             for table in tables:
-                show(table, console)
+                show_comparison(table, console)
             for found in findings:
                 show_findings(found, console)
     if arguments.measured is not None:
-        from benchmarks.accuracy import measured as accuracy_measured
-
-        report = accuracy_measured.compare(arguments.measured)
-        result["measured"] = report.as_dict()
+        question = _asked(arguments, arguments.step_model, several=arguments.several)
+        rows = compare_files(_files_given(arguments.measured, parser), question)
+        result["measured"] = tables_as_dict(rows.tables, rows.left_out)
         if not arguments.json:
-            accuracy_measured.show(report, console)
+            _print_rows(rows, arguments, arguments.step_model, arguments.rows)
     if arguments.json:
         print(json.dumps(result, indent=1))
 

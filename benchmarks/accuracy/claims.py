@@ -86,7 +86,7 @@ def ranks(times: Sequence[float]) -> list[int]:
     return [order.index(place) + 1 for place in range(len(times))]
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -98,7 +98,7 @@ def table_of(rows: Sequence[Mapping[str, object]], title: str, caption: str = ""
     for key, value in rows[0].items():
         table.add_column(key, justify="left" if isinstance(value, str) else "right")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(_cell_text(value) for value in row.values()))
     return table
 
 

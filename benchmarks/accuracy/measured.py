@@ -1,185 +1,178 @@
-"""Every row of a collection of training throughputs whose configuration is complete, predicted.
+"""Measured rows beside their predictions: which rows, by which step model, calibrated by what.
 
-Rows on several GPUs are predicted twice: as they are, and with computation multiplied by the factor
-that a row on one GPU of the same source, network, GPU, precision and batch per GPU gives.
+Where a row on one GPU of the same publication, machine, network, framework, precision and batch a
+GPU exists, it calibrates the computation by one number ("calibrated"); else one at the nearest
+batch, else one of another publication on the same GPU in the same framework, each of them a kind of
+its own; all else is predicted. Rows that are left out are counted by reason.
 """
 
 from __future__ import annotations
 
-import csv
-import statistics
-from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.accuracy.cells import Summary
-from benchmarks.accuracy.report import percent
-from benchmarks.accuracy.rows import Row, Skip, read
-from benchmarks.accuracy.runs import MeasuredRun, Prediction, calibrate, predict
+from benchmarks.accuracy import raw_runs
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.doubts import doubts
+from benchmarks.accuracy.factors import ONE_GPU, Factors, Setup, StepTimes
+from benchmarks.accuracy.row_report import RowTable
+from benchmarks.accuracy.rows import MeasuredRow, read_rows
+from benchmarks.published.kahira_raw import FILE as RAW_FILE
+from benchmarks.published.kahira_raw import holds_raw_runs, raw_run_addresses
 from costmodels.errors import InputError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A row and its predictions; calibrated is None where no row on one GPU is akin. [s]"""
-
-    name: str
-    source: str
-    gpus: int
-    measured: float
-    predicted: float
-    calibrated: float | None
-    factor: float | None
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.measured - 1.0
-
-    @property
-    def calibrated_error(self) -> float | None:
-        return None if self.calibrated is None else self.calibrated / self.measured - 1.0
+FILE = "cnn_training.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """All rows, and what was skipped by reason."""
+class RowQuestion:
+    """What is to be compared.
 
-    rows: tuple[Compared, ...]
-    skipped: dict[str, int] = field(default_factory=dict)
+    Parameters
+    ----------
+    model
+        The step model.
+    others
+        Further step models for the same rows, with the factors of the first.
+    alone
+        Whether rows on one GPU are predicted, too, uncalibrated.
+    uncalibrated
+        Whether rows on several GPUs are also predicted with computation as it is.
+    source
+        Only publications with this in their name.
+    overlap_factor
+        Instead of the usual one.
+    """
 
-    def summaries(self, source: str | None = None) -> dict[str, Summary | None]:
-        """Errors of rows on one GPU, on several, and of the latter calibrated."""
-        rows = [r for r in self.rows if source in (None, r.source)]
-        several = [r for r in rows if r.gpus > 1]
-        akin = [r for r in several if r.calibrated_error is not None]
-        return {
-            "one GPU": Summary.of([r.error for r in rows if r.gpus == 1]),
-            "several GPUs": Summary.of([r.error for r in several]),
-            "several GPUs with kin": Summary.of([r.error for r in akin]),
-            "several GPUs, calibrated": Summary.of(
-                [r.calibrated_error for r in akin if r.calibrated_error is not None]
-            ),
-        }
+    model: str = "simulate"
+    others: tuple[str, ...] = ()
+    alone: bool = False
+    uncalibrated: bool = False
+    source: str = ""
+    overlap_factor: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        sources = dict.fromkeys(r.source for r in self.rows)
-        return {
-            "sources": {s: _plain(self.summaries(s)) for s in sources},
-            "all": _plain(self.summaries()),
-            "skipped": self.skipped,
-            "rows": [
-                {**asdict(r), "error": r.error, "calibrated_error": r.calibrated_error}
-                for r in self.rows
-            ],
-        }
+    def setup(self, factor: float, model: str | None = None) -> Setup:
+        """How a row is predicted."""
+        return Setup(factor=factor, model=model or self.model, overlap_factor=self.overlap_factor)
 
 
-def _plain(summaries: dict[str, Summary | None]) -> dict[str, Any]:
-    return {key: asdict(value) if value else None for key, value in summaries.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """Rows beside their predictions, by source; and how many were left out for which reason."""
+
+    tables: tuple[RowTable, ...]
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
-def _identity(run: MeasuredRun) -> tuple[Any, ...]:
-    """Equal for runs that are predicted alike."""
-    assert not isinstance(run.cluster, str), "rows have clusters of their own"
-    options = tuple(sorted(run.options.items()))
-    return run.model, run.cluster.name, run.gpus, run.batch, run.winograd, options
+def measured_files(given: Path) -> list[Path]:
+    """A file itself, or those of a folder or of its folder `measured`."""
+    if given.is_file():
+        return [given]
+    found = (
+        next((p for p in (given / name, given / "measured" / name) if p.exists()), None)
+        for name in (FILE, RAW_FILE)
+    )
+    return [path for path in found if path is not None]
 
 
-class _Predictor:
-    """Predicts each distinct run once."""
+def _alike_first(row: MeasuredRow) -> tuple[str, str, str, int, int]:
+    """Alike rows after each other, so that their graphs are built once."""
+    return row.source, str(row.run.model), row.cluster.name, row.gpus, row.batch
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Prediction | str] = {}
-        self._factors: dict[tuple[Any, ...], float] = {}
 
-    def __call__(self, run: MeasuredRun, factor: float = 1.0) -> Prediction | str:
-        key = (*_identity(run), round(factor, 6))
-        if key not in self._known:
+class _Comparing:
+    """Predicts rows as a question asks."""
+
+    def __init__(self, rows: Sequence[MeasuredRow], question: RowQuestion) -> None:
+        self._question, self._steps = question, StepTimes()
+        self._factors = Factors(rows, self._steps, question.model)
+
+    def cell(self, row: MeasuredRow, doubt: str) -> Cell:
+        """A row beside its predictions."""
+        asked = self._question
+        factor, kind = (1.0, ONE_GPU) if row.gpus == 1 else self._factors.of(row)
+        predicted = self._steps.seconds(row, asked.setup(factor))
+        parts = {"factor": factor}
+        if asked.uncalibrated and row.gpus > 1:
+            parts["uncalibrated"] = self._steps.seconds(row, asked.setup(1.0))
+        for model in asked.others:
             try:
-                self._known[key] = predict(run, factor)
-            except InputError as error:
-                self._known[key] = str(error)
-        return self._known[key]
-
-    def factor(self, single: list[Row]) -> float | None:
-        """Factor on computation from rows on one GPU, None without any."""
-        if not single:
-            return None
-        seconds = statistics.fmean(row.seconds for row in single)
-        key = (*_identity(single[0].run), seconds)
-        if key not in self._factors:
-            self._factors[key] = calibrate([(single[0].run, seconds)])
-        return self._factors[key]
-
-
-def compare(path: Path) -> Report:
-    """Predict every complete row of a file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        raw = list(csv.DictReader(file))
-    rows, skipped = [], Counter[str]()
-    for line in raw:
-        try:
-            rows.append(read(line))
-        except Skip as reason:
-            skipped[str(reason)] += 1
-    kin: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.run.gpus == 1:
-            kin.setdefault(row.kin, []).append(row)
-    predictor = _Predictor()
-    compared = []
-    for row in rows:
-        prediction = predictor(row.run)
-        if isinstance(prediction, str):
-            skipped[f"cannot be run: {prediction}"] += 1
-            continue
-        factor = predictor.factor(kin.get(row.kin, [])) if row.run.gpus > 1 else None
-        calibrated = predictor(row.run, factor) if factor is not None else None
-        compared.append(
-            Compared(
-                name=row.name,
-                source=row.source,
-                gpus=row.run.gpus,
-                measured=row.seconds,
-                predicted=_time(prediction, row.whole),
-                calibrated=(
-                    _time(calibrated, row.whole) if isinstance(calibrated, Prediction) else None
-                ),
-                factor=factor,
-            )
+                parts[model] = self._steps.seconds(row, asked.setup(factor, model))
+            except InputError:
+                continue
+        reason = row.doubt or doubt
+        return Cell(
+            group=row.group,
+            label=row.label,
+            kind=kind,
+            gpus=row.gpus,
+            measured=row.seconds,
+            predicted=predicted,
+            excluded=reason,
+            ranked=not reason,
+            parts=parts,
         )
-    return Report(rows=tuple(compared), skipped=dict(skipped.most_common()))
 
 
-def _time(prediction: Prediction, whole: bool) -> float:
-    return prediction.total - (0.0 if whole else prediction.update)
+def compare_rows(
+    paths: Sequence[Path],
+    question: RowQuestion | None = None,
+    elsewhere: frozenset[str] = frozenset(),
+) -> RowComparison:
+    """Predict every row of files.
+
+    Parameters
+    ----------
+    paths
+        Such as `cnn_training.csv`.
+    question
+        What is asked; rows on several GPUs by simulation by default.
+    elsewhere
+        Addresses of logs that another table compares.
+    """
+    question = question or RowQuestion()
+    given = read_rows(paths, elsewhere)
+    left = dict(given.left_out)
+    if question.alone:
+        for reason, count in given.left_out_alone.items():
+            left[reason] = left.get(reason, 0) + count
+    wanted = [
+        (row, why)
+        for row, why in zip(given.rows, doubts(given.rows), strict=True)
+        if (question.alone or row.gpus > 1) and question.source.lower() in row.source.lower()
+    ]
+    wanted.sort(key=lambda pair: _alike_first(pair[0]))
+    comparing = _Comparing(given.rows, question)
+    cells: dict[str, list[Cell]] = {}
+    for row, doubt in wanted:
+        try:
+            cell = comparing.cell(row, doubt)
+        except InputError as error:
+            reason = f"cannot be run: {error}"
+            left[reason] = left.get(reason, 0) + 1
+            continue
+        cells.setdefault(row.source, []).append(cell)
+    return RowComparison(
+        tables=tuple(RowTable(name=name, cells=tuple(found)) for name, found in cells.items()),
+        left_out=dict(sorted(left.items(), key=lambda item: -item[1])),
+    )
 
 
-def _text(summary: Summary | None) -> tuple[str, str, str]:
-    if summary is None:
-        return "-", "-", "-"
-    return str(summary.count), f"{summary.mean:.1%}", percent(summary.bias)
-
-
-def show(report: Report, console: Console) -> None:
-    """Print errors by source, then what was skipped."""
-    table = Table(title="Training throughput: predicted and measured", title_justify="left")
-    table.add_column("source")
-    for part in ("one GPU", "several GPUs", "same, with kin", "same, calibrated"):
-        for name in (f"{part}: rows", "mean |error|", "bias"):
-            table.add_column(name, justify="right")
-    for source in (*dict.fromkeys(r.source for r in report.rows), None):
-        parts = report.summaries(source).values()
-        table.add_row(source or "all", *(text for part in parts for text in _text(part)))
-    console.print(table)
-    skipped = Table(title=f"Skipped: {sum(report.skipped.values())} rows", title_justify="left")
-    skipped.add_column("rows", justify="right")
-    skipped.add_column("reason")
-    for reason, count in report.skipped.items():
-        skipped.add_row(str(count), reason)
-    console.print(skipped)
+def compare_files(paths: Sequence[Path], question: RowQuestion) -> RowComparison:
+    """Predict every row of files of either form: training rates, and raw runs of ABCI."""
+    raw = [path for path in paths if holds_raw_runs(path)]
+    rest = [path for path in paths if path not in raw]
+    tables: list[RowTable] = []
+    left: dict[str, int] = {}
+    if rest:
+        elsewhere = frozenset(url for path in raw for url in raw_run_addresses(path))
+        found = compare_rows(rest, question, elsewhere)
+        tables, left = list(found.tables), found.left_out
+    if question.source.lower() in raw_runs.NAME.lower():
+        for path in raw:
+            table, missing = raw_runs.compare_simulated(path, question.model)
+            tables.append(table)
+            for reason, count in missing.items():
+                left[reason] = left.get(reason, 0) + count
+    return RowComparison(tables=tuple(tables), left_out=left)

@@ -10,23 +10,23 @@ from benchmarks.accuracy.cells import Comparison, Summary
 SHOWN = {"s": (1e3, "ms"), "s/epoch": (1.0, "s/epoch"), "ratio": (1.0, "x")}
 
 
-def percent(value: float) -> str:
+def signed_percent(value: float) -> str:
     """A rate with its sign, in percent."""
     return f"{value:+.1%}"
 
 
-def summary_line(summary: Summary, aim: float | None = None) -> str:
+def errors_line(summary: Summary, aim: float | None = None) -> str:
     """Errors in one line."""
     goal = ""
     if aim is not None:
         goal = f", aim {aim:.0%} {'met' if summary.mean <= aim else 'MISSED'}"
     return (
-        f"{summary.count} cells: mean |error| {summary.mean:.1%}, worst {percent(summary.worst)}, "
-        f"bias {percent(summary.bias)}{goal}"
+        f"{summary.count} cells: mean |error| {summary.mean:.1%}, "
+        f"worst {signed_percent(summary.worst)}, bias {signed_percent(summary.bias)}{goal}"
     )
 
 
-def show(comparison: Comparison, console: Console) -> None:
+def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print every cell of a comparison, then its errors, ranks and notes."""
     factor, unit = SHOWN[comparison.unit]
     table = Table(title=comparison.name, caption=comparison.source, title_justify="left")
@@ -45,7 +45,7 @@ def show(comparison: Comparison, console: Console) -> None:
             str(cell.gpus),
             f"{cell.measured * factor:.4g}",
             f"{cell.predicted * factor:.4g}",
-            percent(cell.error),
+            signed_percent(cell.error),
             remark,
             style=None if cell.counts else "dim",
         )
@@ -54,13 +54,13 @@ def show(comparison: Comparison, console: Console) -> None:
     console.print(f"Calibration of computation: {scalars or 'none'}")
     summary = comparison.summary
     if summary is not None:
-        console.print(f"All: {summary_line(summary, comparison.aims.get(''))}")
+        console.print(f"All: {errors_line(summary, comparison.aims.get(''))}")
     kinds = comparison.by_kind
     if len(kinds) > 1:
         for kind, part in kinds.items():
-            console.print(f"  {kind}: {summary_line(part, comparison.aims.get(kind))}")
+            console.print(f"  {kind}: {errors_line(part, comparison.aims.get(kind))}")
     if comparison.excluded is not None:
-        console.print(f"Excluded: {summary_line(comparison.excluded)}")
+        console.print(f"Excluded: {errors_line(comparison.excluded)}")
     ranks = comparison.ranks
     if ranks.pairs:
         console.print(

@@ -1,126 +1,120 @@
-"""Rows of a collection of training throughputs, in the planner's terms.
+"""Measured training steps as their publications print them, in the planner's terms.
 
-A row becomes a run where its network, GPU, links, precision, batch and way of training are all
-known here; otherwise it is skipped with the reason. Machines that are not built in are put together
-from levels of built-in ones. "fp32" on GPUs that have TF32 means TF32, which PyTorch and NVIDIA's
+One reader for every table of measured rows: network, machine, precision, schedule, batch and the
+time of a step, each from its own column. A row that says too little is left out, with the reason;
+no source is known by name. "fp32" on GPUs that have TF32 means TF32, which PyTorch and NVIDIA's
 containers then use by default for convolutions.
 """
 
 from __future__ import annotations
 
+import csv
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from benchmarks.accuracy.runs import MeasuredRun
-from costmodels.cluster import Cluster, Device, Level, list_devices, load_cluster, load_device
+from benchmarks.accuracy.machines import USUAL_HOST, UnknownMachine, read_words, row_cluster
+from benchmarks.accuracy.steps import MeasuredRun, built_in_names
+from costmodels.cluster import Cluster, Device
 from costmodels.errors import InputError
+from costmodels.simulation import Runtime, load_runtime
 
 IMAGENET_SAMPLES = 1_281_167
-NETWORKS = (
-    (r"resnet-?50(d|.*ssd|.*fpn)", ""),
-    (r"(ssd|mask|retina|se-|resnext|wide|nnu|bert|gpu|v-net)", ""),
-    (r"resnet[- ]?(18|34|50|101|152)([ -]v1(\.5|b)?)?$", r"resnet\1"),
-    (r"vgg-?(16|19)$", r"vgg\1"),
-    (r"alexnet$", "alexnet"),
-    (r"inception_?-?v3$", "inception_v3"),
-    (r"(googlenet|inception_?-?v1)$", "googlenet"),
-    (r"densenet-?(121|161|169|201)$", r"densenet\1"),
-    (r"(mobilenet_v2|mobilenetv2_100)$", "mobilenet_v2"),
-    (r"efficientnet[ _](v1-)?b0$", "efficientnet_b0"),
+# Built-in networks that do not train on ImageNet.
+_OTHER_DATA = re.compile(r"cosmoflow|mesh|unet|gpt")
+_SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+_PRECISIONS = (
+    (r"fp16|float16|half|\bamp\b|mixed|16-bit", "fp16"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp32|float32|tf32|single|32-bit", "fp32"),
 )
-DEVICES = (
-    (r"max-q|laptop|k80|m60|radeon", ""),
-    (r"v100.*32", "v100-32gb"),
-    (r"v100", "v100-16gb"),
-    (r"p100", "p100"),
-    (r"titan ?xp", "titanxp"),
-    (r"2080 ti", "2080ti"),
-    (r"3090", "3090"),
-    (r"a6000", "a6000"),
-    (r"a100.*80", "a100-80gb"),
-    (r"a100", "a100-40gb"),
-    (r"h100", "h100"),
-    (r"h200", "h200"),
-)
-# Links inside a host, by the text on links and the device: which level of which built-in cluster.
-INSIDE = (
-    (r"cube mesh|dgx-1|nvlink2|nvlink 2", r"v100", "dgx1-v100", 0),
-    (r"sxm nvlink|nvlink3|nvlink 3|nvswitch|nvlink 600|nvidia nvlink", r"a100", "dgx-a100", 0),
-    (r"sxm nvlink|nvlink", r"h100", "dgx-h100", 0),
-    (r"pcie3|^pcie$", r"2080ti|titanxp|p100", "titanxp-pcie", 0),
-)
-# Links between hosts: text, device, technology, links of a host.
-BETWEEN = (
-    (r"10gbe", "", "ethernet-10g", 1),
-    (r"100gbib|infiniband edr 100gb/s", "", "infiniband-edr", 1),
-    (r"dgx-1v\) \+ infiniband|nvlink2 / infiniband edr", r"v100", "infiniband-edr", 4),
-    (r"dgx a100\) \+ infiniband|8x connectx-6", r"a100", "infiniband-hdr", 8),
-    (r"2x connectx-6 ib hdr 200gb", r"a100", "infiniband-hdr", 2),
-)
-LINK_OF = {"infiniband-edr": "dgx1-v100", "infiniband-hdr": "dgx-a100"}
-OVERLAP = {"dp allreduce, no overlap (BSP)": False}
-REPLICATED = (
-    "dp replicated",
-    "dp allreduce",
-    "dp",
-    "dp ddp",
-    "dp ring allreduce",
-    "dp allreduce, no overlap (bsp)",
-    "dp allreduce, overlapped (wfbp, horovod)",
-    "dp allreduce, merged gradients (mg-wfbp)",
-    "data: dp allreduce (chainermn)",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A measured row that can be predicted.
-
-    Parameters
-    ----------
-    source
-        Group of rows that are summed up together.
-    run
-        The run.
-    seconds
-        Measured time of a step. [s]
-    whole
-        Whether the time includes the weight update.
-    kin
-        What a row on one GPU must share to calibrate this one.
-    name
-        For people.
-    """
-
-    source: str
-    run: MeasuredRun
-    seconds: float
-    whole: bool
-    kin: tuple[str, ...]
-    name: str
 
 
 class Skip(Exception):
     """Why a row cannot be predicted."""
 
 
-def _match(text: str, patterns: tuple[tuple[str, str], ...]) -> str:
-    """The first pattern's answer, "" where none matches or it says so."""
-    for pattern, answer in patterns:
-        found = re.search(pattern, text, re.IGNORECASE)
-        if found:
-            return found.expand(answer) if answer else ""
-    return ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """A measured step and what ran.
+
+    Parameters
+    ----------
+    source
+        Rows that are summed up together.
+    run
+        What ran.
+    runtime
+        The framework's runtime.
+    seconds
+        Measured time of a step. [s]
+    whole
+        Whether the time includes the weight update.
+    kin
+        What a row on one GPU must share to calibrate this one: publication, network, GPU,
+        precision, framework, system, kind of data and batch a GPU.
+    family
+        What a row on one GPU of another publication must share to do so where none of the same
+        has: network, GPU, precision and framework.
+    precision
+        As the device names it.
+    doubt
+        Why its schedule tells too little to count; empty where it does not.
+    group
+        Rows that may be ranked against each other have the same.
+    label
+        For people.
+    """
+
+    source: str
+    run: MeasuredRun
+    runtime: Runtime
+    seconds: float
+    whole: bool
+    kin: tuple[str, ...]
+    family: tuple[str, ...]
+    precision: str
+    doubt: str
+    group: str
+    label: str
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs. [items]"""
+        return self.run.gpus
+
+    @property
+    def batch(self) -> int:
+        """Global batch. [samples]"""
+        return self.run.batch
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machine."""
+        assert isinstance(self.run.cluster, Cluster), "rows have clusters of their own"
+        return self.run.cluster
 
 
 def source_group(source: str) -> str:
-    """A source, all submissions to one round of MLPerf together."""
+    """A source, all submissions to one round of a benchmark together."""
     words = source.split()
     if source.startswith("MLPerf"):
         return " ".join(words[:3])
     return source.split(" logs")[0].split(" results")[0].split(" (")[0]
+
+
+def network_named(text: str) -> str:
+    """The built-in network of a row, "" for none."""
+    plain = re.sub(r"[\s_()\[\]-]+", "", text.lower())
+    for entry in read_words("words")["networks"]:
+        found = re.search(entry["words"], plain)
+        if found:
+            name = found.expand(entry["network"])
+            return name if name in built_in_names() else ""
+    return next((n for n in built_in_names() if re.sub(r"[_-]", "", n) == plain), "")
 
 
 def precision_of(text: str, device: Device) -> str:
@@ -132,141 +126,217 @@ def precision_of(text: str, device: Device) -> str:
         When it states none, or the device has not got it.
     """
     known, lowered = device.peak_flops, text.lower()
-    if re.search(r"fp16|\bamp\b", lowered):
-        wanted = "fp16"
-    elif "bf16" in lowered:
-        wanted = "bf16"
-    elif "fp32" in lowered or "tf32" in lowered:
-        wanted = "tf32" if "tf32" in known else "fp32"
-    else:
+    # BF16 first: "bfloat16" contains the word for FP16
+    stated = [name for words, name in _PRECISIONS if re.search(words, lowered)]
+    if not stated:
         raise Skip("precision not stated")
+    wanted = "bf16" if "bf16" in stated and "fp16" not in lowered else stated[0]
+    if wanted == "fp32" and "tf32" in known:
+        wanted = "tf32"
     if wanted not in known:
         raise Skip(f"the built-in device {device.name} has no {wanted}")
     return wanted
 
 
-def _ethernet() -> Level:
-    """10 Gb/s Ethernet between hosts, as `data/links.toml` has it."""
-    return Level(name="network", size=64, latency=50e-6, bandwidth=1.25e9 * 0.94)
-
-
-@lru_cache(maxsize=256)
-def _cluster(device: str, interconnect: str, gpus: int, per_host: int) -> Cluster:
-    """The machine of a row, or `Skip`."""
-    own = load_device(device)
-    usual = "fp32" if "fp32" in own.peak_flops else next(iter(own.peak_flops))
-    if gpus == 1:
-        alone = Level(name="host", size=1, latency=0.0, bandwidth=1e12)
-        return Cluster(
-            name=device,
-            device=own,
-            levels=(alone,),
-            host_level="host",
-            default_precision=usual,
-        )
-    text = interconnect.lower()
-    if "nvlink2 (4 gpus)" in text:
-        return replace(load_cluster("abci"), device=own, default_precision=usual)
-    inside = next(
-        (
-            load_cluster(c).levels[i]
-            for p, d, c, i in INSIDE
-            if re.search(p, text) and re.search(d, device)
-        ),
-        None,
-    )
-    if inside is None:
-        raise Skip(f"no built-in links inside a host of {device} by '{interconnect or 'nothing'}'")
-    members = min(gpus, per_host)
-    if device.startswith("v100") and ("nvswitch" in text or members > 8):
-        inside = replace(inside, peer_links=None)
-    levels = [replace(inside, name="host", size=members)]
-    if gpus > per_host:
-        levels.append(_between(text, device))
-    return Cluster(
-        name=f"{device}, {interconnect}",
-        device=own,
-        levels=tuple(levels),
-        host_level="host",
-        default_precision=usual,
-    )
-
-
-def _between(text: str, device: str) -> Level:
-    for pattern, devices, link, links in BETWEEN:
-        if re.search(pattern, text) and re.search(devices, device):
-            if link == "ethernet-10g":
-                return _ethernet()
-            network = load_cluster(LINK_OF[link]).levels[-1]
-            return replace(network, name="network", size=4096, links=links)
-    raise Skip(f"no built-in links between hosts by '{text}'")
-
-
-def _seconds(row: Mapping[str, str], batch: int, model: str) -> float:
+def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> float:
     """Time of a step from whatever was published. [s]"""
-    value, metric = float(row["value"]), row["metric"]
-    if metric == "throughput":
-        return batch / value
-    if metric in ("step_time_fwd_bwd_median", "iteration_time_min_over_epochs"):
-        return value / 1e3
-    if metric == "train_epoch_time_median" and model.startswith("resnet"):
-        return value * batch / IMAGENET_SAMPLES
-    raise Skip(f"{metric} is no time of a step")
-
-
-def read(row: Mapping[str, str]) -> Row:
-    """A row as a run, or `Skip` with the reason."""
-    model = _match(row["model"], NETWORKS)
-    if not model:
-        raise Skip(f"no built-in network {row['model']}")
-    device = _match(row["gpu"], DEVICES)
-    if device not in list_devices():
-        raise Skip(f"no built-in device {row['gpu']}")
-    if not row["gpus"] or not (row["global_batch"] or row["batch_per_gpu"]):
-        raise Skip("number of GPUs or batch not stated")
-    gpus = int(row["gpus"])
-    strategy = row["strategy"].lower()
-    if gpus > 1 and strategy not in REPLICATED:
-        if "server" in strategy or "bytescheduler" in strategy or "ps " in strategy:
-            raise Skip("parameter server or asynchronous: waits for the simulator")
-        if "nn.dataparallel" in strategy:
-            raise Skip("one process scatters and gathers (nn.DataParallel)")
-        raise Skip(f"strategy '{strategy.split(':')[0]}' is compared by --published")
-    if re.search(r"loader bound|input-bound|start-up", row["notes"], re.IGNORECASE):
-        raise Skip("bound by its data loader or with its start-up, as its notes say")
-    per_gpu = float(row["batch_per_gpu"] or 0)
-    batch = int(float(row["global_batch"] or per_gpu * gpus))
-    precision = precision_of(row["precision"], load_device(device))
-    per_host = int(float(row["gpus_per_node"] or gpus))
+    metric, unit = row["metric"].lower(), row["unit"].lower().strip()
     try:
-        cluster = _cluster(device, row["interconnect"], gpus, per_host)
+        value = float(row["value"])
+    except ValueError:
+        raise Skip("the value is no number") from None
+    if not value > 0.0:
+        raise Skip("the value is not above zero")
+    if re.search(r"(^|_)ratio|efficiency|speed.?up", metric):
+        raise Skip(f"{row['metric']} is no time of a step")
+    if "throughput" in metric or "rate" in metric.split("_"):
+        if "token" in unit:
+            raise Skip("counted in tokens, not in samples")
+        each = "per_gpu" in metric or re.search(r"/\s*gpu|per gpu", unit)
+        return batch / value / (gpus if each else 1)
+    if re.search(r"(iteration|step|batch)_time|time_per_(iteration|step|batch)", metric):
+        return value * _SECONDS.get(unit, 1e-3)
+    if "epoch_time" in metric and "eval" not in metric and not _OTHER_DATA.search(model):
+        return value * _SECONDS.get(unit, 1.0) * batch / IMAGENET_SAMPLES
+    raise Skip(f"{row['metric'] or 'no metric'} is no time of a step")
+
+
+def runtime_of(strategy: str, framework: str, hosts: int) -> tuple[Runtime, str]:
+    """The runtime of a row, and why its schedule tells too little; or `Skip`."""
+    strategy, framework = strategy.lower().strip(), framework.lower()
+    for entry in read_words("words")["schedules"]:
+        if re.search(entry["strategy"], strategy) and re.search(
+            entry.get("framework", ""), framework
+        ):
+            if "reason" in entry:
+                raise Skip(entry["reason"])
+            return _changed(entry, framework, hosts), entry.get("doubt", "")
+    raise Skip(f"schedule not known: {strategy.split(':')[0]}")
+
+
+def _changed(entry: Mapping[str, Any], framework: str, hosts: int) -> Runtime:
+    """The runtime of a schedule with what it and the framework change."""
+    name, overlap = entry["runtime"], entry.get("overlap", True)
+    if entry.get("whole"):
+        return load_runtime(name, bucket=math.inf, first_bucket=None, overlap=overlap)
+    runtime = load_runtime(name)
+    if name == "horovod" and re.search(r"horovod 0\.(1\d|20)", framework):
+        # defaults until Horovod 0.21 (horovod pull request 2468)
+        return replace(runtime, cycle=5e-3, fusion=64 * 2.0**20)
+    if not entry.get("servers"):
+        return runtime
+    if hosts == 1:
+        # without other hosts nothing is sent to a server: partitions are reduced inside the host
+        return replace(load_runtime("ddp"), bucket=runtime.bucket, overlap=overlap, name=name)
+    return replace(runtime, servers=hosts, overlap=overlap)
+
+
+def _system(notes: str) -> str:
+    """The machine that the notes name, "" for none."""
+    found = re.search(r"system ([^;]+)", notes)
+    return found.group(1).strip() if found else ""
+
+
+def _framework(text: str) -> str:
+    """The framework without its version; the first that is named."""
+    found = re.search(r"mxnet|pytorch|tensorflow|tf|oneflow|paddle|chainer|mindspore", text.lower())
+    return found.group(0) if found else text
+
+
+def _number_in(row: Mapping[str, str], column: str) -> float:
+    """A number of a column; 0 where it is empty."""
+    text = row[column].strip()
+    try:
+        return float(text) if text else 0.0
+    except ValueError:
+        raise Skip(f"column {column} is no number") from None
+
+
+def _stated_links(row: Mapping[str, str], gpus: int) -> str:
+    """Words on links; those between hosts may stand in the notes."""
+    links = row["interconnect"]
+    network = re.search(r"(?:^|; )network ([^;]+)", row["notes"])
+    if gpus > 1 and network and "+" not in links:
+        links = f"{links} + {network.group(1)}"
+    return links
+
+
+def _stated_machine(row: Mapping[str, str], links: str, gpus: int, per_host: int) -> Cluster:
+    try:
+        cluster = row_cluster(row["gpu"], links, gpus, per_host)
         cluster.shape(gpus)
+    except UnknownMachine as error:
+        raise Skip(str(error)) from None
     except InputError as error:
         raise Skip(str(error).split(",")[0]) from None
-    source = source_group(row["source"])
-    options = {
-        "precision": precision,
-        "gradient_overlap": OVERLAP.get(row["strategy"], "chainermn" not in strategy),
-    }
-    return Row(
-        source=source,
+    return cluster
+
+
+def described_row(given: Mapping[str, str]) -> MeasuredRow:
+    """A row in the planner's terms, or `Skip` with the reason."""
+    row = {name: given.get(name) or "" for name in COLUMNS}
+    model = network_named(row["model"])
+    if not model:
+        raise Skip(f"no built-in network {row['model']}")
+    for mark in read_words("words")["marks"]:
+        if re.search(mark["words"], row["notes"].lower()):
+            raise Skip(mark["reason"])
+    gpus = int(_number_in(row, "gpus"))
+    batch = int(_number_in(row, "global_batch") or _number_in(row, "batch_per_gpu") * gpus)
+    if gpus < 1 or batch < 1:
+        raise Skip("number of GPUs or batch not stated")
+    per_host = int(_number_in(row, "gpus_per_node")) or min(gpus, USUAL_HOST)
+    links = _stated_links(row, gpus)
+    cluster = _stated_machine(row, links, gpus, per_host)
+    precision = precision_of(row["precision"], cluster.device)
+    runtime, doubt = load_runtime("ddp"), ""
+    if gpus > 1:
+        runtime, doubt = runtime_of(row["strategy"], row["framework"], -(-gpus // per_host))
+        if runtime.name == "byteps" and "rdma" in links.lower():
+            runtime = replace(runtime, stack_bandwidth=float("inf"))
+    rings = gpus <= read_words("words")["all_reduce"]["rings_up_to"]
+    kin = (
+        *(row["source"], model, row["gpu"], row["precision"], row["framework"]),
+        *(_system(row["notes"]), "real data" if "real data" in row["notes"] else ""),
+        str(batch // gpus),
+    )
+    return MeasuredRow(
+        source=source_group(row["source"]),
         run=MeasuredRun(
             model=model,
             cluster=cluster,
             gpus=gpus,
             batch=batch,
-            options=options,
+            options={"precision": precision, "all_reduce": "ring" if rings else "auto"},
             winograd="chainer" not in row["framework"].lower(),
         ),
-        seconds=_seconds(row, batch, model),
-        whole=row["metric"] != "step_time_fwd_bwd_median",
-        kin=(
-            row["source"],
-            row["model"],
-            row["gpu"],
-            row["precision"],
-            row["framework"],
-            str(batch // gpus),
+        runtime=runtime,
+        seconds=_row_seconds(row, batch, gpus, model),
+        whole="fwd_bwd" not in row["metric"].lower(),
+        kin=kin,
+        family=(
+            *(model, re.sub(r"-\d+gb$", "", cluster.device.name), precision),
+            _framework(row["framework"]),
         ),
-        name=f"{row['model']}, {gpus} x {row['gpu']}, batch {batch}, {row['precision']}",
+        precision=precision,
+        doubt=doubt,
+        group=", ".join(part for part in kin if part),
+        label=(
+            f"{row['model']}, {gpus} x {row['gpu']}, {batch} samples, {row['precision']}, "
+            f"{row['framework']}, {row['strategy']}, {links}"
+        ),
     )
+
+
+COLUMNS = (
+    *("source", "url", "model", "gpu", "gpus", "gpus_per_node", "interconnect", "framework"),
+    *("strategy", "precision", "batch_per_gpu", "global_batch", "metric", "value", "unit", "notes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Rows of files, and why others were left out.
+
+    Parameters
+    ----------
+    rows
+        Those that can be predicted.
+    left_out
+        Rows on several GPUs by reason. [items]
+    left_out_alone
+        Rows on one GPU by reason. [items]
+    """
+
+    rows: tuple[MeasuredRow, ...]
+    left_out: dict[str, int]
+    left_out_alone: dict[str, int]
+
+
+def read_rows(paths: Sequence[Path], elsewhere: frozenset[str] = frozenset()) -> ReadRows:
+    """All rows that can be predicted, and how many were left out for which reason.
+
+    Parameters
+    ----------
+    paths
+        Files with `COLUMNS`.
+    elsewhere
+        Addresses of logs that another table compares.
+    """
+    lines: list[dict[str, str]] = []
+    for path in paths:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines += list(csv.DictReader(file))
+    rows: list[MeasuredRow] = []
+    left: dict[str, int] = {}
+    alone: dict[str, int] = {}
+    for line in lines:
+        try:
+            if line.get("url") and line["url"] in elsewhere:
+                raise Skip("the same log is in the table of raw runs")
+            rows.append(described_row(line))
+        except Skip as skip:
+            counts = alone if (line.get("gpus") or "").strip() == "1" else left
+            counts[str(skip)] = counts.get(str(skip), 0) + 1
+    by_count = [dict(sorted(c.items(), key=lambda item: -item[1])) for c in (left, alone)]
+    return ReadRows(rows=tuple(rows), left_out=by_count[0], left_out_alone=by_count[1])

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device.passes import Shape, passes
+from benchmarks.device.passes import Shape, calls_of
 from costmodels.compute.table import COLUMNS
 
 WARM_UP = 5
@@ -58,29 +58,29 @@ def read_shapes(path: Path) -> list[Shape]:
 
 def _shape(cells: Mapping[str, str]) -> Shape:
     def numbers(column: str) -> tuple[int, ...]:
-        return tuple(_positive(part) for part in cells[column].split("x") if part)
+        return tuple(_positive_number(part) for part in cells[column].split("x") if part)
 
     return Shape(
         operation=cells["operation"],
-        samples=_positive(cells["samples"]),
-        channels=_positive(cells["channels"]),
-        filters=_positive(cells["filters"]),
+        samples=_positive_number(cells["samples"]),
+        channels=_positive_number(cells["channels"]),
+        filters=_positive_number(cells["filters"]),
         in_extents=numbers("in_extents"),
         out_extents=numbers("out_extents") if "out_extents" in cells else (),
         kernel=numbers("kernel"),
         stride=numbers("stride"),
-        groups=_positive(cells.get("groups") or "1"),
+        groups=_positive_number(cells.get("groups") or "1"),
     )
 
 
-def _positive(text: str) -> int:
+def _positive_number(text: str) -> int:
     value = int(text)
     if value < 1:
         raise ValueError(f"{value} is below 1")
     return value
 
 
-def measure(torch: Any, call: Callable[[], object], device: str = "cuda") -> tuple[float, float]:
+def time_call(torch: Any, call: Callable[[], object], device: str = "cuda") -> tuple[float, float]:
     """Median seconds of one call, and the spread of the batches relative to it."""
     batch = _batch_by_clock if device == "cpu" else _batch_by_events
     for _ in range(WARM_UP):
@@ -123,8 +123,8 @@ def rows(
         for shape in shapes:
             calls: dict[str, Callable[[], object]] = {}
             try:
-                calls = passes(torch, shape, dtypes.get(precision, torch.float32), device)
-                measured = {way: measure(torch, call, device) for way, call in calls.items()}
+                calls = calls_of(torch, shape, dtypes.get(precision, torch.float32), device)
+                measured = {way: time_call(torch, call, device) for way, call in calls.items()}
             except (RuntimeError, MemoryError) as error:
                 reason = (str(error).splitlines() or ["out of memory"])[0]
                 print(f"left out: {precision} {shape}: {reason}", file=sys.stderr)

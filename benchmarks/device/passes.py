@@ -97,7 +97,7 @@ def _padding(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[int, 
     return padding, covered - 2 * padding
 
 
-def passes(torch: Any, shape: Shape, dtype: Any, device: str = "cuda") -> Calls:
+def calls_of(torch: Any, shape: Shape, dtype: Any, device: str = "cuda") -> Calls:
     """One call per direction, on random data that lies on the device.
 
     Parameters
@@ -118,7 +118,7 @@ def passes(torch: Any, shape: Shape, dtype: Any, device: str = "cuda") -> Calls:
     if shape.operation == "conv":
         return _conv(torch, shape, random)
     if shape.operation in DENSE:
-        return _product(torch, shape, random)
+        return _product_calls(torch, shape, random)
     if shape.operation == "pool":
         return _pool(torch, shape, random)
     if shape.operation == "batch_norm":
@@ -157,7 +157,7 @@ def _conv(torch: Any, shape: Shape, random: Random) -> Calls:
     }
 
 
-def _product(torch: Any, shape: Shape, random: Random) -> Calls:
+def _product_calls(torch: Any, shape: Shape, random: Random) -> Calls:
     rows = math.prod(shape.in_extents)
     lead = (shape.samples, rows) if shape.operation == "matmul" else (shape.samples * rows,)
     inputs, gradient = random(*lead, shape.channels), random(*lead, shape.filters)

@@ -79,7 +79,7 @@ def distinct(all_works: Iterable[Work]) -> tuple[list[Shape], int]:
     return list(found), refused
 
 
-def write(path: Path, shapes: Iterable[Shape]) -> None:
+def write_shapes(path: Path, shapes: Iterable[Shape]) -> None:
     """Write the shapes as the CSV file that `measure_device` reads."""
     rows = [cells_of(shape) for shape in shapes]
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -115,7 +115,7 @@ def main() -> None:
         sys.exit(str(error))
     if not shapes:
         sys.exit("the networks have no shape that can be measured; name other networks")
-    write(arguments.shapes, shapes)
+    write_shapes(arguments.shapes, shapes)
     counts = Counter(shape.operation for shape in shapes)
     parts = ", ".join(f"{name} {counts[name]}" for name in OPERATIONS if counts[name])
     print(f"{len(shapes)} shapes written to {arguments.shapes} ({parts}); {refused} left out")

@@ -34,7 +34,9 @@ class TimedDevice:
     kernel_latency: float = 0.0
 
 
-def _device(name: str, sms: int, gb_per_s: float, fp32: float, half: float = 0.0) -> TimedDevice:
+def _timed_device(
+    name: str, sms: int, gb_per_s: float, fp32: float, half: float = 0.0
+) -> TimedDevice:
     peak = {"fp32": fp32 * 1e12}
     if half:
         peak |= {"fp16": half * 1e12, "bf16": half * 1e12}
@@ -43,23 +45,23 @@ def _device(name: str, sms: int, gb_per_s: float, fp32: float, half: float = 0.0
 
 # Peaks of the vendors' data sheets at boost clock.
 DEVICES = {
-    "V100 32GB PCIe": _device("V100 PCIe", 80, 900, 14.0, 112),
-    "NVIDIA V100": _device("V100 SXM2", 80, 900, 15.7, 125),
-    "P100 16GB PCIe": _device("P100 PCIe", 56, 732, 9.3),
-    "NVIDIA Tesla P100": _device("P100 PCIe", 56, 732, 9.3, 18.7),
-    "A100 40GB PCIe": _device("A100 PCIe 40 GB", 108, 1555, 19.5, 312),
-    "A100 80GB PCIe": _device("A100 PCIe 80 GB", 108, 1935, 19.5, 312),
-    "T4": _device("T4", 40, 320, 8.1, 65),
-    "NVIDIA T4": _device("T4", 40, 320, 8.1, 65),
-    "NVIDIA GTX 1080 Ti": _device("GTX 1080 Ti", 28, 484, 11.3),
-    "NVIDIA GTX TitanXp": _device("Titan Xp", 30, 548, 12.15),
-    "Nvidia TitanX Pascal": _device("Titan X (Pascal)", 28, 480, 10.97),
-    "Nvidia TitanX": _device("Titan X (Maxwell)", 24, 336, 6.6),
-    "Nvidia Tesla M40": _device("M40", 24, 288, 6.8),
-    "a100_sxm": _device("A100 SXM 80 GB", 108, 2039, 19.5, 312),
-    "h100_sxm": _device("H100 SXM", 132, 3352, 67, 989),
-    "h200_sxm": _device("H200 SXM", 132, 4800, 67, 989),
-    "b200_sxm": _device("B200 SXM", 148, 7700, 80, 2250),
+    "V100 32GB PCIe": _timed_device("V100 PCIe", 80, 900, 14.0, 112),
+    "NVIDIA V100": _timed_device("V100 SXM2", 80, 900, 15.7, 125),
+    "P100 16GB PCIe": _timed_device("P100 PCIe", 56, 732, 9.3),
+    "NVIDIA Tesla P100": _timed_device("P100 PCIe", 56, 732, 9.3, 18.7),
+    "A100 40GB PCIe": _timed_device("A100 PCIe 40 GB", 108, 1555, 19.5, 312),
+    "A100 80GB PCIe": _timed_device("A100 PCIe 80 GB", 108, 1935, 19.5, 312),
+    "T4": _timed_device("T4", 40, 320, 8.1, 65),
+    "NVIDIA T4": _timed_device("T4", 40, 320, 8.1, 65),
+    "NVIDIA GTX 1080 Ti": _timed_device("GTX 1080 Ti", 28, 484, 11.3),
+    "NVIDIA GTX TitanXp": _timed_device("Titan Xp", 30, 548, 12.15),
+    "Nvidia TitanX Pascal": _timed_device("Titan X (Pascal)", 28, 480, 10.97),
+    "Nvidia TitanX": _timed_device("Titan X (Maxwell)", 24, 336, 6.6),
+    "Nvidia Tesla M40": _timed_device("M40", 24, 288, 6.8),
+    "a100_sxm": _timed_device("A100 SXM 80 GB", 108, 2039, 19.5, 312),
+    "h100_sxm": _timed_device("H100 SXM", 132, 3352, 67, 989),
+    "h200_sxm": _timed_device("H200 SXM", 132, 4800, 67, 989),
+    "b200_sxm": _timed_device("B200 SXM", 148, 7700, 80, 2250),
 }
 
 

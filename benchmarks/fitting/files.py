@@ -22,7 +22,7 @@ class SurfaceEntry:
     comment: str = ""
 
 
-def _number(value: float) -> str:
+def _toml_number(value: float) -> str:
     return f"{value:.4g}" if not isinstance(value, int) else str(value)
 
 
@@ -40,10 +40,10 @@ def family_toml(name: str, akin: Iterable[str], entries: Iterable[SurfaceEntry])
         if isinstance(entry.value, Surface):
             lines += [f'precision = "{entry.precision}"', f"derived = {entry.derived}".lower()]
             used = {k: v for k, v in asdict(entry.value).items() if v != _default(k)}
-            cells = ", ".join(f"{key} = {_number(value)}" for key, value in used.items())
+            cells = ", ".join(f"{key} = {_toml_number(value)}" for key, value in used.items())
             lines.append(f"coefficients = {{ {cells} }}")
         else:
-            lines.append(f"share = {_number(entry.value)}")
+            lines.append(f"share = {_toml_number(entry.value)}")
         if entry.comment:
             lines.append(f'comment = "{entry.comment}"')
         lines.append("sources = [")
@@ -84,10 +84,10 @@ def print_errors(name: str, entries: Iterable[SurfaceEntry]) -> None:
                 + (" (derived)" if entry.derived else "")
             )
             if entry.operation == "conv" and not entry.derived:
-                print(f"    held out by output positions: {_bins(e)}")
+                print(f"    held out by output positions: {_bins_text(e)}")
 
 
-def _bins(error: SourceError) -> str:
+def _bins_text(error: SourceError) -> str:
     return "; ".join(
         f"to {b.most_positions:g} {b.rows} rows x{b.median_ratio:.2f} |{b.error:.0%}|"
         for b in error.bins

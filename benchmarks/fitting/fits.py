@@ -170,7 +170,7 @@ def fit(
     problem = _Problem(
         timings=timings, names=names, fixed=fixed or start, slower=slower, most=most or {}
     )
-    seen = [_rows(t, ~t.held_out) for t in timings if not t.held_out.all()]
+    seen = [_timings_of(t, ~t.held_out) for t in timings if not t.held_out.all()]
     counts = {s: sum(t.seconds.size for t in seen if t.source.name == s) for s in problem.sources}
     # Residuals are squared, so these are square roots of weights.
     power = 0.5 if even else 0.25
@@ -208,18 +208,20 @@ def _errors(problem: _Problem, vector: Floats) -> list[SourceError]:
                 held_out_bias=float(log.mean()) if log.size else 0.0,
                 offset=offsets[name],
                 factor=factors.get(name, 1.0),
-                bins=_bins(np.concatenate([_positions(t)[t.held_out] for t in own]), log),
+                bins=_error_bins(
+                    np.concatenate([_output_positions(t)[t.held_out] for t in own]), log
+                ),
             )
         )
     return result
 
 
-def _positions(timings: Timings) -> Floats:
+def _output_positions(timings: Timings) -> Floats:
     work = next(iter(timings.parts.values()))
     return np.broadcast_to(work.outputs / work.filters, timings.seconds.shape)
 
 
-def _bins(positions: Floats, log: Floats) -> tuple[ErrorBin, ...]:
+def _error_bins(positions: Floats, log: Floats) -> tuple[ErrorBin, ...]:
     found = []
     for least, most in pairwise((0.0, *POSITIONS)):
         inside = log[(positions > least) & (positions <= most)]
@@ -235,7 +237,7 @@ def _bins(positions: Floats, log: Floats) -> tuple[ErrorBin, ...]:
     return tuple(found)
 
 
-def _rows(timings: Timings, rows: NDArray[np.bool_]) -> Timings:
+def _timings_of(timings: Timings, rows: NDArray[np.bool_]) -> Timings:
     def pick(work: Work) -> Work:
         changed: dict[str, Any] = {}
         for entry in fields(work):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import planner
 from benchmarks.accuracy.claims import Claim, Findings
-from planner.simulation.result import Simulation
+from benchmarks.accuracy.steps import Simulation
 
 SOURCE = "Kahira et al. 2021, section V.B.1 and Figures 4 and 7"
 # Other jobs leave all of a link, what the 1:3 oversubscribed core guarantees, or what was seen.
@@ -56,7 +56,7 @@ def congestion() -> Findings:
     )
 
 
-def cosmoflow() -> Findings:
+def cosmoflow_scaling() -> Findings:
     """Spatial and data parallelism of CosmoFlow: the speed-up over space alone."""
     times = {}
     for groups in GROUPS:
@@ -98,6 +98,6 @@ def cosmoflow() -> Findings:
     )
 
 
-def findings() -> list[Findings]:
+def congestion_findings() -> list[Findings]:
     """Both."""
-    return [congestion(), cosmoflow()]
+    return [congestion(), cosmoflow_scaling()]

@@ -8,15 +8,13 @@ batch norm with local statistics.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.runs import MeasuredRun, calibrate, layer_seconds, predict
+from benchmarks.accuracy.steps import MeasuredRun, calibrate, layer_seconds, timeline_step
+from benchmarks.published.tables import published_rows
 from costmodels.graph import LayerSpec, Network
 
-PUBLISHED = Path(__file__).parent / "data"
 AIM = 0.10
 OPTIONS = {"precision": "fp32", "bucket_bytes": 1.0, "always_cut": True}
 # table: (file, network, GPUs of a group in the column that calibrates, what a group works on)
@@ -62,13 +60,7 @@ NOTES = {
 }
 
 
-def rows_of(name: str) -> list[dict[str, str]]:
-    """Rows of a published table."""
-    with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def run_of(model: str | Network, gpus: int, batch: int, ways: int) -> MeasuredRun:
+def lassen_run(model: str | Network, gpus: int, batch: int, ways: int) -> MeasuredRun:
     """A run on Lassen with so many GPUs a group."""
     return MeasuredRun(
         model=model,
@@ -82,12 +74,12 @@ def run_of(model: str | Network, gpus: int, batch: int, ways: int) -> MeasuredRu
     )
 
 
-def compare(table: str) -> Comparison:
+def compare_dryden(table: str) -> Comparison:
     """One of `TABLES` beside its predictions."""
     file, model, calibrating, unit = TABLES[table]
-    cells = [r for r in rows_of(file) if r["seconds"]]
+    cells = [r for r in published_rows(file) if r["seconds"]]
     runs = [
-        run_of(model, int(r["gpus"]), int(r["global_batch"]), int(r["gpus_per_group"]))
+        lassen_run(model, int(r["gpus"]), int(r["global_batch"]), int(r["gpus_per_group"]))
         for r in cells
     ]
     column = [int(r["gpus_per_group"]) == calibrating for r in cells]
@@ -96,7 +88,7 @@ def compare(table: str) -> Comparison:
     )
     found = []
     for row, run, is_calibrating in zip(cells, runs, column, strict=True):
-        prediction = predict(run, factor)
+        prediction = timeline_step(run, factor)
         ways = int(row["gpus_per_group"])
         found.append(
             Cell(
@@ -124,10 +116,16 @@ def compare(table: str) -> Comparison:
     )
 
 
-def layers() -> Comparison:
+def table_three() -> list[Comparison]:
+    """Table III, and what follows from it on when splitting space pays."""
+    table = compare_dryden("Table III")
+    return [table, when_space_pays(table.calibration["resnet50"])]
+
+
+def single_layers() -> Comparison:
     """Speedups of single convolutions that section VI.A states, gradients not all-reduced."""
     cells = []
-    for row in rows_of("dryden_section6_layers.csv"):
+    for row in published_rows("dryden_section6_layers.csv"):
         gpus = int(row["gpus"])
         alone, split = (layer_seconds(_one_layer(row, n), "conv") for n in (1, gpus))
         cells.append(
@@ -169,7 +167,7 @@ def _one_layer(row: Mapping[str, str], gpus: int) -> MeasuredRun:
         source=row["source"],
         notes="",
     )
-    return run_of(model, gpus, int(row["samples"]), gpus)
+    return lassen_run(model, gpus, int(row["samples"]), gpus)
 
 
 def when_space_pays(factor: float, gpus: Sequence[int] = (4, 16, 64)) -> Comparison:
@@ -181,8 +179,8 @@ def when_space_pays(factor: float, gpus: Sequence[int] = (4, 16, 64)) -> Compari
     """
     cells = []
     for count in gpus:
-        base = predict(run_of("resnet50", count, 64 * count, 1), factor).total
-        split = predict(run_of("resnet50", count, 64 * count, 4), factor).total
+        base = timeline_step(lassen_run("resnet50", count, 64 * count, 1), factor).total
+        split = timeline_step(lassen_run("resnet50", count, 64 * count, 4), factor).total
         cells.append(
             Cell(
                 group="the published sign: no gain at 64 samples/GPU",
@@ -194,9 +192,9 @@ def when_space_pays(factor: float, gpus: Sequence[int] = (4, 16, 64)) -> Compari
                 excluded="a sign was published, not a number: the ratio must be at least 1",
             )
         )
-    base = predict(run_of("resnet50", 4, 128, 1), factor).total
+    base = timeline_step(lassen_run("resnet50", 4, 128, 1), factor).total
     for ways, speedup in ((2, 1.4), (4, 1.8)):
-        split = predict(run_of("resnet50", 4 * ways, 128, ways), factor).total
+        split = timeline_step(lassen_run("resnet50", 4 * ways, 128, ways), factor).total
         cells.append(
             Cell(
                 group="speedup at batch 128",

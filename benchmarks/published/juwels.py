@@ -13,26 +13,27 @@ which spin while they wait, grows from 4 to 16 GPUs.
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.accuracy.claims import Claim, Findings
-from benchmarks.accuracy.runs import network
-from benchmarks.accuracy.training_steps import with_factor
+from benchmarks.accuracy.steps import (
+    DEVICE_VARIATION,
+    Loading,
+    MeasuredRun,
+    Simulation,
+    PlacedNetwork,
+    simulated_step,
+    simulation_input,
+    with_factor,
+)
+from benchmarks.published.tables import published_rows
 from costmodels.input_pipeline import expected_slowest
 from costmodels.simulation import load_runtime
-from planner.request.parts import Loading
-from planner.request.placement import PlacedNetwork, place_network
-from planner.request.request import Request
-from planner.simulation.result import Simulation
-from planner.simulation.run import DEVICE_VARIATION, simulate_placed
 
-PUBLISHED = Path(__file__).parent / "data"
 SOURCE = "Aach et al. 2023 (Journal of Big Data), section Efficiency and Table 2"
 CLUSTER, PER_GPU, BASE = "juwels-booster", 64, 4
 IMAGES, EPOCHS = 1_281_167, 90
@@ -68,28 +69,24 @@ NOTES = (
 
 @cache
 def _subject(model: str, gpus: int, factor: float) -> PlacedNetwork:
-    subject = place_network(
-        Request(
-            source=network(model),
-            gpus=gpus,
-            cluster=CLUSTER,
-            global_batch_size=PER_GPU * gpus,
-            precision="tf32",
-        )
+    run = MeasuredRun(
+        model=model,
+        cluster=CLUSTER,
+        gpus=gpus,
+        batch=PER_GPU * gpus,
+        options={"precision": "tf32"},
     )
-    return with_factor(subject, factor)
+    return with_factor(simulation_input(run), factor)
 
 
 @cache
 def simulated(model: str, runtime: str, loader: str, gpus: int, factor: float) -> Simulation:
     """A step of one run."""
-    return simulate_placed(
+    return simulated_step(
         _subject(model, gpus, factor),
         load_runtime(runtime),
-        "simulate",
-        0.0,
-        Loading(loader=loader, storage=STORAGE[loader]),
-        0.0,  # counted below
+        loader=Loading(loader=loader, storage=STORAGE[loader]),
+        variation=0.0,  # counted below
     )
 
 
@@ -109,7 +106,7 @@ def busy(done: Simulation) -> float:
     return done.simulated.slowest.busy["compute"]
 
 
-def step_seconds(model: str, runtime: str, loader: str, gpus: int, variation: float = 0.0) -> float:
+def waiting_step(model: str, runtime: str, loader: str, gpus: int, variation: float = 0.0) -> float:
     """Predicted step, all GPUs waiting for the slowest. [s]"""
     done = simulated(model, runtime, loader, gpus, factor_of(model))
     # computation is calibrated on 4 GPUs, which have waited for each other already
@@ -120,15 +117,12 @@ def step_seconds(model: str, runtime: str, loader: str, gpus: int, variation: fl
     return max(done.computed + waiting, done.input.seconds if done.input else 0.0)
 
 
-def efficiency(model: str, runtime: str, loader: str, gpus: int, variation: float = 0.0) -> float:
+def efficiency_on(
+    model: str, runtime: str, loader: str, gpus: int, variation: float = 0.0
+) -> float:
     """Throughput of a GPU, as part of that of one among four."""
-    base = step_seconds(model, runtime, loader, BASE, variation)
-    return base / step_seconds(model, runtime, loader, gpus, variation)
-
-
-def _read(name: str) -> list[dict[str, str]]:
-    with (PUBLISHED / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    base = waiting_step(model, runtime, loader, BASE, variation)
+    return base / waiting_step(model, runtime, loader, gpus, variation)
 
 
 @cache
@@ -139,7 +133,7 @@ def calibrated_variation(model: str = "resnet50") -> float:
     longer the slowest of as many takes: the slope is the variation.
     """
     late, more = [], []
-    for row in _read("juwels_shares.csv"):
+    for row in published_rows("juwels_shares.csv"):
         if row["model"] == model:
             gpus, share = int(row["gpus"]), float(row["all_reduce_pct"]) / 100.0
             done = simulated(model, "ddp", "dali-cpu", gpus, factor_of(model))
@@ -151,9 +145,9 @@ def calibrated_variation(model: str = "resnet50") -> float:
 
 
 def _relations(variation: float) -> Iterator[Claim]:
-    for row in _read("juwels_efficiency.csv"):
+    for row in published_rows("juwels_efficiency.csv"):
         gpus, value = int(row["gpus"]), float(row["value"])
-        found = efficiency(row["model"], row["runtime"], row["loader"], gpus, variation)
+        found = efficiency_on(row["model"], row["runtime"], row["loader"], gpus, variation)
         holds = {">": found > value, "<": found < value, "=": abs(found - value) <= NEAR}
         yield Claim(
             about=f"E_G of {row['model']}, {row['runtime']}, {row['loader']}, {gpus} GPUs",
@@ -165,15 +159,18 @@ def _relations(variation: float) -> Iterator[Claim]:
 
 def gap(variation: float) -> float:
     """Mean distance from the efficiencies that are stated as such, DALI at 1024 GPUs."""
-    rows = [row for row in _read("juwels_efficiency.csv") if row["relation"] == "="]
+    rows = [row for row in published_rows("juwels_efficiency.csv") if row["relation"] == "="]
     return statistics.fmean(
-        abs(efficiency(r["model"], r["runtime"], r["loader"], 1024, variation) - float(r["value"]))
+        abs(
+            efficiency_on(r["model"], r["runtime"], r["loader"], 1024, variation)
+            - float(r["value"])
+        )
         for r in rows
         if r["gpus"] == "1024"
     )
 
 
-def _ordered(about: str, published: str, first: float, second: float) -> Claim:
+def _told_apart(about: str, published: str, first: float, second: float) -> Claim:
     """That one efficiency or rate is above another; within half a percent nobody can tell."""
     near = abs(first / second - 1.0) < 0.005
     return Claim(
@@ -186,43 +183,43 @@ def _ordered(about: str, published: str, first: float, second: float) -> Claim:
 
 def _orders(variation: float) -> Iterator[Claim]:
     def e(model: str, runtime: str, loader: str, gpus: int) -> float:
-        return efficiency(model, runtime, loader, gpus, variation)
+        return efficiency_on(model, runtime, loader, gpus, variation)
 
     def rate(runtime: str, gpus: int) -> float:
-        return PER_GPU * gpus / step_seconds("resnet50", runtime, "native", gpus, variation)
+        return PER_GPU * gpus / waiting_step("resnet50", runtime, "native", gpus, variation)
 
     for gpus in (256, 512):
-        yield _ordered(
+        yield _told_apart(
             f"E_G at {gpus} GPUs, DALI CPU",
             "DDP above Horovod",
             e("resnet50", "ddp", "dali-cpu", gpus),
             e("resnet50", "horovod", "dali-cpu", gpus),
         )
-    yield _ordered(
+    yield _told_apart(
         "E_G at 1024 GPUs, DDP",
         "DALI CPU above GPU",
         e("resnet50", "ddp", "dali-cpu", 1024),
         e("resnet50", "ddp", "dali-gpu", 1024),
     )
     for gpus in (512, 1024):
-        yield _ordered(
+        yield _told_apart(
             f"E_G at {gpus} GPUs, DDP with DALI",
             "ResNet-152 above 50",
             e("resnet152", "ddp", "dali-cpu", gpus),
             e("resnet50", "ddp", "dali-cpu", gpus),
         )
     for gpus in (64, 256, 512):
-        yield _ordered(
+        yield _told_apart(
             f"E_G at {gpus} GPUs, DDP",
             "DALI above native",
             e("resnet50", "ddp", "dali-cpu", gpus),
             e("resnet50", "ddp", "native", gpus),
         )
-    yield _ordered(
+    yield _told_apart(
         "images/s at 4 GPUs, native", "DeepSpeed above DDP", rate("zero1", 4), rate("ddp", 4)
     )
     for gpus in (128, 512):
-        yield _ordered(
+        yield _told_apart(
             f"images/s at {gpus} GPUs, native",
             "DDP above DeepSpeed",
             rate("ddp", gpus),
@@ -230,7 +227,9 @@ def _orders(variation: float) -> Iterator[Claim]:
         )
 
 
-def _rows(variations: Iterable[tuple[str, float]], gpus: Iterable[int]) -> list[dict[str, object]]:
+def _efficiency_rows(
+    variations: Iterable[tuple[str, float]], gpus: Iterable[int]
+) -> list[dict[str, object]]:
     counts = tuple(gpus)
     rows = []
     for model, runtime, loader in CASES:
@@ -240,15 +239,26 @@ def _rows(variations: Iterable[tuple[str, float]], gpus: Iterable[int]) -> list[
                 "runtime": runtime,
                 "loader": loader,
                 "variation": name,
-                "step on 4 [ms]": step_seconds(model, runtime, loader, BASE, variation) * 1e3,
+                "step on 4 [ms]": waiting_step(model, runtime, loader, BASE, variation) * 1e3,
             }
             for count in counts[1:]:
-                row[f"E_{count}"] = efficiency(model, runtime, loader, count, variation)
+                row[f"E_{count}"] = efficiency_on(model, runtime, loader, count, variation)
             rows.append(row)
     return rows
 
 
-def findings() -> list[Findings]:
+def statements(variation: float) -> tuple[Claim, ...]:
+    """What the paper states, beside predictions with a variation between GPUs."""
+    return (*_relations(variation), *_orders(variation))
+
+
+def claims_held(variation: float) -> tuple[int, int]:
+    """How many statements hold, and how many there are."""
+    claims = statements(variation)
+    return sum(claim.holds is True for claim in claims), len(claims)
+
+
+def juwels_findings() -> list[Findings]:
     """All of it, with each variation."""
     calibrated = calibrated_variation()
     variations = (
@@ -261,12 +271,12 @@ def findings() -> list[Findings]:
         Findings(
             name="JUWELS Booster: parallel efficiency, predicted",
             source=SOURCE,
-            rows=tuple(_rows(variations, GPUS)),
+            rows=tuple(_efficiency_rows(variations, GPUS)),
             notes=(f"computation multiplied, from 4 GPUs: {factors}", *NOTES),
         )
     ]
     for name, variation in variations:
-        claims = (*_relations(variation), *_orders(variation))
+        claims = statements(variation)
         holding = sum(claim.holds is True for claim in claims)
         result.append(
             Findings(

@@ -16,11 +16,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.runs import MeasuredRun, Rule, calibrate, predict, split_rule
-from benchmarks.published.dryden import rows_of
+from benchmarks.accuracy.steps import (
+    MeasuredRun,
+    Rule,
+    calibrate,
+    named_split,
+    split_rule,
+    timeline_step,
+)
+from benchmarks.published.tables import published_rows
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
-from planner.request.usual_strategies import Infeasible, strategy_distributions
 
 SAMPLES = 1_280_000  # ImageNet samples of an epoch, as in the authors' tool
 CLUSTER, PER_HOST = "abci", 4
@@ -54,7 +60,7 @@ TABLE8_BATCH = {
 }
 
 
-def run_of(model: str, strategy: str, gpus: int, batch: int) -> MeasuredRun:
+def abci_run(model: str, strategy: str, gpus: int, batch: int) -> MeasuredRun:
     """A run on ABCI.
 
     Parameters
@@ -105,9 +111,7 @@ def convolutions_only(strategy: str, gpus: int) -> Rule:
     degree = min(gpus, PER_HOST) if "+" in strategy else None
 
     def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
-        found = strategy_distributions(graph, strategy, shape, 0, degree)
-        if isinstance(found, Infeasible):
-            raise ValueError(found.reason)
+        found = named_split(graph, strategy, shape, degree)
         return {
             name: distribution
             if graph.layers[name].kind != "linear"
@@ -125,52 +129,53 @@ def convolutions_only(strategy: str, gpus: int) -> Rule:
 def published_calibration(model: str) -> float:
     """Factor on computation from the published profile of one GPU."""
     name, _, size = model.partition("-")
-    for row in rows_of("kahira_single_gpu.csv"):
+    for row in published_rows("kahira_single_gpu.csv"):
         if row["model"] == name and (not size or row["size"] == size):
             batch = int(row["batch"])
-            run = run_of(model, "data", 1, batch)
+            run = abci_run(model, "data", 1, batch)
             return calibrate([(run, batch * float(row["seconds_per_sample"]))])
     raise KeyError(model)
 
 
 def compare_published() -> list[Comparison]:
     """Table VIII, and Tables VII and IX."""
-    return [_table8(), _cosmoflow()]
+    return [_table8(), _cosmoflow_tables()]
+
+
+def _table8_cell(row: Mapping[str, str], factor: float) -> Cell:
+    """A row of Table VIII, an epoch."""
+    model, strategy, gpus = row["model"], row["strategy"], int(row["gpus"])
+    hybrid = "+" in strategy
+    batch = TABLE8_BATCH[model, strategy] * (gpus // PER_HOST if hybrid else 1)
+    steps = SAMPLES / batch
+    prediction = timeline_step(abci_run(model, strategy, gpus, batch), factor)
+    suspicious = row["notes"].startswith("SUSPICIOUS")
+    return Cell(
+        group=f"{model}, {gpus} GPUs",
+        label=strategy,
+        kind=strategy,
+        gpus=gpus,
+        measured=float(row["total_s_per_epoch"]),
+        predicted=prediction.total * steps,
+        excluded=row["notes"].removeprefix("SUSPICIOUS: ") if suspicious else "",
+        parts={
+            "batch": float(batch),
+            "measured_compute": float(row["comp_s_per_epoch"]),
+            "predicted_compute": prediction.compute * steps,
+            "measured_communication": float(row["comm_s_per_epoch"]),
+            "predicted_communication": prediction.communication * steps,
+            "measured_rank": float(row["rank"]),
+            "paradl_total": float(row["paradl_total_s_per_epoch"]),
+            "paradl_rank": float(row["paradl_rank"]),
+        },
+    )
 
 
 def _table8() -> Comparison:
-    rows = rows_of("kahira_table8.csv")
+    rows = published_rows("kahira_table8.csv")
     models = tuple(dict.fromkeys(r["model"] for r in rows))
     factors = {model: published_calibration(model) for model in models}
-    cells = []
-    for row in rows:
-        model, strategy, gpus = row["model"], row["strategy"], int(row["gpus"])
-        hybrid = "+" in strategy
-        batch = TABLE8_BATCH[model, strategy] * (gpus // PER_HOST if hybrid else 1)
-        steps = SAMPLES / batch
-        prediction = predict(run_of(model, strategy, gpus, batch), factors[model])
-        suspicious = row["notes"].startswith("SUSPICIOUS")
-        cells.append(
-            Cell(
-                group=f"{model}, {gpus} GPUs",
-                label=strategy,
-                kind=strategy,
-                gpus=gpus,
-                measured=float(row["total_s_per_epoch"]),
-                predicted=prediction.total * steps,
-                excluded=row["notes"].removeprefix("SUSPICIOUS: ") if suspicious else "",
-                parts={
-                    "batch": float(batch),
-                    "measured_compute": float(row["comp_s_per_epoch"]),
-                    "predicted_compute": prediction.compute * steps,
-                    "measured_communication": float(row["comm_s_per_epoch"]),
-                    "predicted_communication": prediction.communication * steps,
-                    "measured_rank": float(row["rank"]),
-                    "paradl_total": float(row["paradl_total_s_per_epoch"]),
-                    "paradl_rank": float(row["paradl_rank"]),
-                },
-            )
-        )
+    cells = [_table8_cell(row, factors[row["model"]]) for row in rows]
     return Comparison(
         name="Kahira et al. Table VIII: strategies on ABCI",
         source=rows[0]["source"],
@@ -200,13 +205,15 @@ def _table8() -> Comparison:
     )
 
 
-def _cosmoflow() -> Comparison:
-    rows = rows_of("kahira_table7_9.csv")
+def _cosmoflow_tables() -> Comparison:
+    rows = published_rows("kahira_table7_9.csv")
     cells, factors = [], {}
     for row in rows:
         model, gpus = f"cosmoflow-{row['size']}", int(row["gpus"])
         factors[model] = published_calibration(model)
-        prediction = predict(run_of(model, "data+spatial", gpus, gpus // PER_HOST), factors[model])
+        prediction = timeline_step(
+            abci_run(model, "data+spatial", gpus, gpus // PER_HOST), factors[model]
+        )
         cells.append(
             Cell(
                 group=model,

@@ -21,9 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.runs import Prediction, calibrate, network, predict
-from benchmarks.published.dryden import rows_of
-from benchmarks.published.kahira import AIMS, PER_HOST, SAMPLES, published_calibration, run_of
+from benchmarks.accuracy.steps import Prediction, built_in_network, calibrate, timeline_step
+from benchmarks.published.kahira import AIMS, PER_HOST, SAMPLES, abci_run, published_calibration
+from benchmarks.published.tables import published_rows
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
 
@@ -75,7 +75,23 @@ def find_raw_runs(data: Path) -> Path | None:
     return next((p for p in (data / FILE, data / "measured" / FILE) if p.exists()), None)
 
 
-def _strategy(text: str) -> str:
+def _raw_lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def holds_raw_runs(path: Path) -> bool:
+    """Whether a file has the columns of raw runs."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return "iter_ms_min" in file.readline()
+
+
+def raw_run_addresses(path: Path) -> frozenset[str]:
+    """Addresses of the logs that a file of raw runs collects."""
+    return frozenset(row["url"] for row in _raw_lines(path) if row.get("url"))
+
+
+def _strategy_name(text: str) -> str:
     """The planner's name of a strategy in the file."""
     if text.startswith(("spatial", "filter")) and "data" in text:
         return f"data+{'spatial' if text.startswith('spatial') else 'filter'}"
@@ -84,19 +100,17 @@ def _strategy(text: str) -> str:
 
 def read_raw_runs(path: Path) -> list[RawRun]:
     """All rows of models that the planner has."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     return [
         RawRun(
             model=NETWORKS[row["model"]],
-            strategy=_strategy(row["strategy"]),
+            strategy=_strategy_name(row["strategy"]),
             gpus=int(row["gpus"]),
             batch=int(float(row["global_batch"])),
             seconds=float(row["iter_ms_min"]) / 1e3,
             era=row["era"],
             notes=row["notes"],
         )
-        for row in rows
+        for row in _raw_lines(path)
         if row["model"] in NETWORKS
     ]
 
@@ -104,7 +118,9 @@ def read_raw_runs(path: Path) -> list[RawRun]:
 @lru_cache
 def _arithmetic(model: str) -> float:
     """Multiply-adds of one sample."""
-    return float(sum(layer.macs for layer in build_graph(network(model), 1).layers.values()))
+    return float(
+        sum(layer.macs for layer in build_graph(built_in_network(model), 1).layers.values())
+    )
 
 
 def exclusions(runs: list[RawRun]) -> list[str]:
@@ -121,7 +137,7 @@ def exclusions(runs: list[RawRun]) -> list[str]:
         if not reason and any(_contradicts(run, other) for other in open_runs):
             reason = "slower than the same on more GPUs: shared storage or network"
         if not reason and run.strategy != "data":
-            reason = _loader(run, runs) or _outdated(run)
+            reason = _loader_bound(run, runs) or _outdated(run)
         found.append(reason)
     return found
 
@@ -145,7 +161,7 @@ def _contradicts(run: RawRun, other: RawRun) -> bool:
     return alike and weak and run.seconds > SLOWER * other.seconds
 
 
-def _loader(run: RawRun, runs: list[RawRun]) -> str:
+def _loader_bound(run: RawRun, runs: list[RawRun]) -> str:
     """Another network that is as fast although it has twice or half the arithmetic."""
     own = _arithmetic(run.model)
     for other in runs:
@@ -163,7 +179,7 @@ def _loader(run: RawRun, runs: list[RawRun]) -> str:
 
 def _outdated(run: RawRun) -> str:
     """The published time of the same runs where that is less than half."""
-    for row in rows_of("kahira_table8.csv"):
+    for row in published_rows("kahira_table8.csv"):
         if (row["model"], row["strategy"]) != (run.model, run.strategy) or row["notes"]:
             continue
         if "+" not in run.strategy and int(row["gpus"]) != run.gpus:
@@ -186,7 +202,7 @@ def _calibrations(runs: list[RawRun], reasons: list[str]) -> dict[str, float]:
         ]
         if single:
             factors[model] = calibrate(
-                [(run_of(r.model, r.strategy, 1, r.batch), r.seconds) for r in single]
+                [(abci_run(r.model, r.strategy, 1, r.batch), r.seconds) for r in single]
             )
         else:
             try:
@@ -196,9 +212,9 @@ def _calibrations(runs: list[RawRun], reasons: list[str]) -> dict[str, float]:
     return factors
 
 
-def _predict(run: RawRun, factor: float) -> Prediction | str:
+def _timeline_or_reason(run: RawRun, factor: float) -> Prediction | str:
     try:
-        return predict(run_of(run.model, run.strategy, run.gpus, run.batch), factor)
+        return timeline_step(abci_run(run.model, run.strategy, run.gpus, run.batch), factor)
     except (InputError, ValueError) as error:
         return str(error)
 
@@ -211,7 +227,7 @@ def compare_raw_runs(path: Path) -> Comparison:
     cells = []
     impossible = 0
     for run, reason in zip(runs, reasons, strict=True):
-        prediction = _predict(run, factors[run.model])
+        prediction = _timeline_or_reason(run, factors[run.model])
         if isinstance(prediction, str):
             impossible += 1
             continue

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import planner
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.report import show
+from benchmarks.accuracy.report import show_comparison
 from costmodels.throughput import (
     FIRST_COME,
     PROCESSOR_SHARING,
@@ -49,6 +49,8 @@ NETWORKS = (
     "efficientnet_b0",
 )
 WORKERS = "1-16"
+# All saturate by 7 of up to 16, so that further ones tell nothing.
+SATURATION_WORKERS = "1-10"
 SCENARIOS = (("ps", "async"), ("ps", "sync"), ("all-reduce", "sync"))
 # Fig. 2a, section 1: ResNet-152, batch 32, p3.2xlarge, one parameter server. [workers]
 SATURATION = {"sync": 5, "async": 6}
@@ -59,7 +61,7 @@ GOOGLENET_TRANSFER = 0.017
 CAP_ERRORS = {"async": ((0.193, 0.657), (0.018, 0.048)), "sync": ((0.136, 0.278), (0.030, 0.074))}
 
 
-def _cell(group: str, label: str, kind: str, measured: float, predicted: float) -> Cell:
+def _stated_cell(group: str, label: str, kind: str, measured: float, predicted: float) -> Cell:
     return Cell(
         group=group,
         label=label,
@@ -89,14 +91,14 @@ def transfers() -> Comparison:
     return _comparison(
         "transfers on 10 Gbps",
         "s",
-        [_cell("section 4.2.1", "GoogLeNet, all parameters", "", GOOGLENET_TRANSFER, found)],
+        [_stated_cell("section 4.2.1", "GoogLeNet, all parameters", "", GOOGLENET_TRANSFER, found)],
         "17 ms on 10 Gbps are 21.2 MB or 5.3 million parameters; torchvision's GoogLeNet has 6.6 "
         "million without the auxiliary classifiers, 13.0 with. EfficientNet-B0, which the paper "
         f"trains too, takes {1e3 * small:.1f} ms.",
     )
 
 
-def ring() -> Comparison:
+def ring_transfers() -> Comparison:
     """A ring all-reduce in transfers of all parameters, which tends to 2 (section 3.1.2)."""
     found = planner.throughput(
         "resnet152",
@@ -108,7 +110,7 @@ def ring() -> Comparison:
     )
     compute = found.kinds[0].forward_s + found.kinds[0].backward_s
     cells = [
-        _cell(
+        _stated_cell(
             "section 3.1.2",
             f"ring of {row.workers} over one transfer",
             "",
@@ -121,20 +123,22 @@ def ring() -> Comparison:
     return _comparison("a ring all-reduce tends to two transfers", "ratio", cells)
 
 
-def saturation() -> Comparison:
+def saturation_points() -> Comparison:
     """Where ResNet-152 saturates, overlap or not, and with slower computation."""
     cells, notes = [], []
     for mode, published in SATURATION.items():
         for overlap in (True, False):
-            found = planner.throughput("resnet152", workers=WORKERS, mode=mode, overlap=overlap)
+            found = planner.throughput(
+                "resnet152", workers=SATURATION_WORKERS, mode=mode, overlap=overlap
+            )
             how = "overlap" if overlap else "no overlap"
             for model in ("coarse", "fine"):
                 number = getattr(found, f"{model}_saturation")
                 if number is None:
-                    notes.append(f"{mode}, {how}: the {model} model does not saturate by 16")
+                    notes.append(f"{mode}, {how}: the {model} model does not saturate by 10")
                     continue
                 cells.append(
-                    _cell(f"{mode}, {how}", f"{model} model", mode, published, float(number))
+                    _stated_cell(f"{mode}, {how}", f"{model} model", mode, published, float(number))
                 )
         factors = [f"{factor:g}: {_slower(mode, factor)}" for factor in (1.0, 1.25, 1.5, 2.0)]
         notes.append(
@@ -158,10 +162,10 @@ def _slower(mode: str, factor: float) -> int:
         num_bytes=given.num_bytes,
         update=given.update,
     )
-    predict = predict_sync if mode == "sync" else predict_async
+    predict_rate = predict_sync if mode == "sync" else predict_async
     rates = np.array(
         [
-            predict(
+            predict_rate(
                 (WorkerClass(profile=profile, count=count),),
                 Links(bandwidth=TEN_GBPS),
                 overlap=False,
@@ -186,16 +190,18 @@ def flow_cap() -> Comparison:
                         Links(bandwidth=3.125e9, flow_cap=cap) for cap in (None, TEN_GBPS)
                     )
                     fine = _fine(classes, capped, mode, overlap)
-                    predict = predict_sync if mode == "sync" else predict_async
+                    predict_rate = predict_sync if mode == "sync" else predict_async
                     for links, errors in ((free, ignoring), (capped, knowing)):
-                        coarse = predict(classes, links, overlap=overlap).throughput
+                        coarse = predict_rate(classes, links, overlap=overlap).throughput
                         errors.append(abs(coarse / fine - 1.0))
         for what, published, mine in (
             ("mean", mean, statistics.fmean(ignoring)),
             ("maximum", worst, max(ignoring)),
         ):
             cells.append(
-                _cell(f"{mode}, cap ignored", f"coarse over fine, {what}", mode, published, mine)
+                _stated_cell(
+                    f"{mode}, cap ignored", f"coarse over fine, {what}", mode, published, mine
+                )
             )
         notes.append(
             f"{mode}: with the cap in the coarse model too, mean {statistics.fmean(knowing):.1%}, "
@@ -271,7 +277,7 @@ def _differences(answer: Throughput) -> list[tuple[float, str]]:
 
 def comparisons() -> list[Comparison]:
     """All that the text of the paper states as a number."""
-    return [transfers(), ring(), saturation(), flow_cap()]
+    return [transfers(), ring_transfers(), saturation_points(), flow_cap()]
 
 
 def show_agreement(rows: Sequence[Agreement], console: Console) -> None:
@@ -295,7 +301,7 @@ def main() -> None:
     """Print everything."""
     console = Console(width=None if Console().is_terminal else 150)
     for comparison in comparisons():
-        show(comparison, console)
+        show_comparison(comparison, console)
     show_agreement(agreement(), console)
 
 

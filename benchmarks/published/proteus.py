@@ -8,20 +8,17 @@ scripts follow, reduces gradients after the backward pass; that is shown beside 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import planner
 from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
+from benchmarks.accuracy.steps import STEP_MODELS, Degrees
+from benchmarks.published.tables import published_rows
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from planner.request.parts import Degrees
-from planner.simulation.run import STEP_MODELS
 
-PUBLISHED = Path(__file__).parent / "data"
 SOURCE = "Duan et al. 2023 (Proteus), Table V and section VIII-C"
 CLUSTERS = {"HC1": "proteus-hc1", "HC2": "proteus-hc2"}
 # Gamma of each machine in the example scripts that the authors of Proteus publish (JF-D/Proteus).
@@ -84,20 +81,19 @@ VARIANTS = (
 
 def entries(config: str | None = None) -> list[PublishedStrategy]:
     """Rows of Table V."""
-    with (PUBLISHED / "proteus_table5_gpt2.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = published_rows("proteus_table5_gpt2.csv")
     numbers = ("dp", "tp", "pp", "micro_batches", "batch", "true_rank", "proteus_rank")
     found = [PublishedStrategy(config=r["config"], **{n: int(r[n]) for n in numbers}) for r in rows]
     return [entry for entry in found if config in (None, entry.config)]
 
 
 @cache
-def _runtime(name: str) -> Runtime:
+def _variant_runtime(name: str) -> Runtime:
     return load_runtime("ddp", overlap=False) if name == "after backward" else load_runtime(name)
 
 
 @cache
-def step_seconds(entry: PublishedStrategy, variant: Variant) -> float:
+def strategy_step(entry: PublishedStrategy, variant: Variant) -> float:
     """Predicted step of a row. [s]"""
     gamma = AUTHORS_GAMMA[entry.config] if variant.gamma is None else variant.gamma
     return planner.simulate(
@@ -107,7 +103,7 @@ def step_seconds(entry: PublishedStrategy, variant: Variant) -> float:
         cluster=variant.hc1 if entry.config == "HC1" else CLUSTERS[entry.config],
         global_batch_size=entry.batch,
         input_size=variant.sequence,
-        runtime=_runtime(variant.runtime),
+        runtime=_variant_runtime(variant.runtime),
         model=variant.model,
         overlap_factor=gamma,
     ).step_time
@@ -116,13 +112,13 @@ def step_seconds(entry: PublishedStrategy, variant: Variant) -> float:
 def order(config: str, variant: Variant) -> tuple[int, int]:
     """Pairs of strategies predicted in the right order, and all pairs."""
     found = entries(config)
-    times = [step_seconds(entry, variant) for entry in found]
+    times = [strategy_step(entry, variant) for entry in found]
     return pairs_in_order([entry.true_rank for entry in found], times)
 
 
-def _rows(config: str) -> list[dict[str, object]]:
+def _strategy_rows(config: str) -> list[dict[str, object]]:
     found = entries(config)
-    times = [step_seconds(entry, VARIANTS[0]) for entry in found]
+    times = [strategy_step(entry, VARIANTS[0]) for entry in found]
     rows = []
     for entry, time, rank in zip(found, times, ranks(times), strict=True):
         row: dict[str, object] = {
@@ -136,13 +132,13 @@ def _rows(config: str) -> list[dict[str, object]]:
         }
         for variant in VARIANTS[1:4]:
             row[variant.name.removeprefix("simulate, ") + " [ms]"] = (
-                step_seconds(entry, variant) * 1e3
+                strategy_step(entry, variant) * 1e3
             )
         rows.append(row)
     return sorted(rows, key=lambda row: int(str(row["true rank"])))
 
 
-def _claims() -> Iterable[Claim]:
+def _order_claims() -> Iterable[Claim]:
     best = VARIANTS[0]
     for config in CLUSTERS:
         right, total = order(config, best)
@@ -152,7 +148,7 @@ def _claims() -> Iterable[Claim]:
             predicted=f"{right} of {total}",
             holds=right == total,
         )
-    times = {(e.config, e.label): step_seconds(e, best) for e in entries()}
+    times = {(e.config, e.label): strategy_step(e, best) for e in entries()}
     for config, label in (("HC1", "4x2x1(1)"), ("HC2", "16x1x1(1)")):
         fastest = min((key for key in times if key[0] == config), key=lambda key: times[key])
         yield Claim(
@@ -179,8 +175,8 @@ def strategies() -> Findings:
     return Findings(
         name="Proteus, Table V: strategies of GPT-2",
         source=SOURCE,
-        rows=tuple(row for config in CLUSTERS for row in _rows(config)),
-        claims=tuple(_claims()),
+        rows=tuple(row for config in CLUSTERS for row in _strategy_rows(config)),
+        claims=tuple(_order_claims()),
         notes=tuple(notes),
     )
 
@@ -247,6 +243,6 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
     )
 
 
-def findings() -> list[Findings]:
+def proteus_findings() -> list[Findings]:
     """All of it."""
     return [strategies(), ablation()]

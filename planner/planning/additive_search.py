@@ -1,8 +1,8 @@
 """Additive problems solved one after the other, each assignment met on the way costed once.
 
-An additive problem bounds the step and proposes an assignment; what that assignment really takes,
-and whether it fits, is told by costing it on the timeline. What is known so far is one `Incumbent`:
-its answer is the fastest assignment that fits, its bound holds for the step of every assignment.
+An additive problem bounds the step and proposes an assignment; costing that assignment on the
+timeline tells how long it really takes and whether it fits. What is known so far is one
+`Incumbent`: its answer is the fastest assignment that fits, its bound holds for every assignment.
 """
 
 from __future__ import annotations

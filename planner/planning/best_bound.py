@@ -1,9 +1,9 @@
 """The best bound that additive problems give: the maximum of a concave function of weights.
 
 A step takes at least each of several terms (see `planner.planning.formulate`): S, and one for every
-layer. Weights that sum to 1 make an additive problem of them, whose optimum bounds the step; how
-high depends on the weights. Every answer tells a line above which the bound cannot lie anywhere
-between two choices of weights, so a few problems suffice.
+layer. Weights that sum to 1 turn them into one additive problem, whose optimum bounds the step; how
+tightly depends on the weights. Between two choices of weights every answer gives a line above which
+the bound cannot lie, so a few problems suffice.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def exposure(weights: Floats) -> Floats:
 def maximise_bound(search: AdditiveSearch, limit: float | None) -> Floats:
     """The weights that give the best bound found; the search keeps the bound itself.
 
-    Starting from S alone, each round looks which term of the answer is the largest, and moves
-    weight to it as far as that helps; a bound that its own answer reaches is the optimum.
+    It starts from S alone. Each round finds the largest term of the answer and moves weight to it
+    as far as that helps; a bound that its own answer reaches is the optimum.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _terms(search: AdditiveSearch, choices: Sequence[int]) -> Floats:
 def _best_between(
     search: AdditiveSearch, start: Weighted, end: Floats, limit: float | None
 ) -> Weighted | None:
-    """The best weights between two, if they are better than the first.
+    """The best weights between two, or None where none are better than the first.
 
     Every answer is a line (its cost as a function of the place between the two) above which the
     bound cannot lie; the next place is where the lines of both sides meet.

@@ -23,20 +23,20 @@ from costmodels.layers.layer_cost import LayerCosts
 _FEATURES = ("filter", "channel", "head")
 _PLAIN = ("sample", "sequence", "depth", "height", "width")
 # How much of its gradient all-reduce a candidate is charged. Some of it hides behind the backward
-# pass; how much is known of whole assignments only, so it is half, between none and all.
+# pass; how much is known of whole assignments only, so it is half: between none and all.
 COUNTED_ALL_REDUCE = 0.5
-# A layer that lacks a pattern takes another one, and pays a shuffle for it: so many times the time
-# of its best candidate. Chosen by trial.
+# A layer that lacks a pattern takes another one and pays a shuffle for it: together so many times
+# the time of its best candidate.
 LACKING_PATTERN = 1.5
 # How many candidates of a pattern a layer keeps: the best ways to split its features, say by filter
 # and by channel. [items]
 EACH_OF_PATTERN = 2
-# The cap as parts: this many of it for the patterns that are fastest for all layers together, and
-# as many for the fastest that fit. With two candidates each, they come to about the cap.
+# A quarter of the cap is the number of patterns kept that are fastest for all layers together, and
+# again of the fastest that fit: with two candidates of each, they come to about the cap.
 PATTERNS_PART = 4
-# Patterns of least memory, as a part of those of least time: they are a way out, seldom the answer.
+# A quarter as many patterns are kept for their small memory: they are a way out, seldom the answer.
 SMALL_PART = 4
-# Neither candidates of shared patterns nor a layer's own best take more than this part of the cap.
+# Candidates of shared patterns take at most half the cap, and so do a layer's own best.
 SOURCE_PART = 2
 
 

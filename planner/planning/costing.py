@@ -35,7 +35,7 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costed:
-    """An assignment with its costs.
+    """An assignment and what it costs.
 
     Parameters
     ----------

@@ -1,9 +1,10 @@
 """The joint between costs and search: (graph, cluster, cost models, space) -> `search.Problem`.
 
-A step is nearly a sum over layers and edges; what is not is the gradient all-reduces that hide
-behind the backward pass, one at a time, in the order in which gradients are made. Their queue ends
-when the last of them that ever found it empty has come and all after it are through. So with S the
-time of everything else, B_i the backward pass of layer i and A_i its all-reduce, a step takes
+A step is nearly a sum over layers and edges. The exception is the gradient all-reduces, which hide
+behind the backward pass: they run one at a time, in the order in which gradients are made. The last
+one ends when the last that found no other running has started, and it and all after it have run.
+So with S the time of everything else, B_i the backward pass of layer i and A_i its all-reduce, a
+step takes
 
     max(S, max over j of S - sum_{i < j} B_i + sum_{i <= j} A_i),
 
@@ -154,7 +155,7 @@ class Formulation:
         return tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
 
     def _shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
-        """How much of each layer's all-reduce and of its backward pass counts."""
+        """How much of each layer's all-reduce and of its backward pass counts; twice (layers,)."""
         counted = np.broadcast_to(np.asarray(exposure, dtype=float), len(self.layers))
         if not self.machine.training.gradient_overlap:
             return np.ones(len(self.layers)), np.ones(len(self.layers))

@@ -1,4 +1,8 @@
-"""Search a plan: bound the step, cost what the bounding problems propose, and look around it."""
+"""The search for a plan: bound the step, cost what the bounding problems propose, look around it.
+
+Where memory binds, two things leave room for what the additive model leaves out: a price on memory,
+and a limit below the true one, corrected by the true peak of its answers.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +78,7 @@ def search_plan(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> PlanSearchResult:
-    """Search the assignments of a formulation for the fastest that fits.
+    """Search for the fastest assignment that fits.
 
     Parameters
     ----------
@@ -111,6 +115,7 @@ def search_plan(
 
 
 def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
+    """Bound the step, and look for assignments where the best ones are likely."""
     weights = maximise_bound(search, None)
     if search.fits(search.fastest):
         _cost_next_best(search, weights, num_best)

@@ -10,32 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import __main__ as accuracy
-from benchmarks.accuracy import rows as accuracy_rows
 from benchmarks.accuracy.cells import Cell, Comparison, Summary, rank_agreement
-from benchmarks.accuracy.runs import MeasuredRun, calibrate, predict
+from benchmarks.accuracy.rows import COLUMNS
+from benchmarks.accuracy.steps import MeasuredRun, calibrate, timeline_step
 from benchmarks.published import dryden as accuracy_dryden
 from benchmarks.published import kahira as accuracy_kahira
 from benchmarks.published import kahira_raw as accuracy_raw
-from planner.models import list_models
-
-COLUMNS = [
-    "source",
-    "url",
-    "model",
-    "gpu",
-    "gpus",
-    "gpus_per_node",
-    "interconnect",
-    "framework",
-    "strategy",
-    "precision",
-    "batch_per_gpu",
-    "global_batch",
-    "metric",
-    "value",
-    "unit",
-    "notes",
-]
+from benchmarks.published.tables import PUBLISHED, published_rows
 
 
 def cell(label: str, measured: float, predicted: float, **options: object) -> Cell:
@@ -121,9 +102,7 @@ class TestPublished:
         ("table", "count"), [("Table I", 39), ("Table II", 33), ("Table III", 26)]
     )
     def test_dryden_speedups_are_those_of_the_times(self, table: str, count: int) -> None:
-        rows = [
-            r for r in accuracy_dryden.rows_of(accuracy_dryden.TABLES[table][0]) if r["seconds"]
-        ]
+        rows = [r for r in published_rows(accuracy_dryden.TABLES[table][0]) if r["seconds"]]
         assert len(rows) == count
         first = {r["global_batch"]: float(r["seconds"]) for r in rows if not r["speedup_printed"]}
         for r in rows:
@@ -132,7 +111,7 @@ class TestPublished:
                 assert float(r["speedup_printed"]) == pytest.approx(speedup, abs=0.06)
 
     def test_kahira_parts_add_up_where_not_suspicious(self) -> None:
-        rows = accuracy_dryden.rows_of("kahira_table8.csv")
+        rows = published_rows("kahira_table8.csv")
         assert len(rows) == 24
         for r in rows:
             parts = float(r["comp_s_per_epoch"]) + float(r["comm_s_per_epoch"])
@@ -142,39 +121,39 @@ class TestPublished:
             assert (r["model"], r["strategy"]) in accuracy_kahira.TABLE8_BATCH
 
     def test_every_row_has_a_source(self) -> None:
-        for path in accuracy_dryden.PUBLISHED.glob("*.csv"):
-            assert all(r["source"] for r in accuracy_dryden.rows_of(path.name)), path.name
+        for path in PUBLISHED.glob("*.csv"):
+            assert all(r["source"] for r in published_rows(path.name)), path.name
 
 
 class TestPredictions:
     def test_calibration_makes_the_mean_prediction_the_mean_measurement(self) -> None:
-        runs = [accuracy_dryden.run_of("resnet50", gpus, 8 * gpus, 1) for gpus in (1, 4)]
+        runs = [accuracy_dryden.lassen_run("resnet50", gpus, 8 * gpus, 1) for gpus in (1, 4)]
         factor = calibrate([(runs[0], 0.1), (runs[1], 0.12)])
-        mean = sum(predict(run, factor).total for run in runs) / 2
+        mean = sum(timeline_step(run, factor).total for run in runs) / 2
         assert mean == pytest.approx(0.11, rel=1e-3)
         # what launches bound is no slower on a slower device
-        once, twice = predict(runs[0]).compute, predict(runs[0], 2.0).compute
+        once, twice = timeline_step(runs[0]).compute, timeline_step(runs[0], 2.0).compute
         assert 1.5 * once < twice <= 2 * once
 
     def test_dryden_ranks_more_gpus_a_group_as_faster(self) -> None:
         times = [
-            predict(accuracy_dryden.run_of("resnet50", 4 * ways, 128, ways)).total
+            timeline_step(accuracy_dryden.lassen_run("resnet50", 4 * ways, 128, ways)).total
             for ways in (1, 2, 4)
         ]
         assert times == sorted(times, reverse=True)
 
     def test_spatial_on_abci_splits_height_and_leaves_linear_layers_whole(self) -> None:
-        spatial = predict(accuracy_kahira.run_of("resnet50", "data+spatial", 8, 32))
-        data = predict(accuracy_kahira.run_of("resnet50", "data", 8, 32))
+        spatial = timeline_step(accuracy_kahira.abci_run("resnet50", "data+spatial", 8, 32))
+        data = timeline_step(accuracy_kahira.abci_run("resnet50", "data", 8, 32))
         assert spatial.communication > data.communication
         assert spatial.compute < 1.5 * data.compute
 
     def test_filter_on_abci_is_for_convolutions_only(self) -> None:
-        run = accuracy_kahira.run_of("vgg16", "data+filter", 8, 64)
-        whole = predict(
+        run = accuracy_kahira.abci_run("vgg16", "data+filter", 8, 64)
+        whole = timeline_step(
             MeasuredRun(**{**{f: getattr(run, f) for f in MeasuredRun.__slots__}, "rule": None})
         )
-        assert predict(run).communication > 2 * whole.communication
+        assert timeline_step(run).communication > 2 * whole.communication
 
 
 class TestRawRuns:
@@ -219,48 +198,6 @@ class TestRawRuns:
 
 
 class TestMeasured:
-    def test_a_row_on_one_gpu(self) -> None:
-        found = accuracy_rows.read(row())
-        assert found.seconds == pytest.approx(0.05)
-        assert found.run.model in list_models()
-        assert found.run.options["precision"] == "fp32"
-
-    def test_precision_words(self) -> None:
-        found = accuracy_rows.read(row(gpu="A100 80GB SXM4", precision="fp32 (tf32 on Ampere+)"))
-        assert found.run.options["precision"] == "tf32"
-        found = accuracy_rows.read(row(gpu="A100 80GB SXM4", precision="amp"))
-        assert found.run.options["precision"] == "fp16"
-
-    def test_without_overlap_and_between_hosts(self) -> None:
-        found = accuracy_rows.read(
-            row(
-                gpu="RTX 2080 Ti 11GB",
-                gpus="8",
-                gpus_per_node="4",
-                global_batch="64",
-                interconnect="PCIe3 in the node + 10GbE with TCP/IP",
-                strategy="dp allreduce, no overlap (BSP)",
-            )
-        )
-        assert not found.run.options["gradient_overlap"]
-        assert found.run.cluster.shape(8) == (4, 2)
-
-    @pytest.mark.parametrize(
-        ("values", "reason"),
-        [
-            ({"model": "BERT-Large"}, "network"),
-            ({"gpu": "K80 (one die)"}, "device"),
-            ({"gpus": "8", "strategy": "dp parameter_server"}, "parameter server"),
-            ({"precision": ""}, "precision"),
-            ({"gpus": ""}, "not stated"),
-            ({"metric": "scaling_efficiency"}, "no time of a step"),
-            ({"gpus": "4", "strategy": "dp replicated", "interconnect": "pigeons"}, "links"),
-        ],
-    )
-    def test_skips_with_a_reason(self, values: dict[str, str], reason: str) -> None:
-        with pytest.raises(accuracy_rows.Skip, match=reason):
-            accuracy_rows.read(row(**values))
-
     def test_the_command_calibrates_by_kin(
         self,
         tmp_path: Path,
@@ -283,7 +220,7 @@ class TestMeasured:
         accuracy.main()
         report = json.loads(capsys.readouterr().out)["measured"]
         assert sum(report["skipped"].values()) == 1
-        one, four = report["rows"]
+        one, four = sorted(report["rows"], key=lambda found: found["gpus"])
         assert one["calibrated"] is None
         assert four["calibrated"] / one["measured"] == pytest.approx(
             four["predicted"] / one["predicted"], rel=0.1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +13,11 @@ from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
 from benchmarks.published import congestion as accuracy_congestion
 from benchmarks.published import juwels as accuracy_juwels
 from benchmarks.published import proteus as accuracy_proteus
+from benchmarks.published.tables import published_rows
 from benchmarks.simulation import __main__ as simulation
 from costmodels.errors import InputError
 from planner.simulation.run import DEVICE_VARIATION
 
-PUBLISHED = Path("benchmarks/published/data")
 BEST = accuracy_proteus.VARIANTS[0]
 
 
@@ -49,7 +47,7 @@ def test_table_v_is_complete() -> None:
 
 def test_order_of_strategies_across_hosts() -> None:
     found = accuracy_proteus.entries("HC2")
-    times = [accuracy_proteus.step_seconds(entry, BEST) for entry in found]
+    times = [accuracy_proteus.strategy_step(entry, BEST) for entry in found]
     assert ranks(times) == [entry.true_rank for entry in found]
     assert accuracy_proteus.order("HC2", BEST) == (21, 21)
 
@@ -63,18 +61,17 @@ def test_order_of_strategies_across_sockets() -> None:
 
 def test_calibration_takes_the_published_hours_and_only_four_gpus() -> None:
     wanted = 13.0 * 3600.0 * 256 / (90 * 1_281_167)
-    step = accuracy_juwels.step_seconds("resnet50", "ddp", "dali-cpu", 4)
+    step = accuracy_juwels.waiting_step("resnet50", "ddp", "dali-cpu", 4)
     assert step == pytest.approx(wanted, rel=2e-3)
-    slow = accuracy_juwels.step_seconds("resnet50", "ddp", "dali-cpu", 4, 0.1)
+    slow = accuracy_juwels.waiting_step("resnet50", "ddp", "dali-cpu", 4, 0.1)
     assert slow == pytest.approx(step)  # four GPUs have waited for each other already
-    with (PUBLISHED / "juwels_shares.csv").open(newline="", encoding="utf-8") as file:
-        assert max(int(row["gpus"]) for row in csv.DictReader(file)) == 16
+    assert max(int(row["gpus"]) for row in published_rows("juwels_shares.csv")) == 16
 
 
 def test_waiting_lowers_efficiency_with_the_number_of_gpus() -> None:
     run = ("resnet50", "ddp", "dali-cpu")
-    calm = [accuracy_juwels.efficiency(*run, gpus) for gpus in (4, 64, 1024)]
-    shaky = [accuracy_juwels.efficiency(*run, gpus, 0.05) for gpus in (4, 64, 1024)]
+    calm = [accuracy_juwels.efficiency_on(*run, gpus) for gpus in (4, 64, 1024)]
+    shaky = [accuracy_juwels.efficiency_on(*run, gpus, 0.05) for gpus in (4, 64, 1024)]
     assert calm[0] == shaky[0] == 1.0
     assert shaky[2] < shaky[1] < 1.0
     assert all(a < b for a, b in zip(shaky[1:], calm[1:], strict=True))
@@ -82,8 +79,8 @@ def test_waiting_lowers_efficiency_with_the_number_of_gpus() -> None:
 
 
 def test_single_files_stop_scaling() -> None:
-    few = accuracy_juwels.efficiency("resnet50", "ddp", "native", 128)
-    many = accuracy_juwels.efficiency("resnet50", "ddp", "native", 512)
+    few = accuracy_juwels.efficiency_on("resnet50", "ddp", "native", 128)
+    many = accuracy_juwels.efficiency_on("resnet50", "ddp", "native", 512)
     assert many == pytest.approx(few / 4)
     assert many < 0.24  # as published
 
@@ -101,17 +98,17 @@ def test_speed_names_what_it_took() -> None:
 
 def test_published_prints_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy_proteus, "ablation", lambda: accuracy_proteus.strategies())
-    found = accuracy_proteus.findings()
+    found = accuracy_proteus.proteus_findings()
     assert [len(item.rows) for item in found] == [13, 13]
     assert found[0].counts == (4, 1, 0)
-    monkeypatch.setattr(accuracy_proteus, "findings", lambda: found)
-    monkeypatch.setattr(accuracy_juwels, "findings", list)
-    monkeypatch.setattr(accuracy_congestion, "findings", list)
+    monkeypatch.setattr(accuracy_proteus, "proteus_findings", lambda: found)
+    monkeypatch.setattr(accuracy_juwels, "juwels_findings", list)
+    monkeypatch.setattr(accuracy_congestion, "congestion_findings", list)
     assert accuracy.stated() == found
 
 
 def test_congestion_is_a_range_and_space_scales() -> None:
-    congested, scaling = accuracy_congestion.findings()
+    congested, scaling = accuracy_congestion.congestion_findings()
     steps = [row["step [ms]"] for row in congested.rows]
     assert steps == sorted(steps)
     assert congested.counts == (1, 0, 0)

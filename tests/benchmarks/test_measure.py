@@ -145,7 +145,7 @@ class TestWindows:
 class TestReading:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "shapes.csv"
-        measure_shapes.write(path, SHAPES)
+        measure_shapes.write_shapes(path, SHAPES)
         assert read_shapes(path) == list(SHAPES)
 
     @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ class TestOnTheProcessor:
         pytest.importorskip("torch")
         monkeypatch.setattr(measure_device, "BATCH_SECONDS", 1e-4)
         path, out = tmp_path / "shapes.csv", tmp_path / "table.csv"
-        measure_shapes.write(path, SHAPES)
+        measure_shapes.write_shapes(path, SHAPES)
         options = ["--device", "cpu", "--precision", "fp32", "--precision", "bf16"]
         monkeypatch.setattr(sys, "argv", ["measure_device", str(path), str(out), *options])
         measure_device.main()

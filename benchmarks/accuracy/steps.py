@@ -1,7 +1,9 @@
-"""One measured run described in the planner's own terms, its prediction and its calibration.
+"""Steps that somebody measured, predicted: the one module here that calls into the planner.
 
-A calibration is one factor on all computation of a model on a machine. It comes from runs on one
-device (or from the column of a table that stands for it) and from nothing else.
+A run is described once (`MeasuredRun`); it is predicted by the timeline that the search uses, or by
+a step model of the simulation. A calibration is one factor on all computation of a model on a
+machine. It comes from runs on one device (or from the column of a table that stands for it) and
+from nothing else.
 """
 
 from __future__ import annotations
@@ -16,15 +18,29 @@ from costmodels.cluster import Cluster, Device
 from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer, Network
-from planner.models import load_network
+from costmodels.simulation import Runtime
+from costmodels.strategy.usual import single_stage
+from planner.models import list_models, load_network
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import formulate
+from planner.request.parts import Degrees, Loading
+from planner.request.placement import PlacedNetwork, micro_graph, place_network
 from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 from planner.request.usual_strategies import Infeasible, strategy_distributions
+from planner.simulation.result import Simulation
+from planner.simulation.run import (
+    DEVICE_VARIATION,
+    OVERLAP_FACTOR,
+    STEP_MODELS,
+    simulate_placed,
+)
 
 # Given the shape of the machine and a layer, ways of its dims at each level.
 Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
+TIMELINE = "timeline"
+# All ways to predict a step: those of the simulation, and the timeline that the search uses.
+ALL_STEP_MODELS = (*STEP_MODELS, TIMELINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +63,8 @@ class MeasuredRun:
         Ways of the dim that is not the sample in a hybrid. [ways]
     rule
         How layers are split, where none of the named strategies says it.
+    pipeline
+        Schedule and micro-batches of a pipeline with one GPU a stage, instead of a strategy.
     options
         Further fields of `planner.Request`.
     winograd
@@ -60,13 +78,14 @@ class MeasuredRun:
     strategy: str = "data"
     degree: int | None = None
     rule: Rule | None = None
+    pipeline: tuple[str, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the planner expects of a run.
+    """What the timeline expects of a run.
 
     Parameters
     ----------
@@ -109,12 +128,35 @@ class CalibratedCompute(ComputeModel):
 
 
 @lru_cache(maxsize=64)
-def network(name: str, input_size: int | None = None) -> Network:
+def built_in_network(name: str, input_size: int | None = None) -> Network:
     """A built-in network, built once."""
     return load_network(name, input_size)
 
 
-def _distributions(run: MeasuredRun, setting: Setting) -> Mapping[str, Distribution]:
+@lru_cache(maxsize=1)
+def built_in_names() -> tuple[str, ...]:
+    """Names of the built-in networks."""
+    return tuple(list_models())
+
+
+def _setting_of(run: MeasuredRun) -> Setting:
+    return resolve(_request_of(run))
+
+
+def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
+    return Request(
+        source=built_in_network(run.model) if isinstance(run.model, str) else run.model,
+        gpus=run.gpus,
+        cluster=run.cluster,
+        global_batch_size=run.batch,
+        winograd=run.winograd,
+        degrees=degrees,
+        **run.options,
+    )
+
+
+def _split_of(run: MeasuredRun, setting: Setting) -> Mapping[str, Distribution]:
+    """How each layer of a run is split."""
     shape, host = setting.machine.topology.shape, setting.cluster.host_index
     if run.rule is not None:
         return run.rule(setting.graph, shape)
@@ -124,22 +166,28 @@ def _distributions(run: MeasuredRun, setting: Setting) -> Mapping[str, Distribut
     return found
 
 
-def _cost(run: MeasuredRun, factor: float) -> Costed:
-    model = network(run.model) if isinstance(run.model, str) else run.model
-    setting = resolve(
-        Request(
-            source=model,
-            gpus=run.gpus,
-            cluster=run.cluster,
-            global_batch_size=run.batch,
-            winograd=run.winograd,
-            **run.options,
-        )
-    )
+def named_split(
+    graph: Graph, strategy: str, shape: tuple[int, ...], degree: int | None
+) -> Mapping[str, Distribution]:
+    """Distributions of a strategy by name within the innermost level.
+
+    Raises
+    ------
+    ValueError
+        When the network cannot be split so.
+    """
+    found = strategy_distributions(graph, strategy, shape, 0, degree)
+    if isinstance(found, Infeasible):
+        raise ValueError(found.reason)
+    return found
+
+
+def _costed(run: MeasuredRun, factor: float) -> Costed:
+    setting = _setting_of(run)
     machine = setting.machine
     if factor != 1.0:
         machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
-    given = _distributions(run, setting)
+    given = _split_of(run, setting)
     formulation = formulate(
         setting.graph,
         setting.cluster,
@@ -151,9 +199,9 @@ def _cost(run: MeasuredRun, factor: float) -> Costed:
     return cost(formulation, formulation.choices(given))
 
 
-def predict(run: MeasuredRun, factor: float = 1.0) -> Prediction:
-    """Predict a run with computation multiplied by a factor."""
-    costed = _cost(run, factor)
+def timeline_step(run: MeasuredRun, factor: float = 1.0) -> Prediction:
+    """Predict a run by the timeline, with computation multiplied by a factor."""
+    costed = _costed(run, factor)
     return Prediction(
         total=costed.step.total,
         compute=costed.compute,
@@ -166,7 +214,7 @@ def predict(run: MeasuredRun, factor: float = 1.0) -> Prediction:
 
 def layer_seconds(run: MeasuredRun, name: str) -> float:
     """Forward and backward of one layer, halos and reductions included. [s]"""
-    times = _cost(run, 1.0).layers[name]
+    times = _costed(run, 1.0).layers[name]
     return times.forward + times.backward + times.halo + times.reduction
 
 
@@ -181,13 +229,70 @@ def calibrate(pairs: Sequence[tuple[MeasuredRun, float]]) -> float:
     wanted = statistics.fmean(seconds for _, seconds in pairs)
     factor = 1.0
     for _ in range(8):
-        found = [predict(run, factor) for run, _ in pairs]
+        found = [timeline_step(run, factor) for run, _ in pairs]
         missing = wanted - statistics.fmean(p.total for p in found)
         if abs(missing) <= 1e-4 * wanted:
             break
         # communication hides behind computation at most in part: the step follows computation
         factor += missing / statistics.fmean(p.compute / factor for p in found)
     return factor
+
+
+def simulation_input(run: MeasuredRun) -> PlacedNetwork:
+    """A run as the simulation takes it.
+
+    Raises
+    ------
+    InputError, ValueError
+        When it cannot be run.
+    """
+    if run.pipeline is not None:
+        schedule, micro_batches = run.pipeline
+        degrees = Degrees(pp=run.gpus, micro_batches=micro_batches, schedule=schedule)
+        return place_network(_request_of(run, degrees))
+    setting = _setting_of(run)
+    return PlacedNetwork(
+        setting=setting,
+        graph=micro_graph(setting, 1),
+        strategy=single_stage(_split_of(run, setting), setting.machine.topology.shape),
+        name=run.strategy,
+    )
+
+
+def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
+    """The subject with its computation multiplied."""
+    if factor == 1.0:
+        return subject
+    machine = subject.setting.machine
+    machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    return replace(subject, setting=replace(subject.setting, machine=machine))
+
+
+def simulated_step(
+    subject: PlacedNetwork,
+    runtime: Runtime,
+    *,
+    model: str = "simulate",
+    overlap_factor: float = 0.0,
+    loader: Loading | None = None,
+    variation: float | None = None,
+) -> Simulation:
+    """Simulate a step of what `simulation_input` gives.
+
+    Parameters
+    ----------
+    subject, runtime
+        What runs, and the framework's runtime.
+    model
+        One of the step models of the simulation.
+    overlap_factor
+        How much longer computation and gradient communication take while both run.
+    loader
+        How samples are loaded; None where they cost nothing.
+    variation
+        Standard deviation between devices; None for the published one.
+    """
+    return simulate_placed(subject, runtime, model, overlap_factor, loader, variation)
 
 
 def split_rule(
@@ -208,7 +313,7 @@ def split_rule(
     def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
         found, after = {}, False
         for layer in graph.compute_layers:
-            degrees = {} if after else _fitting(layer, others)
+            degrees = {} if after else _fitting_ways(layer, others)
             if max(samples) > 1:
                 degrees["sample"] = tuple(samples)
             found[layer.name] = Distribution(degrees=degrees, shape=shape)
@@ -218,7 +323,7 @@ def split_rule(
     return rule
 
 
-def _fitting(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+def _fitting_ways(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     fitting = {}
     for dim, ways in others.items():
         total = 1
@@ -227,3 +332,29 @@ def _fitting(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tup
         if dim in layer.splittable and 1 < total <= layer.dims[dim]:
             fitting[dim] = tuple(ways)
     return fitting
+
+
+__all__ = [
+    "ALL_STEP_MODELS",
+    "DEVICE_VARIATION",
+    "OVERLAP_FACTOR",
+    "STEP_MODELS",
+    "TIMELINE",
+    "Degrees",
+    "Loading",
+    "MeasuredRun",
+    "Prediction",
+    "Rule",
+    "Simulation",
+    "PlacedNetwork",
+    "built_in_names",
+    "built_in_network",
+    "calibrate",
+    "layer_seconds",
+    "named_split",
+    "simulated_step",
+    "simulation_input",
+    "split_rule",
+    "timeline_step",
+    "with_factor",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.accuracy.training_rows import TrainingRow
+from benchmarks.accuracy.rows import MeasuredRow
 
 SLOWER = 1.1
 LOST_GAIN = 0.8
@@ -17,21 +17,21 @@ REPEATED = "a repetition is more than a tenth faster"
 HOST = "half precision gains far less than on one GPU: a process of the host was measured"
 
 
-def _machine(row: TrainingRow) -> tuple[str, ...]:
+def _machine_of(row: MeasuredRow) -> tuple[str, ...]:
     """Publication, network, GPU, framework, system and kind of data."""
     return (*row.kin[:3], *row.kin[4:-1])
 
 
-def _rates(rows: Sequence[TrainingRow]) -> dict[tuple[object, ...], float]:
+def _rates(rows: Sequence[MeasuredRow]) -> dict[tuple[object, ...], float]:
     """The fastest rate a GPU of each machine, number of GPUs and precision. [samples/s]"""
     rates: dict[tuple[object, ...], float] = {}
     for row in rows:
-        key = (*_machine(row), row.gpus, row.precision == "fp16")
+        key = (*_machine_of(row), row.gpus, row.precision == "fp16")
         rates[key] = max(row.batch / row.seconds / row.gpus, rates.get(key, 0.0))
     return rates
 
 
-def doubts(rows: Sequence[TrainingRow]) -> list[str]:
+def doubts(rows: Sequence[MeasuredRow]) -> list[str]:
     """For each row, why it tells too little, or nothing; rows on one GPU are never in doubt."""
     fastest: dict[tuple[object, ...], float] = {}
     for row in rows:
@@ -49,9 +49,9 @@ def doubts(rows: Sequence[TrainingRow]) -> list[str]:
     return found
 
 
-def _gain_lost(row: TrainingRow, rates: dict[tuple[object, ...], float]) -> bool:
+def _gain_lost(row: MeasuredRow, rates: dict[tuple[object, ...], float]) -> bool:
     """Whether half precision gains much less than on one GPU; false where that is not known."""
-    machine = _machine(row)
+    machine = _machine_of(row)
     try:
         alone = rates[(*machine, 1, True)] / rates[(*machine, 1, False)]
         single = rates[(*machine, row.gpus, False)]
