@@ -53,9 +53,9 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         type=_TYPES[one.kind],
         multiple=one.kind == "texts",
         required=one.required,
-        default=one.default if one.shown else None,
-        show_default=one.shown,
         help=one.help,
+        # one that is given as None would count as an answer to what is required
+        **({"default": one.default, "show_default": True} if one.shown else {}),
     )
 
 

@@ -127,9 +127,9 @@ class Throughput:
     defaults: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Everything, as plain data."""
-        facts = asdict(self)
+        facts: dict[str, Any] = asdict(self)
         for row, given in zip(facts["rows"], self.rows, strict=True):
             row["difference"], row["part"] = given.difference, given.part
         return facts

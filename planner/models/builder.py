@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from costmodels.graph import LayerSpec, Network
 
@@ -23,7 +22,7 @@ class Builder:
         self._layers: list[LayerSpec] = []
         self.last = "input"
 
-    def add(self, name: str, kind: str, *inputs: str, **options: Any) -> str:
+    def add(self, name: str, kind: str, *inputs: str, **options: object) -> str:
         """Add one layer and return its name."""
         spec = LayerSpec(name=name, kind=kind, inputs=inputs or (self.last,), options=options)
         self._layers.append(spec)
@@ -66,7 +65,7 @@ def conv_bn(
     stride: int = 1,
     padding: int | tuple[int, ...] | None = None,
     function: str = "relu",
-    **options: Any,
+    **options: object,
 ) -> str:
     """Convolution, batch norm and an activation, if `function` names one.
 

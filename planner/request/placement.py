@@ -72,7 +72,10 @@ def place_network(request: Request) -> PlacedNetwork:
     if isinstance(source, Plan | Network):
         found, path = source, ""
     else:
-        found, path = read_source(source, request.input_size), os.fspath(source)
+        # a network without a number of GPUs is refused as it is, whatever its file says
+        wanted = request.gpus is not None or request.strategy is not None
+        found = read_source(source, request.input_size, networks=wanted)
+        path = os.fspath(source)
     if isinstance(found, Plan | StrategyFile):
         what = "a plan" if isinstance(found, Plan) else "a strategy file"
         if asked_for:

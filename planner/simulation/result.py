@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from costmodels.closed_form import ClosedForm
 from costmodels.input_pipeline import InputTime
@@ -67,11 +66,11 @@ class Simulation:
         peak = self.peak_memory
         return None if peak is None else peak <= self.subject.setting.cluster.device.memory
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The figures that a script reads, under stable keys with their units."""
         setting, strategy = self.subject.setting, self.subject.strategy
         plan = self.subject.plan
-        result: dict[str, Any] = {
+        result: dict[str, object] = {
             "model": setting.model.name,
             "cluster": setting.cluster.name,
             "gpus": setting.gpus,
@@ -110,7 +109,7 @@ class Simulation:
         return result
 
 
-def _role_figures(role: RoleUse) -> dict[str, Any]:
+def _role_figures(role: RoleUse) -> dict[str, object]:
     """The figures of the devices that do the same, under stable keys with their units."""
     return {
         "name": role.name,

@@ -161,6 +161,13 @@ def test_inputs_that_exclude_each_other_are_refused_by_both(refused, words):
     assert result.stderr == f"error: {raised.value}; see 'planner simulate --help'\n"
 
 
+@pytest.mark.parametrize("command", ["optimize", "evaluate", "scale"])
+def test_the_command_line_names_the_option_that_is_missing(command):
+    result = CliRunner().invoke(planner_command, [command, "alexnet"])
+    assert result.exit_code == 2
+    assert result.stderr == f"error: missing option '--gpus'; see 'planner {command} --help'\n"
+
+
 def test_servers_can_be_given_from_python():
     found = planner.simulate("alexnet", servers=2, **QUESTION)
     assert (found.runtime.name, found.runtime.servers) == ("ps-sync", 2)
