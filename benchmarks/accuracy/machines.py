@@ -59,6 +59,7 @@ def _entry_by_device(entries: str, device: str, kind: str | None = None) -> Mapp
     raise UnknownMachine(f"no built-in links of this kind for {device}")
 
 
+@lru_cache(maxsize=512)
 def device_named(text: str) -> str:
     """The built-in device of a row, "" for none."""
     lowered = text.lower()

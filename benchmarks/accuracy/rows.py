@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def source_group(source: str) -> str:
     return source.split(" logs")[0].split(" results")[0].split(" (")[0]
 
 
+@lru_cache(maxsize=512)
 def network_named(text: str) -> str:
     """The built-in network of a row, "" for none."""
     plain = re.sub(r"[\s_()\[\]-]+", "", text.lower())
@@ -161,6 +163,7 @@ def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> f
     raise Skip(f"{row['metric'] or 'no metric'} is no time of a step")
 
 
+@lru_cache(maxsize=512)
 def runtime_of(strategy: str, framework: str, hosts: int) -> tuple[Runtime, str]:
     """The runtime of a row, and why its schedule tells too little; or `Skip`."""
     strategy, framework = strategy.lower().strip(), framework.lower()

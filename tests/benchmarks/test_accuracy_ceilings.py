@@ -75,7 +75,7 @@ def _measured() -> RowComparison:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="measured rows are not part of this project")
-@pytest.mark.parametrize("source", list(CEILINGS.get("measured", {})))
+@pytest.mark.parametrize("source", list(CEILINGS["measured"]))
 def test_measured_rows_are_predicted_as_well_as_they_were(source: str) -> None:
     tables = {table.name: table for table in _measured().tables}
     assert source in tables
