@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def nonsensical(file: File) -> Piece:
         if value is None:
             get(file.content.tree, path[:-1]).pop(path[-1], None)
         else:
-            put(file.content.tree, path, value)
+            put(file.content.tree, path, copy.deepcopy(value))
         case.refuse = f"{case.kind} {told(path)} = {'missing' if value is None else brief(value)}"
         return case.refuse
 

@@ -165,7 +165,10 @@ def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> lis
     if case.command == "solve":
         network.name, network.content = "problem.json", Table(good_files.problem(), "json")
     if case.command == "report":
-        network.name, network.content = "plan.json", Table(dict(plans["network.toml"]), "json")
+        network.name, network.content = (
+            "plan.json",
+            Table(copy.deepcopy(plans["network.toml"]), "json"),
+        )
     if case.command in (*GPUS, "throughput", "solve", "report"):
         case.words = [network]
         if rng.random() < 0.06:

@@ -18,7 +18,7 @@ LONGEST_LINE = 600
 # C0 but for line ends and tabs, DEL, C1, and what turns the direction of writing
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _NO_NUMBER = re.compile(r"(?<![\w.\-'\"])-?(nan|inf|infinity)(?![\w\-'\".])", re.IGNORECASE)
-_WARNING = re.compile(r"(\S+):(\d+): (\w*Warning): (.*)")
+_WARNING = re.compile(r"^(/[^\s:]{1,300}):(\d+): (\w{1,40}Warning): (.*)", re.MULTILINE)
 _BELOW_ZERO = re.compile(r"(?<![\w.\-'\"])-\d[\d.,]* ?([munp]?s|[KMGT]iB|bytes)\b")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
 _ROOT = Path(__file__).resolve().parents[2]

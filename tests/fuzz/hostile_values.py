@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -85,7 +86,8 @@ def any_value(rng: random.Random, like: Any = None) -> Any:
     if draw < 0.03:
         return deep_brackets(rng)
     if draw < 0.25:
-        return rng.choice(WRONG_TYPES)
+        # a copy, lest later changes go into the list above
+        return copy.deepcopy(rng.choice(WRONG_TYPES))
     if isinstance(like, str) and draw < 0.9:
         return _amount(rng, like) if like[:1].isdigit() and draw < 0.8 else any_text(rng)
     if isinstance(like, bool):
