@@ -1,0 +1,182 @@
+"""The single changes and options that cases are made of."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable
+
+import absurd
+import good_files
+import nonsense
+from byte_changes import BYTES, UNREADABLE
+from case_outputs import OUTPUTS, good_output
+from fuzz_case import Case, File
+from hostile_values import CONTROLS, MARKUP, NAMES
+from option_values import GPUS, OPTIONS
+from problem_files import BAD
+from tree_changes import brief, change, get, put, told
+from written_forms import Table
+
+Piece = Callable[[Case, random.Random], str]
+
+NONSENSE = {
+    "network": nonsense.NETWORK,
+    "cluster": nonsense.CLUSTER,
+    "strategy": nonsense.STRATEGY,
+    "plan": nonsense.PLAN,
+}
+ODD_SUBJECTS = ("", "-", ".", "/", "nowhere.toml", "telepathy", "/dev/null", "a\x1b]0;x\x07.toml")
+
+
+def changed(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        assert isinstance(file.content, Table)
+        return f"{case.kind} {change(file.content.tree, rng)}"
+
+    return piece
+
+
+def stretched(file: File) -> Piece:
+    """A change after which the file is still readable, mostly."""
+
+    def piece(case: Case, rng: random.Random) -> str:
+        assert isinstance(file.content, Table)
+        return f"{case.kind} {absurd.stretch(case.kind, file.content.tree, rng)}"
+
+    return piece
+
+
+def nonsensical(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        path, value = rng.choice(NONSENSE[case.kind])
+        assert isinstance(file.content, Table)
+        if value is None:
+            get(file.content.tree, path[:-1]).pop(path[-1], None)
+        else:
+            put(file.content.tree, path, copy.deepcopy(value))
+        case.refuse = f"{case.kind} {told(path)} = {'missing' if value is None else brief(value)}"
+        return case.refuse
+
+    return piece
+
+
+def changed_bytes(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        name = rng.choice(list(BYTES))
+        file.bytes_changes.append((name, rng.getrandbits(32)))
+        return f"{case.kind} file {name}"
+
+    return piece
+
+
+def unreadable(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        file.instead = rng.choice(list(UNREADABLE))
+        case.refuse = f"{case.kind} file is {file.instead}"
+        return case.refuse
+
+    return piece
+
+
+def renamed(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        stem = rng.choice((*CONTROLS, *MARKUP, *NAMES, "bad\udcff", "x" * 240))
+        data = os.fsencode(stem.replace("/", "").replace("\0", "").lstrip("-"))[:200]
+        name = os.fsdecode(data) + file.name
+        file.name = name
+        return f"{case.kind} file named {brief(name)}"
+
+    return piece
+
+
+def bad_problem(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        name = rng.choice(list(BAD))
+        file.content, file.zipped = BAD[name][0], False
+        case.refuse = f"problem with {name}"
+        return case.refuse
+
+    return piece
+
+
+def bad_field(file: File) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        column = rng.choice(list(nonsense.TABLE_FIELDS))
+        value = rng.choice(nonsense.TABLE_FIELDS[column])
+        lines = good_files.TABLE.split("\n")
+        fields = lines[3].split(",")
+        fields[column] = value
+        lines[3] = ",".join(fields)
+        file.content = "\n".join(lines).encode()
+        case.refuse = f"table {lines[2].split(',')[column]} = {brief(value)}"
+        return case.refuse
+
+    return piece
+
+
+def some_options(case: Case, rng: random.Random) -> list[Piece]:
+    """Options that are fine, so that all that is printed and written is seen."""
+    pieces: list[Piece] = []
+    if case.command in OUTPUTS:
+        pieces += [good_output] * rng.choice((0, 1, 1, 2))
+    if OPTIONS[case.command] and rng.random() < 0.3:
+        pieces.append(option("good"))
+    return pieces
+
+
+def option(pool: str) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        options = OPTIONS[case.command]
+        names = [n for n in options if n not in case.words and (pool == "good" or options[n].good)]
+        if not names:
+            return "no option left"
+        name = rng.choice(names)
+        values = getattr(options[name], pool) or options[name].good
+        if not values:
+            if options[name].refused:
+                return "no file at hand"
+            case.words.append(name)
+            return name
+        value = rng.choice(values)
+        case.words += [f"{name}={value}"] if rng.random() < 0.3 else [name, value]
+        if pool == "refused" and options[name].refused:
+            case.refuse = f"{case.command} {name} {brief(value)}"
+        return f"{name} {brief(value)}"
+
+    return piece
+
+
+def gpus(pool: str) -> Piece:
+    def piece(case: Case, rng: random.Random) -> str:
+        value = rng.choice(getattr(GPUS[case.command], pool))
+        case.words += ["--gpus", value]
+        if pool == "refused":
+            case.refuse = f"{case.command} --gpus {brief(value)}"
+        return f"--gpus {brief(value)}"
+
+    return piece
+
+
+def odd_words(case: Case, rng: random.Random) -> str:
+    """Words that do not belong there."""
+    what = rng.choice(("unknown option", "one more", "no value", "repeated", "both", "command"))
+    if what == "unknown option":
+        case.words.append(rng.choice(("--gpu=4", "--telepathy", "-x", "--gpus-", "---", "--o=3")))
+        case.refuse = f"{case.command} with an unknown option"
+    elif what == "one more":
+        case.words.append(rng.choice(ODD_SUBJECTS[3:]))
+        case.refuse = f"{case.command} with one more argument"
+    elif what == "no value" and OPTIONS[case.command]:
+        name = next(n for n, values in OPTIONS[case.command].items() if values.good)
+        case.words.append(name)
+        case.refuse = f"{case.command} with an option without its value"
+    elif what == "repeated" and case.words:
+        case.words += case.words[-2:]
+    elif what == "both" and "--quiet" in OPTIONS[case.command]:
+        case.words += ["--quiet", "--json"]
+        case.refuse = f"{case.command} with --quiet and --json"
+    else:
+        case.command = rng.choice(("optimise", "", "--version", "--help", "\x1b[2J", "x" * 5000))
+    return what

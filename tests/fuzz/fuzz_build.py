@@ -1,0 +1,190 @@
+"""Cases from a seed: which files, which changes, which command."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import good_files
+from case_outputs import OUTPUTS, bad_output, good_output
+from case_pieces import (
+    NONSENSE,
+    ODD_SUBJECTS,
+    Piece,
+    bad_field,
+    bad_problem,
+    changed,
+    changed_bytes,
+    gpus,
+    nonsensical,
+    odd_words,
+    option,
+    renamed,
+    some_options,
+    stretched,
+    unreadable,
+)
+from fuzz_case import Case, File
+from option_values import GPUS, OPTIONS
+from tree_changes import brief
+from written_forms import Table
+
+Plans = Mapping[str, dict[str, Any]]
+
+_KINDS = {
+    "network": 24,
+    "cluster": 14,
+    "strategy": 14,
+    "plan": 14,
+    "table": 7,
+    "problem": 9,
+    "command": 24,
+}
+
+
+def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> Case:
+    """A case.
+
+    Parameters
+    ----------
+    seed, number
+        Two equal pairs give equal cases.
+    plans
+        Good plan files, by the network that they are of.
+    skip
+        Pieces to leave out, by number, to find out which ones matter.
+    """
+    rng = random.Random(f"{seed} {number}")
+    kind = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
+    case = Case(seed=seed, number=number, kind=kind)
+    pieces = _start(case, rng, plans)
+    case.num_pieces = len(pieces)
+    for index, piece in enumerate(pieces):
+        if index not in skip:
+            case.changes.append(piece(case, random.Random(f"{seed} {number} {index}")))
+    if rng.random() < 0.03:
+        case.encoding = rng.choice(("ascii", "latin-1"))
+    return case
+
+
+def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
+    """Files and a command, and the changes to come."""
+    form = "json" if rng.random() < 0.3 else "toml"
+    network = File(f"network.{form}", good_files.network(rng.choice((0, 0, 1, 2)), form))
+    if case.kind == "command":
+        return _command(case, rng, network, plans)
+    file = _subject(case, rng, network, plans)
+    if case.kind == "problem" and rng.random() < 0.4:
+        return [bad_problem(file)]
+    meant = rng.random()
+    if case.kind == "table" and meant < 0.4:
+        return [bad_field(file), *some_options(case, rng)]
+    if meant < 0.22 and case.kind in NONSENSE:
+        # of networks it is known for the first one only
+        if case.kind == "network":
+            file.content = good_files.network(0, file.name[-4:])
+        return [nonsensical(file), *some_options(case, rng)]
+    if meant < 0.26:
+        return [unreadable(file), *some_options(case, rng)]
+    named = [renamed(file)] if rng.random() < 0.12 else []
+    if meant < 0.7 and case.kind in NONSENSE:
+        stretches = [stretched(file)] * rng.choice((1, 1, 2, 3))
+        return [*stretches, *named, *some_options(case, rng)]
+    nested = isinstance(file.content, Table)
+    pieces = [changed(file)] * rng.choice((1, 1, 1, 2, 3)) if nested and meant < 0.92 else []
+    if not nested or meant >= 0.88:
+        pieces = [*pieces, changed_bytes(file)]
+    return [*pieces, *named, *some_options(case, rng)]
+
+
+def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> File:
+    """The file that is changed, and a command that reads it."""
+    if case.kind == "network":
+        case.command = rng.choice(("optimize", "evaluate", "simulate", "scale", "throughput"))
+        case.files, case.words = [network], [network]
+        _size(case, rng)
+        return network
+    if case.kind == "cluster":
+        file = File("cluster.toml", Table(good_files.cluster(), "toml"))
+        case.command = rng.choice(("optimize", "evaluate", "simulate", "scale", "throughput"))
+        option = "--host" if case.command == "throughput" else "--cluster"
+        case.files, case.words = [file, network], [network, option, file]
+        case.words += ["--gpus-per-host", "4"] if case.command == "throughput" else []
+        _size(case, rng)
+        return file
+    if case.kind == "strategy":
+        network = File("network.toml", good_files.network())
+        file = File("strategy.toml", Table(good_files.strategy(), "toml"))
+        case.command = "simulate"
+        case.words = [file]
+        if rng.random() < 0.3:
+            case.words = [network, "--strategy", file, "--gpus", "4", "--cluster", "lassen"]
+        case.files = [file, network]
+        return file
+    if case.kind == "plan":
+        name = rng.choice(list(plans))
+        file = File("plan.json", Table(copy.deepcopy(plans[name]), "json"))
+        network = File("network.toml", good_files.network())
+        case.command = rng.choice(("report", "report", "simulate", "evaluate"))
+        case.words = [file]
+        if case.command == "evaluate":
+            subject: str | File = network if name == "network.toml" else name
+            case.words = [subject, "--gpus", "4", "--strategy", file]
+        case.files = [file, network]
+        return file
+    if case.kind == "table":
+        file = File("table.csv", good_files.TABLE.encode())
+        case.command = rng.choice(("evaluate", "optimize", "throughput"))
+        case.words, case.files = [network, "--table", file], [file, network]
+        _size(case, rng)
+        return file
+    zipped = rng.random() < 0.4
+    file = File(
+        "problem.json.gz" if zipped else "problem.json",
+        Table(good_files.problem(), "json"),
+        zipped,
+    )
+    case.command, case.files, case.words = "solve", [file], [file, "--time-limit", "5"]
+    return file
+
+
+def _size(case: Case, rng: random.Random) -> None:
+    if case.command == "throughput":
+        case.words += ["--workers", "1,2", "--steps", "20"]
+    else:
+        case.words += ["--gpus", rng.choice(("1,4" if case.command == "scale" else "4", "8", "2"))]
+
+
+def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> list[Piece]:
+    """A command with options of all kinds."""
+    case.command = rng.choice([name for name in OPTIONS for _ in range(3 if GPUS.get(name) else 1)])
+    case.files = [network]
+    pieces: list[Piece] = []
+    if case.command == "solve":
+        network.name, network.content = "problem.json", Table(good_files.problem(), "json")
+    if case.command == "report":
+        network.name, network.content = (
+            "plan.json",
+            Table(copy.deepcopy(plans["network.toml"]), "json"),
+        )
+    if case.command in (*GPUS, "throughput", "solve", "report"):
+        case.words = [network]
+        if rng.random() < 0.06:
+            case.words = [rng.choice(ODD_SUBJECTS)]
+            case.refuse = f"{case.command} of {brief(case.words[0])}"
+    if case.command in GPUS:
+        pieces.append(gpus(rng.choices(("good", "odd", "refused"), (16, 1, 1))[0]))
+    pieces += [option("good")] * rng.choice((0, 1, 2, 3, 5))
+    pieces += [option("odd")] * rng.choice((0, 0, 1))
+    if case.command in OUTPUTS:
+        pieces += [good_output] * rng.choice((0, 0, 1, 2))
+    last = rng.random()
+    if last < 0.35:
+        pieces.append(option("refused"))
+    elif last < 0.55 and case.command in OUTPUTS:
+        pieces.append(bad_output)
+    elif last < 0.65:
+        pieces.append(odd_words)
+    return pieces

@@ -1,0 +1,148 @@
+"""Changes of good files that must be refused, whatever else is asked: nobody can mean them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hostile_values import NUMBERS
+from tree_changes import Path
+from written_forms import Raw
+
+NAN, INFINITY = Raw("NaN", "nan"), Raw("Infinity", "inf")
+_DIGITS = next(n for n in NUMBERS if isinstance(n, Raw) and len(n.json) == 5000)
+_NO_COUNT: tuple[Any, ...] = (0, -1, 1.5, "8", True, None, [], {}, NAN, INFINITY, _DIGITS)
+
+# Of a field that need not be there.
+_OPTIONAL = tuple(value for value in _NO_COUNT if value is not None)
+
+# A layer by its place in `good_files.convolutional`.
+_CONV1, _CONV2, _JOIN, _WIDE, _DROP, _FC, _LOSS = (("layer", n) for n in (0, 3, 4, 6, 8, 10, 11))
+
+
+def _each(path: Path, *values: Any) -> list[tuple[Path, Any]]:
+    return [(path, value) for value in values]
+
+
+NETWORK: list[tuple[Path, Any]] = [
+    *_each(("input", "channel"), *_NO_COUNT),
+    *_each(("input", "height"), *_NO_COUNT),
+    *_each(("input",), {}, [], None, {"channel": 0}, {"area": 3}, {"sequence": -4}),
+    *_each(("layer",), [], {}, None, "conv", [[]], [{}]),
+    *_each(("name",), 3, [], True),
+    *_each((*_CONV1, "filters"), *_NO_COUNT),
+    *_each((*_CONV1, "kernel"), 0, -3, [], [3, 0], [3, 3, 3, 3], "big", 1.5, NAN, _DIGITS),
+    *_each((*_CONV1, "stride"), 0, -1, [0, 1], 0.5),
+    *_each((*_CONV1, "padding"), -1, "samey", 0.5),
+    *_each((*_CONV1, "dilation"), 0, -1),
+    *_each((*_CONV1, "inputs"), [], ["nowhere"], ["conv1"], ["loss"], [3], "nowhere"),
+    *_each((*_CONV1, "kind"), "", "convolution", "Conv", 3, None, "\x1b]0;x\x07"),
+    *_each((*_CONV1, "name"), "", "input", "norm1", 3, None),
+    *_each((*_CONV1, "more"), 1),
+    *_each((*_CONV1, "share"), "conv1"),
+    *_each((*_JOIN, "inputs"), ["conv2"], [], ["conv2", "conv1", "input"], ["loss", "conv2"]),
+    *_each((*_WIDE, "groups"), 0, -1, 3, 1.5),
+    *_each((*_WIDE, "bias"), 3, "yes"),
+    *_each((*_DROP, "rate"), -0.1, 1.5, NAN, INFINITY, "half"),
+    *_each((*_FC, "filters"), *_NO_COUNT),
+    *_each((*_FC, "share"), "fc", "nowhere", "conv1", 3),
+    *_each(("layer", 2, "function"), "", 3, "mystery", "<script>"),
+    *_each(("layer", 1, "statistics"), "global", 3),
+    *_each(("layer", 5, "kernel"), 0, -1, 999),
+    *_each(("layer", 5, "mode"), "least", 3),
+    *_each((*_CONV2, "kind"), "loss"),
+    *_each(("layer", 2), {"name": "relu1", "kind": "loss"}, {"name": "relu1"}, {}, 3),
+    *_each(("layer", 1, "inputs"), ["fc"], ["norm1"], ["conv1", "conv1"], ["input", "conv1"]),
+    *_each(("layer", 4, "inputs", 0), "relu1x", "", "loss", "join"),
+]
+
+_HOST, _NETWORK = ("levels", 0), ("levels", 1)
+_NO_RATE = ("0 GB/s", "-1 GB/s", "nan GB/s", "inf GB/s", "5", "5 us", 5, None, "", "1e400 GB/s")
+_NO_TIME = ("-1 us", "nan us", "inf s", "5 GB/s", "5", 5, None, "")
+
+CLUSTER: list[tuple[Path, Any]] = [
+    *_each(("name",), 3, [], None),
+    *_each(("host_level",), "", "rack", 3),
+    *_each(("default_precision",), "", "fp16", "fp99", 3),
+    *_each(("levels",), [], {}, None, [{}]),
+    *_each((*_HOST, "size"), *_NO_COUNT),
+    *_each((*_NETWORK, "size"), *_NO_COUNT),
+    *_each((*_HOST, "name"), "network", 3, None),
+    *_each((*_HOST, "bandwidth"), *_NO_RATE),
+    *_each((*_NETWORK, "bandwidth"), *_NO_RATE),
+    *_each((*_HOST, "latency"), *_NO_TIME),
+    *_each((*_HOST, "start_latency"), *_NO_TIME[:-2]),
+    *_each((*_HOST, "links"), 0, -1, 1.5, "two"),
+    *_each((*_HOST, "ramp"), -1, NAN, INFINITY, "steep"),
+    *_each((*_HOST, "oversubscription"), 0, 0.5, -1, NAN, INFINITY),
+    *_each((*_HOST, "link"), "telepathy"),
+    *_each((*_HOST, "more"), 1),
+    *_each(("device",), {}, [], None, "telepathy", 3),
+    *_each(("device", "memory"), "0 GiB", "-1 GiB", "nan GiB", "inf GiB", "4", 4, "0.1 GiB"),
+    *_each(("device", "reserved_memory"), "-1 GiB", "4 GiB", "nan GiB"),
+    *_each(("device", "memory_bandwidth"), *_NO_RATE),
+    *_each(("device", "num_sms"), *_NO_COUNT),
+    *_each(("device", "kernel_latency"), *_NO_TIME),
+    *_each(("device", "peak_flops"), {}, {"fp99": "1 TFLOP/s"}, {"fp32": "0 TFLOP/s"}, None),
+    *_each(("device", "peak_flops", "fp32"), "-1 TFLOP/s", "nan TFLOP/s", "1 GB/s", 1),
+    *_each(("device", "more"), 1),
+]
+
+_SCHEDULE, _STAGE, _LAYER, _PART = ("schedule",), ("stage", 0), ("layer", 0), ("subgraph", 1)
+
+STRATEGY: list[tuple[Path, Any]] = [
+    *_each(("format",), "", "planner-plan", 3, None),
+    *_each(("gpus",), *_OPTIONAL),
+    *_each(("global_batch_size",), *_OPTIONAL),
+    *_each(("model",), "", "nowhere.toml", "telepathy", 3, "s\x1b]0;x\x07"),
+    *_each(("cluster",), "telepathy", 3),
+    *_each(("precision",), "fp99", 3, ""),
+    *_each(("default",), "telepathy", "", 3),
+    *_each((*_SCHEDULE, "kind"), "telepathy", "", 3),
+    *_each((*_SCHEDULE, "micro_batches"), *_OPTIONAL),
+    *_each((*_SCHEDULE, "max_in_flight"), 0, -1, 1.5),
+    *_each((*_STAGE, "devices"), "", "1-0", "0-99", "-1", "0-1-2", "a", 3, "0-" + "9" * 5000),
+    *_each((*_STAGE, "layers"), [], ["nowhere"], "conv1", [3], [""]),
+    *_each((*_LAYER, "name"), "", "nowhere", 3, None),
+    *_each((*_LAYER, "partition"), {}, {"area": 2}, {"sample": 0}, {"sample": -2}, {"sample": 1.5}),
+    *_each((*_LAYER, "partition", "sample"), 3, 99, [0, 1], 2**63, _DIGITS, "2", NAN),
+    *_each((*_PART, "zero"), -1, 4, 1.5, "1"),
+    *_each((*_PART, "weights"), "torn", 3),
+    *_each(("more",), 1),
+]
+
+_NO_TIME_SPENT = (-1.0, NAN, INFINITY, "1", None, -1e308)
+
+PLAN: list[tuple[Path, Any]] = [
+    *_each(("format",), "", "planner-strategy", 3),
+    *_each(("gpus",), *_NO_COUNT),
+    *_each(("global_batch_size",), *_NO_COUNT),
+    *_each(("step_time_s",), *_NO_TIME_SPENT),
+    *_each(("breakdown_s", "compute"), *_NO_TIME_SPENT, 1e9),
+    *_each(("memory_bytes", "weights"), *_NO_TIME_SPENT),
+    *_each(("memory_capacity_bytes",), *_NO_TIME_SPENT),
+    *_each(("communication_bytes",), *_NO_TIME_SPENT),
+    *_each(("shape",), [], [0, 1], [-1], [999, 999], "4"),
+    *_each(("layers",), {}, None, [{}]),
+    *_each(("layers", 0, "forward_s"), *_NO_TIME_SPENT),
+    *_each(("layers", 0, "weights_bytes"), *_NO_TIME_SPENT),
+    *_each(("layers", 0, "degrees"), {"area": [2, 1]}, {"sample": [0, 1]}, {"sample": [-2, 1]}),
+    *_each(("search", "lower_bound_s"), NAN, "1"),
+    *_each(("search", "num_candidates"), -1, 1.5),
+    *_each(("training", "precision"), "fp99", 3),
+    *_each(("training", "bucket_bytes"), -1.0, NAN),
+    *_each(("training", "launch_time"), -1.0, NAN),
+]
+
+# Places of the row in `good_files.TABLE`, and what none of them may hold.
+TABLE_FIELDS: dict[int, tuple[str, ...]] = {
+    0: ("", "telepathy", "\x1b]0;x\x07"),
+    1: ("", "sideways"),
+    2: ("", "fp99"),
+    3: ("0", "-1", "nan", "1.5", "x", "", "9" * 5000),
+    4: ("0", "-1", "x", "9" * 5000),
+    6: ("0x16", "x", "16x-1", "16xx16"),
+    8: ("0x3", "x", "-1x3"),
+    9: ("0x1", "x"),
+    10: ("0", "-1", "x", "1.5"),
+    11: ("0", "-1", "nan", "inf", "x", "", "1e999", "1e-999"),
+}
