@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.notes import words
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
 from search import SOLVERS, Assignment, Problem
@@ -121,7 +122,7 @@ class _Search:
             problem, time_limit=allowed, seed=self.seed, work=work
         )
         self.found.solver = answer.solver
-        notes = list(answer.notes)
+        notes = [words(note) for note in answer.notes]
         late = self.deadline is not None and time.monotonic() >= self.deadline
         sliced = answer.stopped_by == "time limit" and allowed != left and not late
         if sliced or answer.stopped_by == "work limit":
