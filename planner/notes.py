@@ -9,8 +9,33 @@ from search.problem.notes import Note as AnswerNote
 
 # By kind the sentence, with the facts of the note by their names.
 WORDS: Mapping[str, str] = {
-    # a sentence of a solver that has no kind of its own
-    "said": "{words}",
+    # the solvers
+    "stopped": "The solver {solver} was stopped by the {by}; this is a local optimum.",
+    "presolve-cut-short": "Presolve was cut short by the time limit.",
+    "ranking-cut-short": "Cut short after {assignments} assignments; better ones may exist.",
+    "too-wide": (
+        "Elimination would need tables of more than {elements:.3g} entries; the bound rests on"
+        " message passing."
+    ),
+    "left-to-cp-sat": "Prices left {left} of {candidates} candidates to CP-SAT.",
+    "paths-fixed": "Fixed {paths} longest paths in turn; a heuristic.",
+    "dead-end": (
+        "The paths fixed first leave no allowed candidates on the path from {node}; use the solver"
+        " auto."
+    ),
+    "none-found": "No assignment within the usage limit was found.",
+    "nothing-fits": "Nothing fits the usage limit.",
+    "node-forbidden": (
+        "Nothing is allowed: every candidate of {node} is forbidden, by itself or by what its"
+        " neighbours allow; allow one of them."
+    ),
+    "pairs-forbidden": (
+        "Nothing is allowed: forbidden pairs exclude one another along a cycle of edges."
+    ),
+    "shortage": (
+        "Nothing fits: time step {time_step} needs at least {needed:.0f} bytes of {limit:.0f},"
+        " {missing:.0f} too many; most is held by {holders}."
+    ),
     # the search of a plan
     "memory-unproven": (
         "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
@@ -81,8 +106,15 @@ WORDS: Mapping[str, str] = {
         "{factor:.2g} times as fast, would keep up."
     ),
 }
+# Facts of a shortage before those on who holds how much.
+_OF_SHORTAGE = 4
 
 
 def words(note: AnswerNote | EstimateNote) -> str:
-    """The sentence of a note."""
-    return WORDS[note.kind].format_map(dict(note.facts))
+    """The sentence of a note, whose kind must be one of `WORDS`."""
+    facts = dict(note.facts)
+    if note.kind == "shortage":
+        facts = dict(note.facts[:_OF_SHORTAGE])
+        held = (f"{name} ({usage:.0f} bytes)" for name, usage in note.facts[_OF_SHORTAGE:])
+        facts["holders"] = ", ".join(held)
+    return WORDS[note.kind].format_map(facts)

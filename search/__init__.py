@@ -1,9 +1,9 @@
 """Combinatorial optimisation over numbers: nodes with candidate costs, edges with cost matrices,
 and something used over time under a limit.
 
-A `Problem` goes in, an `Assignment` comes out: choices, cost, a proven lower bound and a status.
-All solvers share one signature, `solve(problem, *, time_limit, seed)`; `SOLVERS` holds them by
-name. Importing this package imports numpy and nothing heavier.
+A `Problem` goes in, an `Assignment` comes out: choices, cost, a proven lower bound, a status and
+notes. All solvers share one signature (`Solver`); `SOLVERS` holds them by name. A solver of one's
+own keeps what it knows in an `Incumbent`. Importing this package imports numpy and nothing heavier.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from search.problem import (
     cost_and_peak,
     costs_and_peaks,
 )
+from search.problem.incumbent import Incumbent, Watch
+from search.problem.notes import Note
 from search.solvers.registry import SOLVERS, Solver, solve
 
 __all__ = [
     "SOLVERS",
     "Assignment",
     "CostEdge",
+    "Incumbent",
+    "Note",
     "Problem",
     "ProblemError",
     "Reduction",
@@ -35,6 +39,7 @@ __all__ = [
     "Status",
     "Trial",
     "Tuning",
+    "Watch",
     "cost_and_peak",
     "costs_and_peaks",
     "k_best",

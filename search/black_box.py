@@ -100,10 +100,10 @@ def tune(
     for name, values in space.items():
         if not len(values):
             raise ProblemError(
-                f"A parameter needs at least one value, but {name} has none; drop it or add one."
+                f"a parameter must have at least one value but {name} has none; drop it or add one"
             )
     if max_trials < 1:
-        raise ProblemError(f"The number of trials must be at least 1, but is {max_trials}.")
+        raise ProblemError.rule("the number of trials", "be at least 1", max_trials, "allow more")
     count = math.prod(len(values) for values in space.values())
     grid = count <= max_trials
     source = _grid(space) if grid else _Sampler(space, seed)

@@ -1,4 +1,4 @@
-"""The house rules that can be checked: few entries a floor, names of one idea, functions to hold."""
+"""House rules that can be checked: few entries a floor, a name an idea, functions to hold."""
 
 from __future__ import annotations
 

@@ -85,6 +85,8 @@ def answer_of(
 
 
 def _facts(answer: Assignment) -> dict[str, Any]:
+    from planner.notes import words
+
     return {
         "choices": list(answer.choices),
         "cost": _finite(answer.cost),
@@ -93,7 +95,7 @@ def _facts(answer: Assignment) -> dict[str, Any]:
         "status": str(answer.status),
         "stopped_by": answer.stopped_by,
         "path": answer.solver,
-        "notes": list(answer.notes),
+        "notes": [words(note) for note in answer.notes],
     }
 
 

@@ -77,7 +77,7 @@ def solve(problem: str, time_limit: float, seed: int, solver: str, output: str |
         from planner.output import check_writable
 
         check_writable(output)
-    solved = _solve(problem, time_limit, seed, solver)
+    solved = _read_and_solve(problem, time_limit, seed, solver)
     _require_choices(solved, time_limit)
     if output is not None:
         from planner.output import write_text
@@ -99,7 +99,7 @@ def _check_solver(solver: str) -> None:
         )
 
 
-def _solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
+def _read_and_solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
     import search
     from search.files.contest import read_problem
 
@@ -129,13 +129,14 @@ def _solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
 def _so_far(cost: float, bound: float) -> str:
     """What is known while the search goes on."""
     if math.isinf(cost):
-        return f"at least {_number(bound)}" if math.isfinite(bound) else "nothing known yet"
+        return f"at least {_grouped(bound)}" if math.isfinite(bound) else "nothing known yet"
     gap = f", gap {(cost - bound) / abs(cost):.2%}" if cost and math.isfinite(bound) else ""
-    return f"{_number(cost)}{gap}"
+    return f"{_grouped(cost)}{gap}"
 
 
 def _require_choices(solved: Solved, time_limit: float) -> None:
     """End the command where there is nothing to show."""
+    from planner.notes import words
     from search import Status
 
     answer = solved.answer
@@ -144,7 +145,9 @@ def _require_choices(solved: Solved, time_limit: float) -> None:
     if answer.stopped_by == "interrupt":
         raise KeyboardInterrupt
     if answer.status is Status.INFEASIBLE:
-        notes = [note.rstrip(".") for note in answer.notes] or ["Nothing is allowed and fits"]
+        notes = [words(note).rstrip(".") for note in answer.notes] or [
+            "Nothing is allowed and fits"
+        ]
         hints = ["raise the usage limit"] if answer.shortage else []
         message = "; ".join([*notes, *hints])
         raise Failure(INFEASIBLE, f"{message[0].lower()}{message[1:]}")
@@ -161,11 +164,12 @@ def show_solved(solved: Solved, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from planner.notes import words
     from planner.report import figures
 
     problem, answer = solved.file.problem, solved.answer
     console.print(Text(_printable(solved.file.name) or "unnamed problem", style="bold"))
-    console.print(Padding(Text(_size(problem)), (0, 0, 0, 2)))
+    console.print(Padding(Text(_size_of(problem)), (0, 0, 0, 2)))
     if answer.stopped_by:
         warning = f"stopped early by {answer.stopped_by}: the best solution so far"
         console.print(Padding(Text(warning, style="bold yellow"), (0, 0, 0, 2)))
@@ -178,10 +182,10 @@ def show_solved(solved: Solved, console: Console) -> None:
     grid.add_column(overflow="fold")
     for label, text, style in (
         ("Status", "proven optimal" if proven else str(answer.status), ""),
-        ("Cost", _number(answer.cost), "bold green"),
-        ("Lower bound", _number(answer.lower_bound) if bounded else "none was proven", ""),
+        ("Cost", _grouped(answer.cost), "bold green"),
+        ("Lower bound", _grouped(answer.lower_bound) if bounded else "none was proven", ""),
         ("Gap", gap, ""),
-        ("Peak memory", _memory(problem, answer), ""),
+        ("Peak memory", _peak_of(problem, answer), ""),
         ("Path", answer.solver, ""),
         ("Time", f"{solved.reading:.2f} s to read, {solved.solving:.2f} s to solve", ""),
     ):
@@ -192,27 +196,27 @@ def show_solved(solved: Solved, console: Console) -> None:
         console.print(Text("Notes", style="bold"))
         notes = Table.grid(padding=(0, 1))
         for note in answer.notes:
-            notes.add_row("  -", Text(note, overflow="fold"))
+            notes.add_row("  -", Text(words(note), overflow="fold"))
         console.print(notes)
 
 
-def _size(problem: Problem) -> str:
+def _size_of(problem: Problem) -> str:
     nodes = _several(problem.num_nodes, "node")
     candidates = _several(sum(problem.sizes), "candidate")
     return f"{nodes} with {candidates}, {_several(len(problem.edges), 'edge')}"
 
 
-def _memory(problem: Problem, answer: Assignment) -> str:
+def _peak_of(problem: Problem, answer: Assignment) -> str:
     from planner.report import figures
 
     peak, limit = answer.peak_usage, problem.usage_limit
     if limit is None:
-        return f"{_number(peak)} bytes, without a limit"
+        return f"{_grouped(peak)} bytes, without a limit"
     share = f" ({figures.percent(peak / limit)})" if limit else ""
-    return f"{_number(peak)} of {_number(limit)} bytes{share}"
+    return f"{_grouped(peak)} of {_grouped(limit)} bytes{share}"
 
 
-def _number(value: float) -> str:
+def _grouped(value: float) -> str:
     """A number with its thousands apart; costs of a file are whole, bounds need not be."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 

@@ -170,7 +170,7 @@ class AdditiveSearch:
             Whether the solver had a part of the time only.
         """
         for note in answer.notes:
-            self.incumbent.add_note(note_of(note))
+            self.incumbent.add_note(note)
         late = self.deadline.passed
         out_of_slice = answer.stopped_by == "time limit" and sliced and not late
         if out_of_slice or answer.stopped_by == "work limit":
@@ -183,8 +183,3 @@ def time_left(deadline: Deadline) -> float | None:
     """Time that a solver gets until a deadline, None without one. [s]"""
     left = deadline.remaining
     return max(left, LEAST_SECONDS) if left < math.inf else None
-
-
-def note_of(note: Note | str) -> Note:
-    """A note of a solver as a value; those that are still sentences are notes of their words."""
-    return Note.of("said", words=note) if isinstance(note, str) else note

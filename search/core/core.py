@@ -9,7 +9,6 @@ Assumes: node costs are finite; no two edges join the same nodes; +inf in a matr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -27,14 +26,15 @@ class CoreGraph(NamedTuple):
     """Nodes and edges as compiled loops take them.
 
     Node v's candidate i is at `offsets[v] + i`. The edges of v are at `starts[v]` to
-    `starts[v + 1]`; edge e leads to `neighbours[e]` and is seen from there as `mirrors[e]`. Its
-    matrix starts at `places[e]` with a row per candidate of v, and at `places[mirrors[e]]` with a
-    row per candidate of the neighbour. Forbidden pairs cost `penalty`.
+    `starts[v + 1]`; edge e belongs to `owners[e]`, leads to `neighbours[e]` and is seen from there
+    as `mirrors[e]`. Its matrix starts at `places[e]` with a row per candidate of v, and at
+    `places[mirrors[e]]` with a row per candidate of the neighbour. Forbidden pairs cost `penalty`.
     """
 
     sizes: np.ndarray
     offsets: np.ndarray
     starts: np.ndarray
+    owners: np.ndarray
     neighbours: np.ndarray
     mirrors: np.ndarray
     places: np.ndarray
@@ -44,11 +44,12 @@ class CoreGraph(NamedTuple):
 class Holdings(NamedTuple):
     """Holdings as compiled loops take them.
 
-    Those of node v are at `starts[v]` to `starts[v + 1]`; holding h covers the rows `first[h]` to
-    just before `last[h]` and candidate i uses `usages[places[h] + i]`.
+    Those of node v are at `starts[v]` to `starts[v + 1]`; holding h belongs to `owners[h]`, covers
+    the rows `first[h]` to just before `last[h]`, and candidate i uses `usages[places[h] + i]`.
     """
 
     starts: np.ndarray
+    owners: np.ndarray
     first: np.ndarray
     last: np.ndarray
     places: np.ndarray
@@ -99,56 +100,43 @@ class Core:
     def num_pairs(self) -> int:
         """How many pairs of candidates all edges have together."""
         graph = self.graph
-        owners = np.repeat(np.arange(self.num_nodes), np.diff(graph.starts))
-        return int((graph.sizes[owners] * graph.sizes[graph.neighbours]).sum()) // 2
+        return int((graph.sizes[graph.owners] * graph.sizes[graph.neighbours]).sum()) // 2
 
     def cost(self, choices: np.ndarray) -> float:
         """Cost of an assignment; with a forbidden pair, more than any that is allowed."""
         graph = self.graph
-        owners = np.repeat(np.arange(self.num_nodes), np.diff(graph.starts))
-        once = np.flatnonzero(owners < graph.neighbours)
-        ends = graph.neighbours[once]
-        pairs = graph.places[once] + choices[owners[once]] * graph.sizes[ends] + choices[ends]
+        once = np.flatnonzero(graph.owners < graph.neighbours)
+        pairs = self._pairs(choices)[once]
         nodes = self.costs[graph.offsets[:-1] + choices].sum()
         return float(nodes + graph.matrices[pairs].sum()) + self.constant
 
     def profile(self, choices: np.ndarray) -> np.ndarray:
         """Usage per row. [B]"""
         held = self.holdings
-        owners = np.repeat(np.arange(self.num_nodes), np.diff(held.starts))
-        used = held.usages[held.places + choices[owners]]
+        used = held.usages[held.places + choices[held.owners]]
         size = self.num_rows + 1
         rise = np.bincount(held.first, weights=used, minlength=size)
         fall = np.bincount(held.last, weights=used, minlength=size)
         return np.asarray(self.base + np.cumsum(rise - fall)[:-1])
 
+    def is_over(self, choices: np.ndarray) -> bool:
+        """Whether an assignment uses more than the limit in some row."""
+        return bool((self.profile(choices) > self.limit).any())
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search on a core has found.
+    def forbids(self, choices: np.ndarray) -> bool:
+        """Whether an assignment contains a forbidden pair."""
+        return bool((self.graph.matrices[self._pairs(choices)] >= self.penalty).any())
 
-    Parameters
-    ----------
-    choices
-        The best assignment of the core, or None.
-    cost
-        Its cost.
-    bound
-        No assignment costs less; +inf where none fits.
-    path
-        The steps taken.
-    stopped_by
-        What cut the search short, if anything.
-    notes
-        Sentences about the answer.
-    """
+    def fits(self, choices: np.ndarray) -> bool:
+        """Whether an assignment is neither over the limit nor forbidden."""
+        return not self.is_over(choices) and not self.forbids(choices)
 
-    choices: np.ndarray | None = None
-    cost: float = math.inf
-    bound: float = -math.inf
-    path: str = ""
-    stopped_by: str = ""
-    notes: tuple[str, ...] = ()
+    def _pairs(self, choices: np.ndarray) -> np.ndarray:
+        """Where the matrices hold the pair that an assignment takes along every edge."""
+        graph = self.graph
+        ends = graph.neighbours
+        columns = graph.sizes[ends]
+        return np.asarray(graph.places + choices[graph.owners] * columns + choices[ends])
 
 
 def make_core(
@@ -205,16 +193,17 @@ def _graph(sizes: np.ndarray, edges: Sequence[CoreEdge], penalty: float) -> Core
     owners = np.concatenate([sources, targets])
     neighbours = np.concatenate([targets, sources])
     order = np.lexsort((neighbours, owners))
-    rank = np.empty(order.size, dtype=np.int64)
-    rank[order] = np.arange(order.size)
+    position = np.empty(order.size, dtype=np.int64)
+    position[order] = np.arange(order.size)
     matrices = store.joined()
     matrices[np.isinf(matrices)] = penalty
     return CoreGraph(
         sizes=sizes,
         offsets=_offsets(sizes),
         starts=_offsets(np.bincount(owners, minlength=sizes.size)),
+        owners=owners[order],
         neighbours=neighbours[order],
-        mirrors=np.roll(rank, sources.size)[order],
+        mirrors=np.roll(position, sources.size)[order],
         places=np.concatenate([ahead, back])[order],
         matrices=matrices,
     )
@@ -234,6 +223,7 @@ def _holdings(num_nodes: int, holdings: Sequence[CoreHolding], base: np.ndarray)
     nodes, starts, ends, places = np.array(kept, dtype=np.int64).reshape(-1, 4).T.copy()
     return Holdings(
         starts=_offsets(np.bincount(nodes, minlength=num_nodes)),
+        owners=nodes,
         first=starts,
         last=ends,
         places=places,

@@ -16,19 +16,26 @@ import numpy as np
 
 from search.core.core import Core
 from search.core.messages import Messages, priced
-from search.core.pricing import proven
-from search.core.tree_moves import TreeSearch
+from search.core.pricing import PricedBound, proven
+from search.core.tree_moves import MoveRules, TreeSearch
 
 # All found by trial on the contest's four published problems, which are of very different make.
-# Looks at the core that each part of a dive is worth, and in how many pieces.
-IMPROVE_LOOKS = 20.0
-REPAIR_LOOKS, REPAIR_ROUNDS = 30.0, 30
-STAGE_LOOKS, DIVE_STAGES, POLISH_STAGES = 8.0, 4, 16
-FIRST_DOUBLINGS = 100
+# A dive's first passes of messages, two at a time: from then on the bound hardly rises.
+DIVE_PASSES = 10
+# How often each part of a dive may scan the core, and in how many pieces.
+IMPROVE_SCANS = 20.0
+REPAIR_SCANS, REPAIR_ROUNDS = 30.0, 30
+STAGE_SCANS, DIVE_STAGES, POLISH_STAGES = 8.0, 4, 16
+# Prices that start far too low or too high reach any level by doubling this often.
+FIRST_DOUBLINGS, FIRST_EXPONENT = 100, -40
+# So cold that a first assignment is improved rather than spoilt.
+FIRST_HEAT = 0.1
 # Prices under the limit: where a move would exceed it, and everywhere with time.
 RISE, DECAY = 1.05, 0.97
 # Prices in repair: at first by so much of their sum, more by so much every round, and by a factor.
 REPAIR_STEP, REPAIR_GROWTH, REPAIR_RISE = 1e-3, 1.2, 1.05
+# What a scan of a small core takes in overhead. [entries]
+SCAN_OVERHEAD = 1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +60,9 @@ class Dive:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What came of it: an assignment that fits, if any, and a bound with its prices."""
-
-    choices: np.ndarray | None = None
-    cost: float = np.inf
-    bound: float = -np.inf
-    prices: np.ndarray | None = None
-
-
 def dive(
     core: Core, messages: Messages, prices: np.ndarray, what: Dive, stop: Callable[[], bool]
-) -> Finding:
+) -> tuple[np.ndarray | None, PricedBound]:
     """Look for a good assignment near some prices.
 
     Parameters
@@ -80,37 +77,49 @@ def dive(
         What to try.
     stop
         Says when to hand in what there is.
+
+    Returns
+    -------
+    An assignment that fits, if one was found, and the bound that was proven on the way.
     """
     prices = prices * what.level
     costs = priced(core.graph.offsets, core.costs, core.holdings, prices)
     bound = -np.inf
-    for _ in range(10):
+    for _ in range(DIVE_PASSES):
         bound = max(bound, proven(core, messages.passes(costs, 2), prices))
         if stop():
             break
-    found = TreeSearch(core, messages.choices, prices, what.seed)
-    found.run(IMPROVE_LOOKS * look(core), longest=core.num_nodes, stop=stop)
+    search = TreeSearch(core, messages.choices, prices, what.seed)
+    search.run(IMPROVE_SCANS * scan_work(core), MoveRules(core.num_nodes), stop=stop)
     regret = median_regret(core, messages.reduced)
-    choices = polished(core, found, regret, what, stop, stages=DIVE_STAGES)
-    cost = np.inf if choices is None else core.cost(choices)
-    return Finding(choices=choices, cost=cost, bound=bound, prices=prices)
+    choices = polished(core, search, regret, what, stop, stages=DIVE_STAGES)
+    return choices, PricedBound(bound, prices)
 
 
-def first_fit(core: Core, seed: int, stop: Callable[[], bool]) -> Finding:
-    """Look for any assignment that fits, by doubling the prices of rows that are over the limit."""
+def first_fit(core: Core, seed: int, stop: Callable[[], bool]) -> np.ndarray | None:
+    """Look for any assignment that fits, by doubling the prices of rows that are over the limit.
+
+    Parameters
+    ----------
+    core
+        The core.
+    seed
+        Seed of what is random.
+    stop
+        Says when to hand in what there is.
+    """
     search = TreeSearch(core, np.zeros(core.num_nodes), np.zeros(core.num_rows), seed)
     unit = price_unit(core)
+    rules = MoveRules(core.num_nodes)
     for doubling in range(FIRST_DOUBLINGS):
-        work = REPAIR_LOOKS / REPAIR_ROUNDS * look(core)
-        search.run(work, longest=core.num_nodes, stop=stop)
+        search.run(REPAIR_SCANS / REPAIR_ROUNDS * scan_work(core), rules, stop=stop)
         over = core.profile(search.choices) > core.limit
         if not over.any() or stop():
             break
-        search.prices[over] = np.maximum(search.prices[over] * 2, unit * 2.0 ** (doubling - 40))
-    gentle = Dive(level=1.0, heat=0.1, longest=core.num_nodes, seed=seed)
-    choices = polished(core, search, 0.0, gentle, stop, stages=DIVE_STAGES)
-    cost = np.inf if choices is None else core.cost(choices)
-    return Finding(choices=choices, cost=cost)
+        least = unit * 2.0 ** (doubling + FIRST_EXPONENT)
+        search.prices[over] = np.maximum(search.prices[over] * 2, least)
+    gentle = Dive(level=1.0, heat=FIRST_HEAT, longest=core.num_nodes, seed=seed)
+    return polished(core, search, 0.0, gentle, stop, stages=DIVE_STAGES)
 
 
 def polished(
@@ -122,29 +131,49 @@ def polished(
     *,
     stages: int = POLISH_STAGES,
 ) -> np.ndarray | None:
-    """Repair where the limit is exceeded, then anneal under it; None where that fails."""
+    """Repair where the limit is exceeded, then anneal under it; None where that fails.
+
+    Parameters
+    ----------
+    core
+        The core.
+    search
+        Where to start from; it moves.
+    regret
+        The unit of the temperature, see `median_regret`.
+    what
+        How hot to begin, and how long trees may get.
+    stop
+        Says when to hand in what there is.
+    stages
+        In how many steps the temperature falls to 0.
+    """
     if not repaired(core, search, what.longest, stop):
         return None
     for stage in range(stages):
         heat = what.heat * (1 - stage / (stages - 1)) ** 2
-        search.run(
-            STAGE_LOOKS * look(core),
-            longest=what.longest,
-            temperature=heat * regret,
-            limit=core.limit,
-            rise=RISE,
-            decay=DECAY,
-            stop=stop,
-        )
+        rules = MoveRules(what.longest, heat * regret, core.limit, RISE, DECAY)
+        search.run(STAGE_SCANS * scan_work(core), rules, keep_best=True, stop=stop)
         if stop():
             break
     best = min((search.best, search.choices), key=core.cost)
-    allowed = bool((core.profile(best) <= core.limit).all()) and not forbidden(core, best)
-    return best.copy() if allowed else None
+    return best.copy() if core.fits(best) else None
 
 
 def repaired(core: Core, search: TreeSearch, longest: int, stop: Callable[[], bool]) -> bool:
-    """Raise the prices of rows that are over the limit until none is."""
+    """Raise the prices of rows that are over the limit until none is; whether that succeeded.
+
+    Parameters
+    ----------
+    core
+        The core.
+    search
+        Where to start from; it moves.
+    longest
+        The most nodes in one tree.
+    stop
+        Says when to give up.
+    """
     step = REPAIR_STEP * max(float(search.prices.sum()), price_unit(core))
     for _ in range(REPAIR_ROUNDS):
         over = core.profile(search.choices) > core.limit
@@ -154,22 +183,14 @@ def repaired(core: Core, search: TreeSearch, longest: int, stop: Callable[[], bo
             return False
         search.prices[over] = search.prices[over] * REPAIR_RISE + step / int(over.sum())
         step *= REPAIR_GROWTH
-        search.run(REPAIR_LOOKS / REPAIR_ROUNDS * look(core), longest=longest, stop=stop)
-    return not (core.profile(search.choices) > core.limit).any()
+        work = REPAIR_SCANS / REPAIR_ROUNDS * scan_work(core)
+        search.run(work, MoveRules(longest), stop=stop)
+    return not core.is_over(search.choices)
 
 
-def forbidden(core: Core, choices: np.ndarray) -> bool:
-    """Whether an assignment contains a forbidden pair."""
-    graph = core.graph
-    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
-    ends = graph.neighbours
-    pairs = graph.places + choices[owners] * graph.sizes[ends] + choices[ends]
-    return bool((graph.matrices[pairs] >= core.penalty).any())
-
-
-def look(core: Core) -> float:
-    """Work that is in proportion to the core: about what it takes to look at it once."""
-    return 1e4 + core.num_pairs + core.costs.size + core.num_rows
+def scan_work(core: Core) -> float:
+    """The work of a scan: about what it takes to visit every entry of a core's tables once."""
+    return SCAN_OVERHEAD + core.num_pairs + core.costs.size + core.num_rows
 
 
 def median_regret(core: Core, reduced: np.ndarray) -> float:

@@ -27,7 +27,7 @@ from search.problem.deadline import Deadline
 PRICE_STEPS, FINAL_PASSES = 300, 50
 
 
-class CoreEdge(NamedTuple):
+class SeenEdge(NamedTuple):
     """An edge of a core as seen from its lower end, forbidden pairs included."""
 
     place: int
@@ -60,21 +60,30 @@ class Alive:
         return sum(int(np.count_nonzero(p)) for p in self.pairs)
 
 
-def edges_of(core: Core) -> Iterator[CoreEdge]:
+def edges_of(core: Core) -> Iterator[SeenEdge]:
     """Every edge once."""
     graph = core.graph
     sizes = graph.sizes.tolist()
-    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
-    once = np.flatnonzero(owners < graph.neighbours)
-    columns = (once, owners[once], graph.neighbours[once], graph.places[once])
+    once = np.flatnonzero(graph.owners < graph.neighbours)
+    columns = (once, graph.owners[once], graph.neighbours[once], graph.places[once])
     for index, source, target, place in zip(*(c.tolist() for c in columns), strict=True):
         shape = sizes[source], sizes[target]
         matrix = graph.matrices[place : place + shape[0] * shape[1]].reshape(shape)
-        yield CoreEdge(index, source, target, matrix)
+        yield SeenEdge(index, source, target, matrix)
 
 
 def best_prices(core: Core, known_cost: float, deadline: Deadline) -> np.ndarray:
-    """Prices per row at which the bound is about as good as prices can make it."""
+    """Prices per row at which the bound is about as good as prices can make it.
+
+    Parameters
+    ----------
+    core
+        The core.
+    known_cost
+        Cost of the best assignment known, +inf where there is none.
+    deadline
+        When to stop with the best prices so far.
+    """
     pricing = Pricing(core)
     for _ in range(PRICE_STEPS):
         if pricing.settled or deadline.passed:
@@ -121,7 +130,7 @@ def what_is_alive(core: Core, prices: np.ndarray, cutoff: float) -> Alive:
 
 def _rewritten(
     core: Core, prices: np.ndarray
-) -> tuple[float, np.ndarray, list[tuple[CoreEdge, np.ndarray]]]:
+) -> tuple[float, np.ndarray, list[tuple[SeenEdge, np.ndarray]]]:
     """The least that all costs at these prices come to, and terms that are at least 0.
 
     After a pass to lower nodes, a term of an edge is at least 0 once it gets the share of what its
@@ -131,7 +140,7 @@ def _rewritten(
     costs = priced(graph.offsets, core.costs, core.holdings, prices)
     messages = Messages(core)
     messages.passes(costs, FINAL_PASSES)
-    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
+    owners = graph.owners
     places = messages.places.tolist()
     came = [messages.values[a:b] for a, b in itertools.pairwise(places)]
     parts = np.split(costs.copy(), graph.offsets[1:-1])

@@ -1,36 +1,62 @@
 """Compiled loops where numba is installed, the same loops in plain Python where it is not.
 
-Assumes: the functions give the same answers either way: whole numbers stay below 2**53, and sums
-are made in the order in which they are written (no fast-math).
+Assumes: the functions give the same answers either way. Whole numbers stay below 2**53, and sums
+are made in the order in which they are written: of numba's fast-math only those parts are on that
+ignore NaN and the sign of zero, neither of which occurs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, update_wrapper, wraps
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Where a function that is to be compiled keeps how to compile it.
+_BUILD = "__build__"
 
 
 def compiled(function: F) -> F:
-    """Compile a function on its first call, keep the result on disk, and run it without the GIL."""
+    """Compile a function on its first call, keep the result on disk, and run it without the GIL.
+
+    It may call other such functions of its own module, and makes no arrays itself.
+    """
 
     @cache
-    def built() -> Callable[..., Any]:
+    def build() -> Callable[..., Any]:
         # Imported late: who solves small problems need not wait for it.
         try:
             from numba import njit
         except ImportError:
             return function
-        # Neither NaN nor the sign of zero matters here; without them minima can be vectorised.
-        return cast(
-            Callable[..., Any],
-            njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})(function),
-        )
+        options: dict[str, Any] = {
+            "cache": True,
+            "nogil": True,
+            # Without NaN and negative zeros, minima can be vectorised.
+            "fastmath": {"nnan", "nsz"},
+            # A call would copy what describes each of its arrays and count references to it, which
+            # takes longer than a small move. So what is called is put in its place, and arrays are
+            # made by the caller, not here (numba's run time is off).
+            "inline": "always",
+            "_nrt": False,
+        }
+        return cast(Callable[..., Any], njit(**options)(_linked(function)))
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        return built()(*arguments)
+        return build()(*arguments)
 
+    setattr(call, _BUILD, build)
     return cast(F, call)
+
+
+def _linked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in which the names of compiled functions stand for their machine code."""
+    assert isinstance(function, FunctionType)
+    names = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if hasattr(names.get(name), _BUILD):
+            names[name] = getattr(names[name], _BUILD)()
+    linked = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    return update_wrapper(linked, function)

@@ -10,6 +10,8 @@ wrong.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from search.core.core import Core
@@ -18,14 +20,33 @@ from search.core.messages import NOISE, Messages, priced
 # Those below were found by trial on the contest's four published problems.
 # Passes of messages for every move of the prices.
 PASSES = 3
+# Length of steps in units of Polyak's: at first, when taken up again, and when too short to matter.
 FIRST_SCALE, RESUMED_SCALE, LAST_SCALE = 0.1, 0.02, 1e-3
-# After so many moves without a better bound, steps get shorter.
-PATIENCE = 12
+# After so many moves without a better bound, steps get shorter by a factor.
+PATIENCE, SHORTER = 12, 0.7
+# What part of their averages so far overloads and prices keep at every move.
 MEMORY, PRICE_MEMORY = 0.9, 0.95
 # What part of the gap a step must close to count.
 WORTHWHILE = 1e-3
+# The gap to aim at where no cost is known, and the least one, as parts of the bound.
+UNKNOWN_GAP, LEAST_GAP = 0.1, 1e-4
 # Levels to try along the ray through the best prices.
 LEVELS = (0.5, 0.7, 0.85, 1.15, 1.4)
+
+
+class PricedBound(NamedTuple):
+    """A bound on a core's cost, and the prices that prove it.
+
+    Parameters
+    ----------
+    bound
+        No assignment that fits costs less.
+    prices
+        Price per unit in every row.
+    """
+
+    bound: float
+    prices: np.ndarray
 
 
 class Pricing:
@@ -61,7 +82,8 @@ class Pricing:
             self.scale, self.stale, self.prices = RESUMED_SCALE, 0, self.best_prices
 
     def probe(self, prices: np.ndarray, passes: int = PASSES) -> float:
-        """Pass messages at these prices; returns the bound that they prove, and keeps the best."""
+        """Pass messages at these prices, so many times; returns the bound that they prove, and
+        keeps the best."""
         core = self.core
         costs = priced(core.graph.offsets, core.costs, core.holdings, prices)
         free = self.messages.passes(costs, passes)
@@ -95,8 +117,8 @@ class Pricing:
         if norm == 0.0:
             return  # Only messages can improve.
         self.mean_prices = PRICE_MEMORY * self.mean_prices + (1 - PRICE_MEMORY) * self.prices
-        target = known_cost if known_cost < np.inf else bound + 0.1 * abs(bound)
-        length = self.scale * max(target - bound, 1e-4 * abs(bound)) / norm
+        target = known_cost if known_cost < np.inf else bound + UNKNOWN_GAP * abs(bound)
+        length = self.scale * max(target - bound, LEAST_GAP * abs(bound)) / norm
         self.prices = np.maximum(0.0, self.prices + length * direction)
 
     def _shorten(self) -> None:
@@ -105,13 +127,23 @@ class Pricing:
         if start.any():
             self.probe(start * LEVELS[self.level % len(LEVELS)], 2 * PASSES)
             self.level += 1
-        self.scale *= 0.7
+        self.scale *= SHORTER
         self.stale = 0
         self.prices = self.best_prices
 
 
 def proven(core: Core, free: float, prices: np.ndarray) -> float:
-    """The bound on a core's cost from that at some prices, less what may be rounding."""
+    """The bound on a core's cost from that at some prices, less what may be rounding.
+
+    Parameters
+    ----------
+    core
+        The core.
+    free
+        The bound at these prices, where usage is paid for and not limited.
+    prices
+        Price per unit in every row.
+    """
     worth = size = 0.0
     if prices.any():
         worth = float(((core.limit - core.base) * prices).sum())

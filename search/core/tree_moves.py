@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from search.core.jit import compiled
 
 # Work after which a caller is asked whether to go on: about 0.1 s.
 PIECE = 2.5e7
+# Numbers of noise that are drawn once; moves read them from random places on.
 NOISE_SIZE = 2**16
-# Of every so many moves, prices decay after one.
+# Of every so many moves, prices decay after one: adding them up anew takes as long as a move.
 DECAY_EVERY = 64
 # The generator of Lehmer (1951), whose products fit 64 bits; Park and Miller's modulus.
 MULTIPLIER, MODULUS = 48271, 2**31 - 1
@@ -31,6 +33,96 @@ MULTIPLIER, MODULUS = 48271, 2**31 - 1
 def gumbel_noise() -> np.ndarray:
     """Numbers of the Gumbel distribution, under which the best of noisy costs is a sample."""
     return np.random.default_rng(20250330).gumbel(size=NOISE_SIZE)
+
+
+class MoveRules(NamedTuple):
+    """What moves keep to.
+
+    Parameters
+    ----------
+    longest
+        The most nodes in one tree.
+    temperature
+        What the noise on a cost is multiplied by.
+    limit
+        The most that may be used in a row, which must hold already; +inf for no limit. [B]
+    rise
+        What the price of a row is multiplied by when a move would exceed the limit there.
+    decay
+        What all prices are multiplied by from time to time.
+    """
+
+    longest: int
+    temperature: float = 0.0
+    limit: float = np.inf
+    rise: float = 1.0
+    decay: float = 1.0
+
+
+class Moving(NamedTuple):
+    """The assignment that moves and what belongs to it; changed in place.
+
+    Parameters
+    ----------
+    choices
+        The candidate of each node.
+    usage
+        Usage per row. [B]
+    prices
+        Price per unit in every row.
+    random
+        State of the generator of random numbers, a single one.
+    best
+        The cheapest assignment met.
+    best_cost
+        Its cost without the core's constant, a single number; -inf to keep none.
+    """
+
+    choices: np.ndarray
+    usage: np.ndarray
+    prices: np.ndarray
+    random: np.ndarray
+    best: np.ndarray
+    best_cost: np.ndarray
+
+
+class Workspace(NamedTuple):
+    """Room for one move after the other.
+
+    Parameters
+    ----------
+    place
+        Per node its place in the tree, -1 where it is not in it.
+    tree
+        The nodes of the tree, each after the one that it hangs on.
+    up
+        Per node of the tree the edge to the node that it hangs on.
+    frontier
+        Nodes that may join the tree.
+    local
+        Cost per candidate, given the choices outside the tree.
+    decisions
+        The best candidate of a node for every candidate of the node that it hangs on.
+    decided
+        Per node where its decisions begin.
+    chosen
+        The candidate that the move would give each node.
+    change
+        By how much usage would change from one row to the next. [B]
+    paid
+        Prices summed up to a row.
+    """
+
+    place: np.ndarray
+    tree: np.ndarray
+    up: np.ndarray
+    frontier: np.ndarray
+    local: np.ndarray
+    decisions: np.ndarray
+    decided: np.ndarray
+    chosen: np.ndarray
+    change: np.ndarray
+    paid: np.ndarray
 
 
 class TreeSearch:
@@ -54,20 +146,17 @@ class TreeSearch:
         self.prices = prices.astype(np.float64)
         self.usage = core.profile(self.choices)
         self.random = np.array([seed % (MODULUS - 1) + 1], dtype=np.int64)
-        # The cheapest assignment met under a limit, and its cost.
+        # The cheapest assignment met where it was kept, and its cost without the core's constant.
         self.best = self.choices.copy()
         self.best_cost = np.array([np.inf])
-        self.reach = _reach(core.graph)
+        self._space = _workspace(core, self.choices)
 
     def run(
         self,
         budget: float,
+        rules: MoveRules,
         *,
-        longest: int,
-        temperature: float = 0.0,
-        limit: float | None = None,
-        rise: float = 1.0,
-        decay: float = 1.0,
+        keep_best: bool = False,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Move until the work is done.
@@ -76,237 +165,321 @@ class TreeSearch:
         ----------
         budget
             How many entries of tables to visit.
-        longest
-            The most nodes in one tree.
-        temperature
-            What the noise on a cost is multiplied by.
-        limit
-            The most that may be used in a row, which must hold already; None for no limit. [B]
-        rise
-            What the price of a row is multiplied by when a move would exceed the limit there.
-        decay
-            What all prices are multiplied by from time to time.
+        rules
+            What moves keep to.
+        keep_best
+            Whether to keep the cheapest assignment met in `best`; all must be within the limit.
         stop
             Asked several times a second whether to stop early.
         """
-        while budget > 0 and self.core.num_nodes and not stop():
+        best_cost = self.best_cost if keep_best else np.array([-np.inf])
+        moving = Moving(self.choices, self.usage, self.prices, self.random, self.best, best_cost)
+        # Compiled code is made for these types only.
+        longest, *others = rules
+        rules = MoveRules(int(longest), *map(float, others))
+        core = self.core
+        while budget > 0 and core.num_nodes and not stop():
             piece = min(budget, PIECE)
             budget -= piece
-            _moves(
-                self.core.graph,
-                self.core.costs,
-                self.core.holdings,
-                np.inf if limit is None else limit,
-                self.choices,
-                self.usage,
-                self.prices,
-                np.array([temperature, rise, decay, piece]),
-                longest,
-                gumbel_noise(),
-                self.random,
-                self.reach,
-                self.best,
-                np.array([-np.inf]) if limit is None else self.best_cost,
-            )
+            _move(core.graph, core.costs, core.holdings, rules, moving, self._space,
+                  gumbel_noise(), piece)  # fmt: skip
 
 
-def _reach(graph: CoreGraph) -> int:
-    """The most entries that the decisions of any forest can take."""
-    owners = np.repeat(np.arange(graph.sizes.size), np.diff(graph.starts))
-    widest = np.zeros(graph.sizes.size, dtype=np.int64)
-    np.maximum.at(widest, owners, graph.sizes[graph.neighbours])
-    return int(widest.sum()) + 1
+def _workspace(core: Core, choices: np.ndarray) -> Workspace:
+    graph, size = core.graph, core.num_nodes
+    widest = np.zeros(size, dtype=np.int64)
+    np.maximum.at(widest, graph.owners, graph.sizes[graph.neighbours])
+    return Workspace(
+        place=np.full(size, -1, dtype=np.int64),
+        tree=np.empty(size, dtype=np.int64),
+        up=np.empty(size, dtype=np.int64),
+        frontier=np.empty(graph.neighbours.size + 1, dtype=np.int64),
+        local=np.empty(core.costs.size),
+        # The most entries that the decisions of any forest can take.
+        decisions=np.empty(int(widest.sum()) + 1, dtype=np.int32),
+        decided=np.empty(size, dtype=np.int64),
+        chosen=choices.copy(),
+        change=np.zeros(core.num_rows + 1),
+        paid=np.zeros(core.num_rows + 1),
+    )
 
 
 @compiled
-def _moves(
+def _move(
     graph: CoreGraph,
     costs: np.ndarray,
     holdings: Holdings,
-    limit: float,
-    choices: np.ndarray,
-    usage: np.ndarray,
-    prices: np.ndarray,
-    settings: np.ndarray,
-    longest: int,
+    rules: MoveRules,
+    moving: Moving,
+    space: Workspace,
     noise: np.ndarray,
-    random: np.ndarray,
-    reach: int,
-    best: np.ndarray,
-    best_cost: np.ndarray,
+    budget: float,
 ) -> None:
-    """Move until the budget is spent; changes its array arguments in place."""
-    temperature, rise, decay, budget = settings[0], settings[1], settings[2], settings[3]
-    sizes, offsets, starts = graph.sizes, graph.offsets, graph.starts
-    neighbours, mirrors, places = graph.neighbours, graph.mirrors, graph.places
-    count, rows = sizes.size, prices.size
-    rank = np.full(count, -1, dtype=np.int64)  # position in the tree, or -1
-    tree = np.empty(count, dtype=np.int64)
-    frontier = np.empty(neighbours.size + 1, dtype=np.int64)
-    up = np.empty(count, dtype=np.int64)  # the edge to the parent
-    local = np.empty(costs.size)
-    decisions = np.empty(reach, dtype=np.int32)
-    decided = np.empty(count, dtype=np.int64)  # where the decisions of a node begin
-    chosen = choices.copy()
-    change = np.zeros(rows + 1)
-    total = np.zeros(rows + 1)  # prices summed up to a row
-    for t in range(rows):
-        total[t + 1] = total[t] + prices[t]
-    cost = 0.0
-    for v in range(count):
-        cost += costs[offsets[v] + choices[v]]
-        for e in range(starts[v], starts[v + 1]):
-            if neighbours[e] > v:
-                row = places[e] + choices[v] * sizes[neighbours[e]]
-                cost += graph.matrices[row + choices[neighbours[e]]]
-    state = random[0]
+    """Move until the budget of entries is spent; changes `moving` in place."""
+    choices, prices = moving.choices, moving.prices
+    _add_up(prices, space.paid)
+    cost = _free_cost(graph, costs, choices)
     moves = 0
     spent = 0.0
     while spent < budget:
         moves += 1
-        # Grow a tree from a random node: a node joins if it touches the tree once.
-        state = state * MULTIPLIER % MODULUS
-        frontier[0] = state % count
-        waiting = 1
-        state = state * MULTIPLIER % MODULUS
-        share = state / MODULUS
-        wanted = 1 + int(share * share * longest)
-        length = 0
-        while waiting > 0 and length < wanted:
-            state = state * MULTIPLIER % MODULUS
-            pick = state % waiting
-            v = frontier[pick]
-            waiting -= 1
-            frontier[pick] = frontier[waiting]
-            if rank[v] >= 0:
-                continue
-            touching = 0
-            for e in range(starts[v], starts[v + 1]):
-                if rank[neighbours[e]] >= 0:
-                    touching += 1
-                    up[v] = e
-            if touching > 1:
-                continue
-            rank[v] = length
-            tree[length] = v
-            length += 1
-            for e in range(starts[v], starts[v + 1]):
-                if rank[neighbours[e]] < 0 and waiting < frontier.size:
-                    frontier[waiting] = neighbours[e]
-                    waiting += 1
-            spent += starts[v + 1] - starts[v]
-        # Costs given the choices outside the tree.
-        for k in range(length):
-            v = tree[k]
-            at, size = offsets[v], sizes[v]
-            for i in range(size):
-                local[at + i] = costs[at + i]
-            for h in range(holdings.starts[v], holdings.starts[v + 1]):
-                rate = total[holdings.last[h]] - total[holdings.first[h]]
-                if rate > 0.0:
-                    place = holdings.places[h]
-                    for i in range(size):
-                        local[at + i] += rate * holdings.usages[place + i]
-            for e in range(starts[v], starts[v + 1]):
-                u = neighbours[e]
-                if rank[u] < 0:
-                    row = places[mirrors[e]] + choices[u] * size
-                    for i in range(size):
-                        local[at + i] += graph.matrices[row + i]
-            if temperature > 0.0:
-                state = state * MULTIPLIER % MODULUS
-                draw = state % (noise.size - size) if size < noise.size else 0
-                for i in range(size):
-                    local[at + i] -= temperature * noise[(draw + i) % noise.size]
-            spent += size * (1 + starts[v + 1] - starts[v])
-        # From the leaves to the root, then back.
-        place = 0
-        for k in range(length - 1, 0, -1):
-            v = tree[k]
-            e = up[v]
-            p = neighbours[e]
-            at, size = offsets[v], sizes[v]
-            row = places[mirrors[e]]
-            decided[v] = place
-            for j in range(sizes[p]):
-                least = np.inf
-                for i in range(size):
-                    value = local[at + i] + graph.matrices[row + i]
-                    least = value if value < least else least
-                where = 0
-                while local[at + where] + graph.matrices[row + where] != least:
-                    where += 1
-                decisions[place + j] = where
-                local[offsets[p] + j] += least
-                row += size
-            place += sizes[p]
-            spent += size * sizes[p]
-        for k in range(length):
-            v = tree[k]
-            if k > 0:
-                chosen[v] = decisions[decided[v] + chosen[neighbours[up[v]]]]
-            else:
-                at = offsets[v]
-                where = 0
-                for i in range(1, sizes[v]):
-                    if local[at + i] < local[at + where]:
-                        where = i
-                chosen[v] = where
-        # What changes in cost and in usage.
-        low, high = rows, 0
-        gain = 0.0
-        for k in range(length):
-            v = tree[k]
-            old, new = choices[v], chosen[v]
-            if old == new:
-                continue
-            gain += costs[offsets[v] + new] - costs[offsets[v] + old]
-            for e in range(starts[v], starts[v + 1]):
-                u = neighbours[e]
-                # An edge between two nodes that change is counted once.
-                if u < v or chosen[u] == choices[u]:
-                    gain += graph.matrices[places[e] + new * sizes[u] + chosen[u]]
-                    gain -= graph.matrices[places[e] + old * sizes[u] + choices[u]]
-            for h in range(holdings.starts[v], holdings.starts[v + 1]):
-                more = holdings.usages[holdings.places[h] + new]
-                more -= holdings.usages[holdings.places[h] + old]
-                if more != 0.0:
-                    first, last = holdings.first[h], holdings.last[h]
-                    change[first] += more
-                    change[last] -= more
-                    low = min(low, first)
-                    high = max(high, last)
-        fits = True
-        more = 0.0
-        for t in range(low, high):
-            more += change[t]
-            if more > 0.0 and usage[t] + more > limit:
-                fits = False
-                prices[t] *= rise
+        length, entries = _grow_tree(graph, rules.longest, moving.random, space)
+        spent += entries
+        spent += _find_local_costs(graph, costs, holdings, choices, length, space)
+        if rules.temperature > 0.0:
+            _add_noise(graph, rules.temperature, noise, moving.random, length, space)
+        spent += _decide(graph, length, space)
+        gain, low, high = _find_change(graph, costs, holdings, choices, length, space)
         spent += max(0, high - low)
+        fits = _raise_prices(rules, moving, space.change, low, high)
         if fits:
-            more = 0.0
-            for t in range(low, high):
-                more += change[t]
-                usage[t] += more
-            for k in range(length):
-                choices[tree[k]] = chosen[tree[k]]
+            _accept(moving, length, space, low, high)
             cost += gain
-            if cost < best_cost[0]:
-                best_cost[0] = cost
-                best[:] = choices
-                spent += count
-        else:
-            for k in range(length):
-                chosen[tree[k]] = choices[tree[k]]
-        if low < high:
-            change[low : high + 1] = 0.0
-        if not fits or (decay != 1.0 and moves % DECAY_EVERY == 0):
+            if cost < moving.best_cost[0]:
+                moving.best_cost[0] = cost
+                for v in range(choices.size):
+                    moving.best[v] = choices[v]
+                spent += choices.size
+        if not fits or (rules.decay != 1.0 and moves % DECAY_EVERY == 0):
             if fits:
-                prices *= decay
-            for t in range(rows):
-                total[t + 1] = total[t] + prices[t]
-            spent += rows
-        for k in range(length):
-            rank[tree[k]] = -1
-    random[0] = state
+                for t in range(prices.size):
+                    prices[t] *= rules.decay
+            _add_up(prices, space.paid)
+            spent += prices.size
+        _clear(choices, length, space, low, high)
+
+
+@compiled
+def _add_up(prices: np.ndarray, paid: np.ndarray) -> None:
+    """Sum prices up to every row."""
+    for t in range(prices.size):
+        paid[t + 1] = paid[t] + prices[t]
+
+
+@compiled
+def _free_cost(graph: CoreGraph, costs: np.ndarray, choices: np.ndarray) -> float:
+    """What an assignment costs, without the core's constant."""
+    cost = 0.0
+    for v in range(choices.size):
+        cost += costs[graph.offsets[v] + choices[v]]
+        for e in range(graph.starts[v], graph.starts[v + 1]):
+            u = graph.neighbours[e]
+            if u > v:
+                row = graph.places[e] + choices[v] * graph.sizes[u]
+                cost += graph.matrices[row + choices[u]]
+    return cost
+
+
+@compiled
+def _draw(random: np.ndarray) -> int:
+    """The next random number, below the modulus."""
+    random[0] = random[0] * MULTIPLIER % MODULUS
+    return random[0]  # type: ignore[no-any-return]
+
+
+@compiled
+def _grow_tree(
+    graph: CoreGraph, longest: int, random: np.ndarray, space: Workspace
+) -> tuple[int, int]:
+    """Grow a tree from a random node, where a node joins if it touches the tree once; returns
+    how many nodes it has and how many edges were looked at."""
+    starts, neighbours = graph.starts, graph.neighbours
+    place, frontier = space.place, space.frontier
+    frontier[0] = _draw(random) % place.size
+    waiting = 1
+    share = _draw(random) / MODULUS
+    wanted = 1 + int(share * share * longest)
+    length = 0
+    entries = 0
+    while waiting > 0 and length < wanted:
+        pick = _draw(random) % waiting
+        v = frontier[pick]
+        waiting -= 1
+        frontier[pick] = frontier[waiting]
+        if place[v] >= 0:
+            continue
+        touching = 0
+        for e in range(starts[v], starts[v + 1]):
+            if place[neighbours[e]] >= 0:
+                touching += 1
+                space.up[v] = e
+        if touching > 1:
+            continue
+        place[v] = length
+        space.tree[length] = v
+        length += 1
+        for e in range(starts[v], starts[v + 1]):
+            if place[neighbours[e]] < 0 and waiting < frontier.size:
+                frontier[waiting] = neighbours[e]
+                waiting += 1
+        entries += starts[v + 1] - starts[v]
+    return length, entries
+
+
+@compiled
+def _find_local_costs(
+    graph: CoreGraph,
+    costs: np.ndarray,
+    holdings: Holdings,
+    choices: np.ndarray,
+    length: int,
+    space: Workspace,
+) -> int:
+    """Cost of every candidate in the tree at the prices of the day, given the choices outside of
+    it; returns how many entries were visited."""
+    local, paid = space.local, space.paid
+    entries = 0
+    for k in range(length):
+        v = space.tree[k]
+        at, size = graph.offsets[v], graph.sizes[v]
+        for i in range(size):
+            local[at + i] = costs[at + i]
+        for h in range(holdings.starts[v], holdings.starts[v + 1]):
+            rate = paid[holdings.last[h]] - paid[holdings.first[h]]
+            if rate > 0.0:
+                used = holdings.places[h]
+                for i in range(size):
+                    local[at + i] += rate * holdings.usages[used + i]
+        for e in range(graph.starts[v], graph.starts[v + 1]):
+            u = graph.neighbours[e]
+            if space.place[u] < 0:
+                row = graph.places[graph.mirrors[e]] + choices[u] * size
+                for i in range(size):
+                    local[at + i] += graph.matrices[row + i]
+        entries += size * (1 + graph.starts[v + 1] - graph.starts[v])
+    return entries
+
+
+@compiled
+def _add_noise(
+    graph: CoreGraph,
+    temperature: float,
+    noise: np.ndarray,
+    random: np.ndarray,
+    length: int,
+    space: Workspace,
+) -> None:
+    """Perturb the local costs, so that the best choices become a sample."""
+    for k in range(length):
+        v = space.tree[k]
+        at, size = graph.offsets[v], graph.sizes[v]
+        drawn = _draw(random)
+        first = drawn % (noise.size - size) if size < noise.size else 0
+        for i in range(size):
+            space.local[at + i] -= temperature * noise[(first + i) % noise.size]
+
+
+@compiled
+def _decide(graph: CoreGraph, length: int, space: Workspace) -> int:
+    """Find the best choices for the tree, from its leaves to its root and back; returns how many
+    entries were visited."""
+    tree, up, local, chosen = space.tree, space.up, space.local, space.chosen
+    decisions, decided = space.decisions, space.decided
+    sizes, offsets, matrices = graph.sizes, graph.offsets, graph.matrices
+    place = 0
+    entries = 0
+    for k in range(length - 1, 0, -1):
+        v = tree[k]
+        p = graph.neighbours[up[v]]
+        at, size = offsets[v], sizes[v]
+        row = graph.places[graph.mirrors[up[v]]]
+        decided[v] = place
+        for j in range(sizes[p]):
+            least = np.inf
+            for i in range(size):
+                value = local[at + i] + matrices[row + i]
+                least = value if value < least else least
+            where = 0
+            while local[at + where] + matrices[row + where] != least:
+                where += 1
+            decisions[place + j] = where
+            local[offsets[p] + j] += least
+            row += size
+        place += sizes[p]
+        entries += size * sizes[p]
+    root = tree[0]
+    at = offsets[root]
+    best = 0
+    for i in range(1, sizes[root]):
+        if local[at + i] < local[at + best]:
+            best = i
+    chosen[root] = best
+    for k in range(1, length):
+        v = tree[k]
+        chosen[v] = decisions[decided[v] + chosen[graph.neighbours[up[v]]]]
+    return entries
+
+
+@compiled
+def _find_change(
+    graph: CoreGraph,
+    costs: np.ndarray,
+    holdings: Holdings,
+    choices: np.ndarray,
+    length: int,
+    space: Workspace,
+) -> tuple[float, int, int]:
+    """What the move changes: the cost by how much, and usage from which row to before which."""
+    chosen, change = space.chosen, space.change
+    low, high = change.size - 1, 0
+    gain = 0.0
+    for k in range(length):
+        v = space.tree[k]
+        old, new = choices[v], chosen[v]
+        if old == new:
+            continue
+        gain += costs[graph.offsets[v] + new] - costs[graph.offsets[v] + old]
+        for e in range(graph.starts[v], graph.starts[v + 1]):
+            u = graph.neighbours[e]
+            # An edge between two nodes that change is counted once.
+            if u < v or chosen[u] == choices[u]:
+                at, size = graph.places[e], graph.sizes[u]
+                gain += graph.matrices[at + new * size + chosen[u]]
+                gain -= graph.matrices[at + old * size + choices[u]]
+        for h in range(holdings.starts[v], holdings.starts[v + 1]):
+            more = holdings.usages[holdings.places[h] + new]
+            more -= holdings.usages[holdings.places[h] + old]
+            if more != 0.0:
+                first, last = holdings.first[h], holdings.last[h]
+                change[first] += more
+                change[last] -= more
+                low = min(low, first)
+                high = max(high, last)
+    return gain, low, high
+
+
+@compiled
+def _raise_prices(
+    rules: MoveRules, moving: Moving, change: np.ndarray, low: int, high: int
+) -> bool:
+    """Raise the price of every row that the move would fill above the limit; whether none is."""
+    fits = True
+    more = 0.0
+    for t in range(low, high):
+        more += change[t]
+        if more > 0.0 and moving.usage[t] + more > rules.limit:
+            fits = False
+            moving.prices[t] *= rules.rise
+    return fits
+
+
+@compiled
+def _accept(moving: Moving, length: int, space: Workspace, low: int, high: int) -> None:
+    """Make the move."""
+    more = 0.0
+    for t in range(low, high):
+        more += space.change[t]
+        moving.usage[t] += more
+    for k in range(length):
+        moving.choices[space.tree[k]] = space.chosen[space.tree[k]]
+
+
+@compiled
+def _clear(choices: np.ndarray, length: int, space: Workspace, low: int, high: int) -> None:
+    """Make room for the next move."""
+    for k in range(length):
+        space.chosen[space.tree[k]] = choices[space.tree[k]]
+        space.place[space.tree[k]] = -1
+    if low < high:
+        for t in range(low, high + 1):
+            space.change[t] = 0.0

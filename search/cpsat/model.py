@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -103,27 +103,7 @@ def build_model(
     costs = np.split(core.costs, core.graph.offsets[1:-1])
     weights = [whole_units(c, scale.unit)[k] for c, k in zip(costs, kept, strict=True)]
     terms: Terms = []
-    num_pairs = 0
-    for edge, pairs in zip(edges_of(core), alive.pairs, strict=True):
-        deadline.check()
-        source, target = edge.source, edge.target
-        matrix = np.where(edge.matrix < core.penalty, edge.matrix, np.inf)
-        part = np.where(pairs, whole_units(matrix, scale.unit), GONE)[
-            np.ix_(kept[source], kept[target])
-        ]
-        part, ahead, back = split_sums(part)
-        weights[source] = weights[source] + ahead
-        weights[target] = weights[target] + back
-        classes = classes_of(part)
-        heads = _members(chosen[source], classes.rows)
-        tails = _members(chosen[target], classes.columns)
-        num_pairs += _add_edge(model, classes.matrix, heads, tails, terms)
-        if num_pairs > MAX_PAIRS:
-            raise ProblemError(
-                f"The solver cp-sat takes edges with at most {MAX_PAIRS} pairs of different rows"
-                " and columns in all, but there are more; give fewer candidates or use the solver"
-                " auto."
-            )
+    _add_edges(core, model, alive, _Parts(kept, chosen, weights), scale.unit, terms, deadline)
     shift = _add_nodes(chosen, weights, terms)
     scale = replace(scale, offset=scale.offset + scale.unit * shift)
     objective = cp_model.LinearExpr.weighted_sum(*_columns(terms))
@@ -135,6 +115,47 @@ def build_model(
     for row in rows:
         add_row(built, core, row)
     return built
+
+
+class _Parts(NamedTuple):
+    """The nodes of a model while it is made: the candidates kept, their variables, and what each
+    costs in whole units."""
+
+    kept: list[np.ndarray]
+    chosen: list[list[Any]]
+    weights: list[np.ndarray]
+
+
+def _add_edges(
+    core: Core,
+    model: Any,
+    alive: Alive,
+    parts: _Parts,
+    unit: float,
+    terms: Terms,
+    deadline: Deadline,
+) -> None:
+    """Model what all edges cost; a part of it joins the weights of the nodes."""
+    kept, chosen, weights = parts
+    num_pairs = 0
+    for edge, pairs in zip(edges_of(core), alive.pairs, strict=True):
+        deadline.check()
+        source, target = edge.source, edge.target
+        matrix = np.where(edge.matrix < core.penalty, edge.matrix, np.inf)
+        part = np.where(pairs, whole_units(matrix, unit), GONE)[np.ix_(kept[source], kept[target])]
+        part, ahead, back = split_sums(part)
+        weights[source] = weights[source] + ahead
+        weights[target] = weights[target] + back
+        classes = classes_of(part)
+        heads = _by_class(chosen[source], classes.rows)
+        tails = _by_class(chosen[target], classes.columns)
+        num_pairs += _add_edge(model, classes.matrix, heads, tails, terms)
+        if num_pairs > MAX_PAIRS:
+            raise ProblemError(
+                f"the solver cp-sat takes edges with at most {MAX_PAIRS} pairs of different rows"
+                " and columns in all, but there are more; give fewer candidates or use the solver"
+                " auto"
+            )
 
 
 def add_row(built: Built, core: Core, row: int) -> None:
@@ -172,7 +193,7 @@ def add_row(built: Built, core: Core, row: int) -> None:
     built.model.add_linear_constraint(total, min(0, room // step), room // step)
 
 
-def _members(literals: list[Any], labels: np.ndarray) -> list[list[Any]]:
+def _by_class(literals: list[Any], labels: np.ndarray) -> list[list[Any]]:
     """The literals of every class."""
     members: list[list[Any]] = [[] for _ in range(int(labels.max(initial=-1)) + 1)]
     for literal, label in zip(literals, labels.tolist(), strict=True):
@@ -191,9 +212,9 @@ def _add_edge(
         return 0
     if not matrix[allowed].any() and allowed.sum() > sum(matrix.shape):
         for head, mask in zip(heads, allowed, strict=True):
-            model.add_at_most_one([*head, *_joined(tails, ~mask)])
+            model.add_at_most_one([*head, *_marked(tails, ~mask)])
         for tail, mask in zip(tails, allowed.T, strict=True):
-            model.add_at_most_one([*tail, *_joined(heads, ~mask)])
+            model.add_at_most_one([*tail, *_marked(heads, ~mask)])
         return sum(matrix.shape)
     by_end: list[list[Any]] = [[] for _ in (*heads, *tails)]
     for i, j in np.argwhere(allowed).tolist():
@@ -208,7 +229,7 @@ def _add_edge(
     return int(allowed.sum())
 
 
-def _joined(members: list[list[Any]], mask: np.ndarray) -> list[Any]:
+def _marked(members: list[list[Any]], mask: np.ndarray) -> list[Any]:
     return [x for some, marked in zip(members, mask.tolist(), strict=True) if marked for x in some]
 
 

@@ -10,15 +10,41 @@ import math
 
 import numpy as np
 
-from search.cpsat.run import run
-from search.elimination.infeasible import shortage_at
-from search.problem import Problem, Shortage
+from search.cpsat.run import run_model
+from search.elimination.infeasible import (
+    find_shortage,
+    shortage_at,
+    shortage_note,
+    why_forbidden,
+)
+from search.problem import Assignment, Problem, Shortage
+from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline
 
 # Saying how far off an impossible limit is may take this long. [s]
 EXPLAIN_TIME = 5.0
 # With more candidates than this, building the model would take longer than that.
 MAX_CANDIDATES = 20_000
+
+
+def nothing_fits(problem: Problem, *, solver: str, deadline: Deadline) -> Assignment:
+    """Say why nothing fits, for a problem of which that is proven.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    solver
+        The path that led to the proof.
+    deadline
+        When to stop looking for the reason.
+    """
+    shortage = None
+    if not problem.limit_is_slack:
+        shortage = find_shortage(problem) or least_peak(problem, deadline)
+    if shortage is None:
+        return no_assignment(solver=solver, notes=[why_forbidden(problem)])
+    return no_assignment(solver=solver, notes=[shortage_note(shortage)], shortage=shortage)
 
 
 def least_peak(problem: Problem, deadline: Deadline) -> Shortage | None:
@@ -60,7 +86,7 @@ def _solved(problem: Problem, deadline: Deadline) -> tuple[float, list[int]] | N
         sizes = [int(u) for v in nodes for u in usages[v].tolist()]
         model.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= peak)
     model.minimize(peak)
-    outcome = run(model, deadline=deadline, seed=0)
+    outcome = run_model(model, deadline=deadline, seed=0)
     if outcome.infeasible:
         return None
     value = outcome.solver.boolean_value

@@ -19,7 +19,11 @@ from search.problem import interrupts
 from search.problem.deadline import Deadline
 
 # How long to wait until a search that was asked to stop is asked again. [s]
-PATIENCE = 0.1
+ASK_AGAIN = 0.1
+# CP-SAT takes a time limit of 0 for none. [s]
+LEAST_TIME = 0.01
+# What part of its work CP-SAT has done at least where that is why it stopped.
+NEARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class Outcome:
     stopped_by: str
 
 
-def run(
+def run_model(
     model: Any,
     *,
     deadline: Deadline,
@@ -75,10 +79,31 @@ def run(
     """
     from ortools.sat.python import cp_model
 
-    class Callback(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            assert found is not None
-            found(self)
+    solver = _configured(deadline, seed, work)
+    callback = None if found is None else _telling(found)
+    status, interrupted = _interruptible(solver, lambda: solver.solve(model, callback))
+    assert status != cp_model.MODEL_INVALID, model.validate()
+    done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    spent = float(solver.response_proto.deterministic_time)
+    stopped_by = "interrupt" if interrupted else ""
+    if not (done or interrupted):
+        # CP-SAT does not say why it stopped, and near its limit it may stop a little early.
+        worked = work is not None and spent > NEARLY * work
+        stopped_by = "work limit" if worked else "time limit"
+    return Outcome(
+        solver=solver,
+        optimal=status == cp_model.OPTIMAL,
+        feasible=status in (cp_model.OPTIMAL, cp_model.FEASIBLE),
+        infeasible=status == cp_model.INFEASIBLE,
+        bound=float(solver.best_objective_bound),
+        work=spent,
+        stopped_by=stopped_by,
+    )
+
+
+def _configured(deadline: Deadline, seed: int, work: float | None) -> Any:
+    """A CP-SAT solver with its parameters."""
+    from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -90,28 +115,21 @@ def run(
     # Python's own handler stops it below; another one would end the process later on.
     parameters.catch_sigint_signal = False
     if deadline.remaining < math.inf:
-        parameters.max_time_in_seconds = max(deadline.remaining, 0.01)
+        parameters.max_time_in_seconds = max(deadline.remaining, LEAST_TIME)
     if work is not None:
         parameters.max_deterministic_time = work
-    callback = Callback() if found is not None else None
-    status, interrupted = _interruptible(solver, lambda: solver.solve(model, callback))
-    assert status != cp_model.MODEL_INVALID, model.validate()
-    done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-    spent = float(solver.response_proto.deterministic_time)
-    stopped_by = "interrupt" if interrupted else ""
-    if not (done or interrupted):
-        # CP-SAT does not say why it stopped, and near its limit it may stop a little early.
-        worked = work is not None and spent > 0.9 * work
-        stopped_by = "work limit" if worked else "time limit"
-    return Outcome(
-        solver=solver,
-        optimal=status == cp_model.OPTIMAL,
-        feasible=status in (cp_model.OPTIMAL, cp_model.FEASIBLE),
-        infeasible=status == cp_model.INFEASIBLE,
-        bound=float(solver.best_objective_bound),
-        work=spent,
-        stopped_by=stopped_by,
-    )
+    return solver
+
+
+def _telling(found: Callable[[Any], None]) -> Any:
+    """A callback of CP-SAT that hands every solution on."""
+    from ortools.sat.python import cp_model
+
+    class Callback(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            found(self)
+
+    return Callback()
 
 
 def _interruptible(solver: Any, solve: Callable[[], Any]) -> tuple[Any, bool]:
@@ -127,4 +145,4 @@ def _interruptible(solver: Any, solve: Callable[[], Any]) -> tuple[Any, bool]:
                 # It may not have begun when it was first asked.
                 solver.stop_search()
             with suppress(TimeoutError):
-                return future.result(timeout=PATIENCE), interrupts.noted()
+                return future.result(timeout=ASK_AGAIN), interrupts.noted()

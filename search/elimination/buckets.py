@@ -22,7 +22,7 @@ from search.elimination.tables import Part, arrange, min_sum
 from search.problem import Problem
 from search.problem.deadline import Deadline
 
-# 0.5 GiB of tables.
+# The most entries of all tables of one elimination: 0.5 GiB.
 MAX_ELEMENTS = 2.0**26
 
 
@@ -88,10 +88,10 @@ class Eliminated:
         return choices
 
 
-def plan(problem: Problem, *, max_elements: float = MAX_ELEMENTS) -> EliminationOrder:
-    """Plan the elimination of a problem's nodes, or refuse."""
+def plan(problem: Problem) -> EliminationOrder:
+    """Plan the elimination of a problem's nodes, or refuse where tables would grow too large."""
     pairs = [(e.source, e.target) for e in problem.edges]
-    return plan_elimination(problem.sizes, pairs, max_elements=max_elements)
+    return plan_elimination(problem.sizes, pairs, max_elements=MAX_ELEMENTS)
 
 
 def eliminate(

@@ -21,11 +21,19 @@ from search.elimination.infeasible import least_usage_at, shortage_at
 from search.elimination.order import EliminationOrder
 from search.problem import Problem, Shortage, cost_and_peak
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.incumbent import RELATIVE_TOLERANCE, Incumbent
 from search.problem.local_moves import improved
 
+# More steps than the planner's own problems have ever needed; a step is an elimination.
 MAX_SUBGRADIENT_STEPS = 60
 MAX_LINE_STEPS = 30
-CLOSED = 1e-9
+# A bound that rises by less than that part of it, so many times, halves the length of steps.
+WORTHWHILE, PATIENCE = 1e-6, 4
+# Shorter steps, in units of Polyak's, do not matter any more.
+LAST_SCALE = 1e-2
+# What part of the direction before is kept, and the gap to aim at where no cost is known.
+MEMORY, UNKNOWN_GAP = 0.5, 0.05
+# Large prices cancel against what the limit is worth: how much of that may be rounding.
 NOISE = 2.0**-44
 
 
@@ -39,36 +47,22 @@ class Dual:
         The problem, with a usage limit.
     order
         The order in which to eliminate its nodes.
-    bound
-        The best proven lower bound.
+    known
+        The best assignment and the best bound.
     prices
-        The price per unit at each step of the timeline that gave it.
+        The price per unit at each step of the timeline that gave the bound.
     eliminated
         The problem at these prices, eliminated; without the constant of `offset`.
-    choices
-        The cheapest assignment seen that fits, or None.
-    cost
-        Its cost.
     shortage
         A proof that nothing fits, where one turned up.
-    stopped_by
-        What cut the work short, if anything.
     """
 
     problem: Problem
     order: EliminationOrder
-    bound: float = -math.inf
+    known: Incumbent[list[int]] = field(default_factory=Incumbent)
     prices: np.ndarray = field(default_factory=lambda: np.zeros(0))
     eliminated: Eliminated | None = None
-    choices: list[int] | None = None
-    cost: float = math.inf
     shortage: Shortage | None = None
-    stopped_by: str = ""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing is left to prove."""
-        return self.shortage is not None or self.bound >= self.cost - CLOSED * abs(self.cost)
 
     @property
     def offset(self) -> float:
@@ -80,8 +74,8 @@ class Dual:
         """Keep an assignment if it fits and is the cheapest so far."""
         cost, peak = cost_and_peak(self.problem, choices)
         assert self.problem.usage_limit is not None
-        if peak <= self.problem.usage_limit and cost < self.cost:
-            self.cost, self.choices = cost, choices
+        if peak <= self.problem.usage_limit:
+            self.known.offer(choices, cost)
 
     def probe(self, prices: np.ndarray, deadline: Deadline) -> tuple[list[int], float]:
         """Solve at these prices; returns the assignment and the bound it proves."""
@@ -89,10 +83,10 @@ class Dual:
         costs = priced_costs(self.problem, prices)
         eliminated = eliminate(self.problem, self.order, costs=costs, deadline=deadline)
         worth = float(prices.sum()) * self.problem.usage_limit
-        # Large prices cancel against what the limit is worth, and leave rounding behind.
         bound = eliminated.minimum - worth - NOISE * worth
-        if bound > self.bound:
-            self.bound, self.prices, self.eliminated = bound, prices, eliminated
+        if bound > self.known.bound:
+            self.prices, self.eliminated = prices, eliminated
+        self.known.raise_bound(bound)
         choices = eliminated.decode()
         if eliminated.minimum < math.inf:
             self.offer(choices)
@@ -112,16 +106,16 @@ def tighten(dual: Dual, *, deadline: Deadline) -> None:
     """Look for the best prices until the gap closes, time runs out or progress ends."""
     try:
         choices, _ = dual.probe(np.zeros(dual.problem.timeline.steps.size), deadline)
-        if dual.closed or dual.bound == math.inf:
+        if dual.known.closed:
             return
         _repair(dual, choices, deadline)
         _one_step_price(dual, choices, deadline)
-        if not dual.closed:
+        if not dual.known.closed:
             _subgradient(dual, deadline)
     except OutOfTime:
-        dual.stopped_by = "time limit"
+        dual.known.stopped_by = "time limit"
     except KeyboardInterrupt:
-        dual.stopped_by = "interrupt"
+        dual.known.stopped_by = "interrupt"
 
 
 def _profile(problem: Problem, choices: list[int]) -> np.ndarray:
@@ -145,6 +139,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
     least, small = least_usage_at(problem, step, dual.order)
     if least > limit:
         dual.shortage = shortage_at(problem, step, least, small)
+        dual.known.raise_bound(math.inf)
         return
     _repair(dual, small, deadline)
     # Two assignments, as (cost, usage at the step): one above the limit, one within it.
@@ -158,7 +153,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
         choices, bound = dual.probe(prices, deadline)
         line = above[0] + price * (above[1] - limit)
         _repair(dual, choices, deadline)
-        if dual.closed or bound >= line - CLOSED * max(abs(line), abs(above[0])):
+        if dual.known.closed or bound >= line - RELATIVE_TOLERANCE * max(abs(line), abs(above[0])):
             return
         point = (cost_and_peak(problem, choices)[0], float(_profile(problem, choices)[step]))
         if point in (above, within):
@@ -177,22 +172,23 @@ def _subgradient(dual: Dual, deadline: Deadline) -> None:
     direction = np.zeros_like(prices)
     scale, stale = 1.0, 0
     for _ in range(MAX_SUBGRADIENT_STEPS):
-        before = dual.bound
+        before = dual.known.bound
         choices, bound = dual.probe(prices, deadline)
         _repair(dual, choices, deadline)
         overload = _profile(dual.problem, choices) - limit
-        if dual.closed or not ((overload > 0).any() or (prices * overload).any()):
+        if dual.known.closed or not ((overload > 0).any() or (prices * overload).any()):
             return
-        stale = 0 if dual.bound > before + 1e-6 * abs(before) else stale + 1
-        if stale >= 4:
+        stale = 0 if dual.known.bound > before + WORTHWHILE * abs(before) else stale + 1
+        if stale >= PATIENCE:
             scale, stale = scale / 2, 0
             prices, direction = dual.prices.copy(), np.zeros_like(prices)
-        if scale < 1e-2:
+        if scale < LAST_SCALE:
             return
         # Where a price is 0 and there is room, moving down is not possible.
-        direction = np.where((prices <= 0) & (overload < 0), 0.0, overload + 0.5 * direction)
+        direction = np.where((prices <= 0) & (overload < 0), 0.0, overload + MEMORY * direction)
         norm = float(direction @ direction)
         if norm == 0:
             return
-        target = dual.cost if dual.cost < math.inf else bound + 0.05 * abs(bound) + 1e-9
+        cost = dual.known.cost
+        target = cost if cost < math.inf else bound + UNKNOWN_GAP * abs(bound) + 1e-9
         prices = np.maximum(0.0, prices + scale * (target - bound) / norm * direction)

@@ -16,22 +16,21 @@ import numpy as np
 from search.elimination.buckets import eliminate, plan
 from search.elimination.order import EliminationOrder
 from search.problem import CostEdge, Problem, ProblemError, Shortage
+from search.problem.notes import Note
 
 # How many of the fullest time steps are looked into, and how many nodes are named.
 STEPS_TRIED = 8
 HOLDERS_NAMED = 8
+HOLDERS_NOTED = 3
 
 
-def why_forbidden(problem: Problem) -> tuple[str, ...]:
-    """A sentence on why costs forbid every assignment."""
+def why_forbidden(problem: Problem) -> Note:
+    """Why costs forbid every assignment."""
     alive = allowed_candidates(problem)
     for node, mask in enumerate(alive):
         if not mask.any():
-            return (
-                f"Nothing is allowed: every candidate of {problem.name_of(node)} is forbidden, by"
-                " itself or by what its neighbours allow; allow one of them.",
-            )
-    return ("Nothing is allowed: forbidden pairs exclude one another along a cycle of edges.",)
+            return Note.of("node-forbidden", node=problem.name_of(node))
+    return Note.of("pairs-forbidden")
 
 
 def allowed_candidates(problem: Problem) -> list[np.ndarray]:
@@ -64,7 +63,17 @@ def least_usage_at(
     problem: Problem, position: int, order: EliminationOrder | None
 ) -> tuple[float, list[int]]:
     """The least usage at one of the timeline's steps, and an assignment (or, without an order,
-    a choice per node) that has it; +inf where costs forbid every assignment."""
+    a choice per node) that has it; +inf where costs forbid every assignment.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    position
+        The position of the step in the timeline.
+    order
+        An order from `plan`; None where elimination refuses the problem.
+    """
     timeline = problem.timeline
     live = (timeline.first <= position) & (position < timeline.last)
     costs = [
@@ -117,7 +126,19 @@ def find_shortage(problem: Problem) -> Shortage | None:
 
 
 def shortage_at(problem: Problem, position: int, bound: float, choices: list[int]) -> Shortage:
-    """Describe the shortage at one step by the choices that use least there."""
+    """Describe the shortage at one step by the choices that use least there.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    position
+        The position of the step in the timeline.
+    bound
+        What is used there at the least. [B]
+    choices
+        The candidate of each node.
+    """
     assert problem.usage_limit is not None
     held = [(float(problem.usages[v][choices[v]]), v) for v in problem.timeline.nodes_at(position)]
     held.sort(key=lambda pair: (-pair[0], pair[1]))
@@ -129,11 +150,15 @@ def shortage_at(problem: Problem, position: int, bound: float, choices: list[int
     )
 
 
-def shortage_note(shortage: Shortage) -> str:
-    """One sentence on a shortage."""
-    held = ", ".join(f"{name} ({usage:.0f} bytes)" for name, usage in shortage.holders[:3])
-    return (
-        f"Nothing fits: time step {shortage.time_step} needs at least {shortage.peak_bound:.0f}"
-        f" bytes of {shortage.usage_limit:.0f}, {shortage.missing:.0f} too many; most is held by"
-        f" {held}."
+def shortage_note(shortage: Shortage) -> Note:
+    """A shortage, and who holds most there."""
+    return Note(
+        "shortage",
+        (
+            ("time_step", shortage.time_step),
+            ("needed", shortage.peak_bound),
+            ("limit", shortage.usage_limit),
+            ("missing", shortage.missing),
+            *shortage.holders[:HOLDERS_NOTED],
+        ),
     )

@@ -15,13 +15,15 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import islice
 
-from search.elimination.buckets import MAX_ELEMENTS, Eliminated, eliminate, plan
+from search.elimination.buckets import Eliminated, eliminate, plan
 from search.elimination.dual import Dual, tighten
 from search.elimination.ranking import increasing_assignments
 from search.problem import Assignment, Problem, ProblemError, cost_and_peak
-from search.problem.answers import RELATIVE_TOLERANCE, make_assignment
+from search.problem.answers import make_assignment
+from search.problem.cut_short import stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
-from search.solvers.elimination import stopped
+from search.problem.incumbent import tolerated
+from search.problem.notes import Note
 
 NAME = "k-best"
 # Under a limit, assignments over it turn up too; this many are looked at before giving up.
@@ -34,7 +36,6 @@ def k_best(
     *,
     time_limit: float | None = None,
     seed: int = 0,
-    max_elements: float = MAX_ELEMENTS,
 ) -> list[Assignment]:
     """Find the K best assignments.
 
@@ -52,20 +53,20 @@ def k_best(
         Time after which the best assignments so far are returned. [s]
     seed
         Not used: nothing is random here.
-    max_elements
-        The most entries that all tables of one elimination may have.
     """
     if k < 1:
-        raise ProblemError(f"The number of best assignments must be at least 1, but is {k}.")
+        raise ProblemError.rule(
+            "the number of best assignments", "be at least 1", k, "ask for more"
+        )
     deadline = Deadline(time_limit)
-    order = plan(problem, max_elements=max_elements)
+    order = plan(problem)
     if problem.limit_is_slack:
         try:
             eliminated = eliminate(problem, order, deadline=deadline)
         except (OutOfTime, KeyboardInterrupt) as stop:
-            best = stopped(problem, solver=NAME, stop=stop)
+            best = stopped_answer(problem, solver=NAME, stop=stop)
             return [best] if best.choices else []
-        found, stopped_by = _first(eliminated, k, deadline)
+        found, stopped_by = _cheapest(eliminated, k, deadline)
         # What came out before a stop is exact; only what would have followed is missing.
         return _wrapped(problem, found, eliminated.minimum, stopped_by, ())
     dual = Dual(problem=problem, order=order)
@@ -73,9 +74,10 @@ def k_best(
     return _within_limit(dual, k, deadline)
 
 
-def _first(
+def _cheapest(
     eliminated: Eliminated, k: int, deadline: Deadline
 ) -> tuple[list[tuple[float, list[int]]], str]:
+    """The first assignments with their costs, and what cut them short, if anything."""
     found: list[tuple[float, list[int]]] = []
     try:
         for pair in islice(increasing_assignments(eliminated), k):
@@ -90,18 +92,19 @@ def _first(
 def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
     """Enumerate at the best prices until the K-th best true cost is reached."""
     kept: list[tuple[float, list[int]]] = []
-    stopped_by = dual.stopped_by
-    notes: tuple[str, ...] = ()
-    floor = dual.bound
+    known = dual.known
+    stopped_by = known.stopped_by
+    notes: tuple[Note, ...] = ()
+    floor = known.bound
     if dual.shortage is None and dual.eliminated is not None and not stopped_by:
         try:
             for looked_at, (floor, choices) in enumerate(_priced(dual)):
                 worst = kept[k - 1][0] if len(kept) >= k else math.inf
-                if floor >= worst - RELATIVE_TOLERANCE * abs(worst):
+                if floor >= tolerated(worst):
                     floor = math.inf
                     break
                 if looked_at >= MAX_LOOKED_AT:
-                    notes = (f"Cut short after {looked_at} assignments; better ones may exist.",)
+                    notes = (Note.of("ranking-cut-short", assignments=looked_at),)
                     break
                 if deadline.passed:
                     stopped_by = "time limit"
@@ -113,13 +116,14 @@ def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
                 floor = math.inf
         except KeyboardInterrupt:
             stopped_by = "interrupt"
-    if dual.choices is not None and all(dual.choices != choices for _, choices in kept):
-        insort(kept, (dual.cost, dual.choices))
+    if known.choices is not None and all(known.choices != choices for _, choices in kept):
+        insort(kept, (known.cost, known.choices))
     least = kept[0][0] if kept else math.inf
-    return _wrapped(dual.problem, kept[:k], min(max(floor, dual.bound), least), stopped_by, notes)
+    return _wrapped(dual.problem, kept[:k], min(max(floor, known.bound), least), stopped_by, notes)
 
 
 def _priced(dual: Dual) -> Iterator[tuple[float, list[int]]]:
+    """Assignments with what they cost at least if they fit, cheapest first."""
     assert dual.eliminated is not None
     for cost, choices in increasing_assignments(dual.eliminated):
         yield cost - dual.offset, choices
@@ -130,7 +134,7 @@ def _wrapped(
     found: list[tuple[float, list[int]]],
     bound: float,
     stopped_by: str,
-    notes: tuple[str, ...],
+    notes: tuple[Note, ...],
 ) -> list[Assignment]:
     return [
         make_assignment(

@@ -79,9 +79,9 @@ def plan_elimination(
             order = min(order, other, key=lambda o: (o.elements > max_elements, o.work))
     if order.elements > max_elements:
         raise ProblemError(
-            f"Elimination must keep its tables within {max_elements:.3g} entries, but would join"
+            f"elimination must keep its tables within {max_elements:.3g} entries, but would join"
             f" {order.width} nodes in one table and reach {order.elements:.3g} entries; use the"
-            " solver auto, which falls back on a heuristic with a bound."
+            " solver auto, which falls back on a heuristic with a bound"
         )
     return order
 

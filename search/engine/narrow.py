@@ -12,15 +12,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from search.core.core import Core, Found
+from search.core.core import Core
 from search.elimination.dual import NOISE, Dual, tighten
 from search.elimination.marginals import min_marginals
 from search.elimination.order import EliminationOrder
 from search.presolve.reduction import shrink
 from search.problem import CostEdge, Problem
-from search.problem.answers import RELATIVE_TOLERANCE
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.incumbent import RELATIVE_TOLERANCE, Incumbent
 from search.problem.local_moves import cheap_start
+from search.problem.notes import Note
 
 # Share of the time limit after which prices must leave the rest to CP-SAT.
 PRICING_SHARE = 0.4
@@ -78,14 +79,22 @@ def as_problem(core: Core) -> Problem:
 
 
 def search_narrow(
-    core: Core, problem: Problem, order: EliminationOrder, *, deadline: Deadline, seed: int
-) -> Found:
+    core: Core,
+    known: Incumbent[np.ndarray],
+    problem: Problem,
+    order: EliminationOrder,
+    *,
+    deadline: Deadline,
+    seed: int,
+) -> None:
     """Search until optimality is proven, or time or work is up.
 
     Parameters
     ----------
     core
         What presolve left.
+    known
+        What is known already; it takes over what is found.
     problem
         The same as a problem, see `as_problem`.
     order
@@ -97,43 +106,56 @@ def search_narrow(
     """
     dual = Dual(problem=problem, order=order)
     tighten(dual, deadline=Deadline(deadline.remaining * PRICING_SHARE))
-    if dual.closed or dual.bound == math.inf or dual.stopped_by == "interrupt":
-        priced = dual.prices.any() or not dual.closed
-        return _found(core, dual, "lagrangian" if priced else "elimination")
-    if dual.choices is None and (start := cheap_start(problem, deadline)):
-        dual.offer(start)
+    priced = dual.known
+    if priced.closed or priced.stopped_by == "interrupt":
+        decided = priced.choices is not None or dual.shortage is not None
+        exact = priced.closed and decided and not dual.prices.any()
+        _take_over(core, known, dual, "elimination" if exact else "lagrangian")
+        return
     try:
-        return _close_gap(core, dual, deadline, seed)
+        if priced.choices is None and (start := cheap_start(problem, deadline)):
+            dual.offer(start)
+        path = _close_gap(core, known, dual, deadline, seed)
     except KeyboardInterrupt:
-        dual.stopped_by = "interrupt"
-        return _found(core, dual, "lagrangian")
+        priced.stopped_by = "interrupt"
+        path = "lagrangian"
+    _take_over(core, known, dual, path)
 
 
-def _close_gap(core: Core, dual: Dual, deadline: Deadline, seed: int) -> Found:
-    """Let CP-SAT finish on the candidates that could still be part of a cheaper assignment."""
+def _close_gap(
+    core: Core, known: Incumbent[np.ndarray], dual: Dual, deadline: Deadline, seed: int
+) -> str:
+    """Let CP-SAT finish on the candidates that could still be part of a cheaper assignment;
+    returns the path taken."""
     from search.cpsat.lazy_rows import solve_core
 
+    priced = dual.known
     rest = shrink(core, _alive(core, dual, deadline))
     if rest is None:
         # Nothing is cheaper than the best assignment known.
-        dual.bound = max(dual.bound, dual.cost)
-        return _found(core, dual, "lagrangian > fixing")
-    hint = None if dual.choices is None else rest.reduce(dual.choices[: core.num_nodes])
-    answer = solve_core(rest.core, hint=hint, deadline=deadline, seed=seed, known_bound=dual.bound)
-    note = f"Prices left {rest.core.costs.size} of {core.costs.size} candidates to CP-SAT."
+        priced.raise_bound(priced.cost)
+        return "lagrangian > fixing"
+    answer: Incumbent[np.ndarray] = Incumbent(bound=priced.bound)
+    if priced.choices is not None:
+        hint = rest.reduce(priced.choices[: core.num_nodes])
+        if hint is not None and rest.core.fits(hint):
+            answer.offer(hint, rest.core.cost(hint))
+    solve_core(rest.core, known=answer, deadline=deadline, seed=seed)
     # Outside the rest nothing is cheaper than the assignment that prices found.
-    dual.bound = max(dual.bound, min(answer.bound, max(dual.cost, dual.bound)))
-    dual.stopped_by = answer.stopped_by
-    if answer.choices is not None and answer.cost < dual.cost:
-        dual.cost = answer.cost
-        dual.choices = rest.restore(answer.choices)
-    return _found(core, dual, "lagrangian > fixing > cp-sat", (note,))
+    bound = min(answer.bound, answer.cost, max(priced.cost, priced.bound))
+    priced.stopped_by = answer.stopped_by
+    if answer.choices is not None:
+        priced.offer(rest.restore(answer.choices), answer.cost)
+    priced.raise_bound(bound)
+    known.add_note(Note.of("left-to-cp-sat", left=rest.core.costs.size, candidates=core.costs.size))
+    return "lagrangian > fixing > cp-sat"
 
 
 def _alive(core: Core, dual: Dual, deadline: Deadline) -> np.ndarray:
     """Mark the candidates that an assignment cheaper than the best one known can contain."""
     everything = np.ones(core.costs.size, dtype=bool)
-    if dual.choices is None or dual.eliminated is None:
+    cost, choices = dual.known.cost, dual.known.choices
+    if choices is None or dual.eliminated is None:
         return everything
     try:
         marginals = min_marginals(dual.eliminated, deadline)
@@ -141,21 +163,16 @@ def _alive(core: Core, dual: Dual, deadline: Deadline) -> np.ndarray:
         return everything
     if marginals is None:
         return everything
-    worst = dual.cost + RELATIVE_TOLERANCE * abs(dual.cost) + dual.offset * (1 + NOISE)
+    worst = cost + RELATIVE_TOLERANCE * abs(cost) + dual.offset * (1 + NOISE)
     alive = np.concatenate([m <= worst for m in marginals[: core.num_nodes]])
-    alive[core.graph.offsets[:-1] + np.array(dual.choices[: core.num_nodes])] = True
+    alive[core.graph.offsets[:-1] + np.array(choices[: core.num_nodes])] = True
     return alive
 
 
-def _found(core: Core, dual: Dual, path: str, notes: tuple[str, ...] = ()) -> Found:
-    """What is known, as an answer to the core."""
-    choices = None if dual.choices is None else np.array(dual.choices[: core.num_nodes])
-    short = dual.shortage is not None and choices is None
-    return Found(
-        choices=choices,
-        cost=dual.cost,
-        bound=math.inf if short else dual.bound,
-        path=path,
-        stopped_by=dual.stopped_by,
-        notes=notes,
-    )
+def _take_over(core: Core, known: Incumbent[np.ndarray], dual: Dual, path: str) -> None:
+    """Hand what prices have shown to the core's search."""
+    priced = dual.known
+    known.path, known.stopped_by = path, priced.stopped_by
+    if priced.choices is not None:
+        known.offer(np.array(priced.choices[: core.num_nodes]), priced.cost)
+    known.raise_bound(priced.bound)

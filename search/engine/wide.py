@@ -14,229 +14,238 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from search.core.core import Core, Found
-from search.core.dives import Dive, Finding, dive, first_fit, look, median_regret, polished
+from search.core.core import Core
+from search.core.dives import Dive, dive, first_fit, median_regret, polished, scan_work
 from search.core.fixing import what_is_alive
 from search.core.messages import Messages
-from search.core.pricing import Pricing
+from search.core.pricing import PricedBound, Pricing
 from search.core.tree_moves import TreeSearch
 from search.cpsat.lazy_rows import solve_core
 from search.problem.deadline import Deadline
-
-Watch = Callable[[float, float], None]
+from search.problem.incumbent import Incumbent
+from search.problem.notes import Note
 
 # One unit of work is about a second: entries of tables visited.
 WORK_UNIT = 2.5e8
 # Those below were found by trial on the contest's four published problems.
-# A round, in moves of prices and in looks at the core.
-PRICE_STEPS, LOOKS = 40, 130.0
+# A round, in moves of prices and in scans of the core.
+PRICE_STEPS, SCANS = 40, 130.0
 # After so many rounds without progress CP-SAT may try, and without any limit the search ends.
 IDLE_ROUNDS = 6
-MAX_LANES = 8
+# Lanes where only work is limited, and the most of them: more dives at once bring little new.
+MIN_LANES, MAX_LANES = 2, 8
+# The level and the heat of the first dives, until one of them finds something better.
+FIRST_LEVEL, FIRST_HEAT = 0.9, 1.0
+# Of so many dives one goes far from what worked, and one polishes the best assignment.
+KINDS = 3
+# Levels of dives that go far; near ones are spread by so much, in logarithms.
+FAR_LEVELS, NEAR_SPREAD = (0.3, 1.1), 0.1
+# Logarithms of the longest tree, to the base of the number of nodes, and of the heat, to that of
+# ten and above the heat that worked.
+TREE_EXPONENTS, HEAT_EXPONENTS = (0.4, 1.0), (-1.0, 0.7)
 # Pairs of candidates that CP-SAT can be expected to finish.
 EXACT_PAIRS = 60_000
 # With so many times more before pairs are looked at one by one, that is not worth the time.
 HOPELESS = 20
 # The first share of the remaining time that CP-SAT gets; it doubles every time.
 EXACT_SHARE = 0.4
-CLOSED = 1e-9
 
 
-def search_core(core: Core, *, deadline: Deadline, seed: int, watch: Watch) -> Found:
+class JobResult(NamedTuple):
+    """What one job of a round brings back.
+
+    Parameters
+    ----------
+    dive
+        The dive that it was, if it was one.
+    choices
+        An assignment that fits, if one was found.
+    proof
+        A bound and its prices, if one was proven.
+    """
+
+    dive: Dive | None = None
+    choices: np.ndarray | None = None
+    proof: PricedBound | None = None
+
+
+Job = Callable[[], JobResult]
+
+
+def search_core(core: Core, known: Incumbent[np.ndarray], *, deadline: Deadline, seed: int) -> None:
     """Search until optimality is proven, or time, work or ideas are up.
 
     Parameters
     ----------
     core
         What presolve left; at least one node.
+    known
+        What is known already; it takes over what is found.
     deadline
         When to stop.
     seed
         Seed of what is random.
-    watch
-        Called with the best cost and the bound whenever either is better.
     """
-    search = Search(core=core, deadline=deadline, seed=seed, watch=watch)
-    path = "prices > dives"
-    notes: tuple[str, ...] = ()
+    search = RoundSearch(core=core, known=known, deadline=deadline, seed=seed)
+    known.path = "prices > dives"
+    notes = list(known.notes)
     share = EXACT_SHARE
     while True:
         search.run()
-        if search.closed or search.stopped_by:
+        if known.closed or known.stopped_by:
             break
-        before = search.cost, search.bound
-        if note := close_gap(search, share):
-            path, notes = "prices > dives > cp-sat", (note,)
+        before = known.cost, known.bound
+        note = close_gap(search, share)
+        if note is not None:
+            known.path, known.notes = "prices > dives > cp-sat", [*notes, note]
         share = min(1.0, 2 * share)
         endless = deadline.remaining == math.inf and deadline.work is None
-        if search.closed or search.halted:
+        if known.closed or search.halted:
             break
-        if endless and (search.cost, search.bound) == before:
+        if endless and (known.cost, known.bound) == before:
             break
-    return Found(
-        choices=search.choices,
-        cost=search.cost,
-        bound=search.bound,
-        path=path,
-        stopped_by=search.stopped_by,
-        notes=notes,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
-class Search:
-    """What is known so far.
+class RoundSearch:
+    """Rounds of jobs on a core.
 
     Parameters
     ----------
     core
         The core.
+    known
+        What is known so far.
     deadline
         When to stop.
     seed
         Seed of what is random.
-    watch
-        Called with (choices, bound) whenever either is better.
+    spent
+        Work done so far, see `Deadline`.
+    lanes
+        How many jobs run side by side.
+    dives
+        How many dives were begun.
+    level, heat
+        Those of the dive that last found something better.
+    halted
+        Whether jobs should hand in what they have.
     """
 
     core: Core
+    known: Incumbent[np.ndarray]
     deadline: Deadline
     seed: int
-    watch: Watch
-    choices: np.ndarray | None = None
-    cost: float = math.inf
-    bound: float = -math.inf
-    stopped_by: str = ""
     spent: float = 0.0
-    lanes: int = 2
+    lanes: int = MIN_LANES
     dives: int = 0
-    level: float = 0.9
-    heat: float = 1.0
+    level: float = FIRST_LEVEL
+    heat: float = FIRST_HEAT
+    halted: bool = False
     pricing: Pricing = field(init=False)
     rng: np.random.Generator = field(init=False)
-    halted: bool = False
 
     def __post_init__(self) -> None:
         self.pricing = Pricing(self.core)
         self.rng = np.random.default_rng(self.seed)
         # Only a limit on time makes answers depend on the machine anyway.
         if self.deadline.remaining < math.inf and self.deadline.work is None:
-            self.lanes = min(MAX_LANES, max(2, os.cpu_count() or 2))
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing is left to prove."""
-        if self.cost == math.inf:
-            return self.bound == math.inf
-        return self.bound >= self.cost - CLOSED * abs(self.cost)
+            self.lanes = min(MAX_LANES, max(MIN_LANES, os.cpu_count() or MIN_LANES))
 
     def stop(self) -> bool:
         """Whether jobs should hand in what they have."""
         return self.halted or self.deadline.passed
 
-    def learn(self, choices: np.ndarray | None, bound: float) -> None:
-        """Take over what CP-SAT finds on its way."""
-        cost = math.inf if choices is None else self.core.cost(choices)
-        self.offer(Finding(choices=choices, cost=cost, bound=bound))
-
-    def offer(self, finding: Finding) -> bool:
-        """Take over what is better; whether anything was."""
-        better = False
-        if finding.choices is not None and finding.cost < self.cost:
-            self.choices, self.cost, better = finding.choices, finding.cost, True
-        if finding.bound > self.bound:
-            better = better or finding.bound > self.bound + 1e-6 * abs(self.bound)
-            self.bound = finding.bound
-        if better:
-            self.watch(self.cost, self.bound)
-        return better
-
     def run(self) -> None:
         """Search until the gap is closed, time or work is up, or rounds bring nothing new."""
         idle = 0
         self.pricing.resume()
+        known = self.known
         with ThreadPoolExecutor(max_workers=self.lanes) as pool:
             try:
-                while not self.closed and idle < IDLE_ROUNDS:
+                while not known.closed and idle < IDLE_ROUNDS:
                     if self.deadline.passed:
-                        self.stopped_by = "time limit"
+                        known.stopped_by = "time limit"
                         return
                     if self.deadline.work is not None and self.spent >= self.deadline.work:
-                        self.stopped_by = "work limit"
+                        known.stopped_by = "work limit"
                         return
-                    jobs = self._jobs()
-                    findings = list(pool.map(lambda job: job(), jobs))
-                    progress = [self._learn(what, found) for what, found in findings]
+                    results = list(pool.map(lambda job: job(), self._jobs()))
+                    progress = [self._learn(result) for result in results]
                     idle = 0 if any(progress) else idle + 1
-                    self.spent += LOOKS * look(self.core) / WORK_UNIT
+                    self.spent += SCANS * scan_work(self.core) / WORK_UNIT
             except KeyboardInterrupt:
                 self.halted = True
-                self.stopped_by = "interrupt"
+                known.stopped_by = "interrupt"
 
-    def _jobs(self) -> list[Callable[[], tuple[Dive | None, Finding]]]:
+    def _jobs(self) -> list[Job]:
         """What to do in the next round."""
-        jobs: list[Callable[[], tuple[Dive | None, Finding]]] = []
+        jobs: list[Job] = []
         if self.dives == 0:
             self.dives = 1
-            return [self._move_prices, lambda: (None, first_fit(self.core, self.seed, self.stop))]
+            return [
+                self._move_prices,
+                lambda: JobResult(choices=first_fit(self.core, self.seed, self.stop)),
+            ]
         if not self.pricing.settled:
             jobs.append(self._move_prices)
         while len(jobs) < self.lanes:
             jobs.append(self._next_dive())
         return jobs
 
-    def _move_prices(self) -> tuple[Dive | None, Finding]:
+    def _move_prices(self) -> JobResult:
         pricing = self.pricing
         for _ in range(PRICE_STEPS):
             if self.stop() or pricing.settled:
                 break
-            pricing.step(self.cost)
-        return None, Finding(bound=pricing.bound, prices=pricing.best_prices)
+            pricing.step(self.known.cost)
+        return JobResult(proof=PricedBound(pricing.bound, pricing.best_prices))
 
-    def _next_dive(self) -> Callable[[], tuple[Dive | None, Finding]]:
+    def _next_dive(self) -> Job:
         """A dive near what worked, or one that polishes the best assignment."""
-        rng, core = self.rng, self.core
+        rng, core, pricing = self.rng, self.core, self.pricing
         self.dives += 1
         seed = int(rng.integers(2**31 - 2))
-        longest = round(core.num_nodes ** rng.uniform(0.4, 1.0))
-        heat = self.heat * 10.0 ** rng.uniform(-1.0, 0.7)
-        if self.dives % 3 == 1:
-            level = float(rng.uniform(0.3, 1.1))
+        longest = round(core.num_nodes ** rng.uniform(*TREE_EXPONENTS))
+        heat = self.heat * 10.0 ** rng.uniform(*HEAT_EXPONENTS)
+        if self.dives % KINDS == 1:
+            level = float(rng.uniform(*FAR_LEVELS))
         else:
-            level = self.level * float(np.exp(rng.normal(0.0, 0.1)))
+            level = self.level * float(np.exp(rng.normal(0.0, NEAR_SPREAD)))
         what = Dive(level=level, heat=heat, longest=max(1, longest), seed=seed)
-        regret = median_regret(core, self.pricing.best_reduced)
-        if self.choices is not None and self.dives % 3 == 0:
-            search = TreeSearch(core, self.choices, self.pricing.best_prices * level, seed)
-
-            def polish() -> tuple[Dive | None, Finding]:
-                found = polished(core, search, regret, what, self.stop)
-                cost = math.inf if found is None else core.cost(found)
-                return None, Finding(choices=found, cost=cost)
-
-            return polish
+        regret = median_regret(core, pricing.best_reduced)
+        if self.known.choices is not None and self.dives % KINDS == 0:
+            search = TreeSearch(core, self.known.choices, pricing.best_prices * level, seed)
+            return lambda: JobResult(choices=polished(core, search, regret, what, self.stop))
         messages = Messages(core)
-        messages.values[:] = self.pricing.messages.values
-        pricing = self.pricing
+        messages.values[:] = pricing.messages.values
         sources = (pricing.best_prices, pricing.prices, pricing.mean_prices)
-        prices = sources[int(rng.integers(3))].copy()
-        return lambda: (what, dive(core, messages, prices, what, self.stop))
+        prices = sources[int(rng.integers(len(sources)))].copy()
+        return lambda: JobResult(what, *dive(core, messages, prices, what, self.stop))
 
-    def _learn(self, what: Dive | None, finding: Finding) -> bool:
-        """Take over a finding, and what led to it."""
-        if what is not None and finding.cost < self.cost:
-            self.level, self.heat = what.level, what.heat
-        if finding.bound > self.pricing.bound and finding.prices is not None:
-            self.pricing.bound = finding.bound
-            self.pricing.best_prices = finding.prices
-            self.pricing.prices = finding.prices
-        return self.offer(finding)
+    def _learn(self, result: JobResult) -> bool:
+        """Take over what a job found, and what led to it; whether that was progress."""
+        known, pricing, proof = self.known, self.pricing, result.proof
+        better = raised = False
+        if result.choices is not None:
+            better = known.offer(result.choices, self.core.cost(result.choices))
+        if better and result.dive is not None:
+            self.level, self.heat = result.dive.level, result.dive.heat
+        if proof is not None:
+            if proof.bound > pricing.bound:
+                pricing.bound, pricing.best_prices = proof
+                pricing.prices = proof.prices
+            # The first bound of all is only where rounds begin.
+            began = known.bound > -math.inf
+            raised = known.raise_bound(proof.bound) and began
+        return better or raised
 
 
-def close_gap(search: Search, share: float) -> str:
+def close_gap(search: RoundSearch, share: float) -> Note | None:
     """Let CP-SAT finish on the candidates and pairs that a cheaper assignment could contain.
 
     Parameters
@@ -248,39 +257,30 @@ def close_gap(search: Search, share: float) -> str:
 
     Returns
     -------
-    A sentence on what was left to CP-SAT, or an empty one where that was too much.
+    What was left to CP-SAT, or None where that was too much.
     """
-    core, deadline = search.core, search.deadline
-    room = search.cost - search.pricing.bound
+    core, deadline, known = search.core, search.deadline, search.known
+    room = known.cost - search.pricing.bound
     if pairs_left(core, search.pricing.best_reduced <= room) > HOPELESS * EXACT_PAIRS:
-        return ""
+        return None
     prices = search.pricing.best_prices
-    alive = what_is_alive(core, prices, search.cost)
-    search.offer(Finding(bound=min(alive.bound, search.cost)))
-    if search.closed or alive.num_pairs > EXACT_PAIRS:
-        return ""
+    alive = what_is_alive(core, prices, known.cost)
+    known.raise_bound(min(alive.bound, known.cost))
+    if known.closed or alive.num_pairs > EXACT_PAIRS:
+        return None
     left = None if deadline.remaining == math.inf else share * deadline.remaining
     work = None if deadline.work is None else share * max(0.0, deadline.work - search.spent)
-    answer = solve_core(
-        core,
-        hint=search.choices,
-        deadline=Deadline(left, work),
-        seed=search.seed,
-        known_bound=search.bound,
-        prices=prices,
-        watch=search.learn,
-    )
-    search.offer(Finding(choices=answer.choices, cost=answer.cost, bound=answer.bound))
+    solve_core(core, known=known, deadline=Deadline(left, work), seed=search.seed, prices=prices)
     search.spent += 0.0 if work is None else work
-    if answer.stopped_by == "interrupt":
-        search.halted, search.stopped_by = True, "interrupt"
-    left_over, everything = int(alive.candidates.sum()), core.costs.size
-    return f"Prices left {left_over} of {everything} candidates to CP-SAT."
+    if known.stopped_by == "interrupt":
+        search.halted = True
+    else:
+        known.stopped_by = ""  # A share that is used up does not end the search.
+    return Note.of("left-to-cp-sat", left=int(alive.candidates.sum()), candidates=core.costs.size)
 
 
 def pairs_left(core: Core, alive: np.ndarray) -> int:
     """How many pairs of candidates there are among those marked."""
     graph = core.graph
     left = np.add.reduceat(alive.astype(np.int64), graph.offsets[:-1])
-    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
-    return int((left[owners] * left[graph.neighbours]).sum()) // 2
+    return int((left[graph.owners] * left[graph.neighbours]).sum()) // 2

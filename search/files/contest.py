@@ -89,13 +89,12 @@ def read_problem(path: str | os.PathLike[str]) -> ContestFile:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ProblemError(
-            f"{path} cannot be read ({error.strerror}); check the path and its permissions."
+            f"{path} cannot be read ({error.strerror}); check the path and its permissions"
         ) from None
     try:
         return _parse(_unzipped(data))
     except ProblemError as error:
-        message = str(error)
-        raise ProblemError(f"In {path}, {message[0].lower()}{message[1:]}") from None
+        raise ProblemError(f"in {path}, {error}") from None
 
 
 def _unzipped(data: bytes) -> bytes:
@@ -106,8 +105,8 @@ def _unzipped(data: bytes) -> bytes:
     except (EOFError, OSError, zlib.error) as error:
         reason = str(error).rstrip(".")
         raise ProblemError(
-            f"The gzip data must be whole, but is cut short or damaged ({reason}); fetch or write"
-            " the file again."
+            f"the gzip data must be whole, but is cut short or damaged ({reason}); fetch or write"
+            " the file again"
         ) from None
 
 
@@ -118,12 +117,12 @@ def _decode(data: bytes) -> _Body:
         what, _, place = str(error).partition(" - at `$.")
         place = f"at {place.rstrip('`')}" if place else "at the top"
         raise ProblemError(
-            f"The contest's form is not kept {place} ({what[:1].lower()}{what[1:]}); {_HINT}."
+            f"the contest's form is not kept {place} ({what[:1].lower()}{what[1:]}); {_HINT}"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ProblemError(
-            f"The text must be JSON from beginning to end, but is not ({error}); fetch or write the"
-            " file again."
+            f"the text must be JSON from beginning to end, but is not ({error}); fetch or write the"
+            " file again"
         ) from None
 
 
@@ -145,9 +144,9 @@ def _parse(data: bytes) -> ContestFile:
     limit = body.usage_limit
     if limit is not None and not 0 <= limit <= _LARGEST:
         raise ProblemError(
-            f"The usage limit must lie between 0 and 2**63 - 1, but is"
+            f"the usage limit must lie between 0 and 2**63 - 1, but is"
             f" {_shown(limit)}; leave it out for no"
-            " limit."
+            " limit"
         )
     problem = Problem(
         costs=tuple(costs),
@@ -161,7 +160,7 @@ def _parse(data: bytes) -> ContestFile:
 
 def _check_counts(nodes: _Nodes, edges: _Edges) -> None:
     if not nodes.costs:
-        raise ProblemError(f"A problem must have at least one node, but has none; {_HINT}.")
+        raise ProblemError(f"a problem must have at least one node, but has none; {_HINT}")
     for what, count, of, wanted in (
         ("intervals", len(nodes.intervals), "nodes", len(nodes.costs)),
         ("lists of usages", len(nodes.usages), "nodes", len(nodes.costs)),
@@ -169,8 +168,8 @@ def _check_counts(nodes: _Nodes, edges: _Edges) -> None:
     ):
         if count != wanted:
             raise ProblemError(
-                f"There must be as many {what} as {of}, that is {wanted}, but there are {count};"
-                f" give one for each of the {of}."
+                f"there must be as many {what} as {of}, that is {wanted}, but there are {count};"
+                f" give one for each of the {of}"
             )
 
 
@@ -190,15 +189,15 @@ def _array(
     values = _integers(text, label)
     if not values:
         raise ProblemError(
-            f"The {label} must be at least one number, but the list is empty; give one for each"
-            " candidate or pair of candidates."
+            f"the {label} must be at least one number, but the list is empty; give one for each"
+            " candidate or pair of candidates"
         )
     low, high = min(values), max(values)
     if low < least or high > _LARGEST:
         rule = "at least 0" if least == 0 else "above -2**53"
         raise ProblemError(
-            f"The {label} must be {rule} and fit in 64 bits, but one is"
-            f" {_shown(low if low < least else high)}; correct that entry or use a larger unit."
+            f"the {label} must be {rule} and fit in 64 bits, but one is"
+            f" {_shown(low if low < least else high)}; correct that entry or use a larger unit"
         )
     whole = np.array(values, dtype=np.int64)
     forbidden = whole >= FORBIDDEN if forbidding else np.zeros(whole.shape, dtype=bool)
@@ -206,8 +205,8 @@ def _array(
     if inexact.any():
         also = ", or at least 10**18 (forbidden)" if forbidding else ""
         raise ProblemError(
-            f"The {label} must be below 2**53, where sums are exact{also}, but one is"
-            f" {whole[inexact][0]}; use a larger unit."
+            f"the {label} must be below 2**53, where sums are exact{also}, but one is"
+            f" {whole[inexact][0]}; use a larger unit"
         )
     array = np.where(forbidden, np.inf, whole.astype(np.float64))
     array.setflags(write=False)
@@ -220,8 +219,8 @@ def _integers(text: bytes, label: str) -> list[int]:
         return _INTEGERS.decode(text)
     except ValueError as error:
         raise ProblemError(
-            f"The {label} must be a list of whole numbers without a fraction, but"
-            f" {_stranger(text, str(error))}; correct that entry."
+            f"the {label} must be a list of whole numbers without a fraction, but"
+            f" {_stranger(text, str(error))}; correct that entry"
         ) from None
 
 
@@ -249,8 +248,8 @@ def _interval(raw: msgspec.Raw, node: int) -> tuple[int, int] | None:
         return None
     if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= _LARGEST:
         raise ProblemError(
-            f"The interval of node {node} must be [start, end) with 0 <= start <= end < 2**63, but"
-            f" is {_shown(bounds)}; correct it, or give [] for a node that is never live."
+            f"the interval of node {node} must be [start, end) with 0 <= start <= end < 2**63, but"
+            f" is {_shown(bounds)}; correct it, or give [] for a node that is never live"
         )
     return None if bounds[0] == bounds[1] else (bounds[0], bounds[1])
 
@@ -264,18 +263,18 @@ def _edges(
         pair = _integers(bytes(raw), f"nodes of edge {number}")
         if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= v < len(sizes) for v in pair):
             raise ProblemError(
-                f"The nodes of edge {number} must be two different ones out of 0 to"
+                f"the nodes of edge {number} must be two different ones out of 0 to"
                 f" {len(sizes) - 1}, but are {_shown(pair)}; add a cost that concerns one node to"
-                " that node."
+                " that node"
             )
         source, target = pair
         flat = _array(costs, f"costs of edge {number}", known, least=1 - EXACT)
         rows, columns = sizes[source], sizes[target]
         if flat.size != rows * columns:
             raise ProblemError(
-                f"The costs of edge {number} from node {source} to node {target} must be {rows} x"
+                f"the costs of edge {number} from node {source} to node {target} must be {rows} x"
                 f" {columns} = {rows * columns} numbers, row by row, but are {flat.size}; give one"
-                " for each pair of candidates."
+                " for each pair of candidates"
             )
         # `known` keeps every array, so that no id is taken twice
         key = (id(flat), rows)

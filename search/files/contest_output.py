@@ -57,8 +57,8 @@ def problem_bytes(
     """
     if not 0.0 < unit < math.inf:
         raise ProblemError(
-            f"The unit of costs must be above 0 and finite, but is {unit}; give what one step is"
-            " worth."
+            f"the unit of costs must be above 0 and finite, but is {unit}; give what one step is"
+            " worth"
         )
     texts: dict[int, msgspec.Raw] = {}
 
@@ -97,8 +97,8 @@ def _steps(array: np.ndarray, unit: float, label: str) -> list[int]:
     steps = np.rint(np.where(allowed, array, 0.0) / unit)
     if np.abs(steps).max() >= EXACT_LIMIT:
         raise ProblemError(
-            f"The {label} must be less than 2**53 steps of {unit:g} each, but one is"
-            f" {np.abs(steps).max():.3g}; use a larger unit."
+            f"the {label} must be less than 2**53 steps of {unit:g} each, but one is"
+            f" {np.abs(steps).max():.3g}; use a larger unit"
         )
     whole: list[int] = np.where(allowed, steps, FORBIDDEN).astype(np.int64).ravel().tolist()
     return whole

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from search.errors import ProblemError
+from search.problem.incumbent import tolerated
+from search.problem.notes import Note
 from search.problem.problem import Assignment, Problem, Shortage, Status, cost_and_peak
-
-# Sums taken in another order differ in their last digits; that is not a gap.
-RELATIVE_TOLERANCE = 1e-9
 
 
 def fits(problem: Problem, choices: Iterable[int]) -> bool:
@@ -26,7 +26,7 @@ def make_assignment(
     *,
     lower_bound: float,
     solver: str,
-    notes: tuple[str, ...] = (),
+    notes: Iterable[Note] = (),
     stopped_by: str = "",
 ) -> Assignment:
     """Wrap choices that fit; the cost is recomputed and the status follows from the bound.
@@ -42,7 +42,7 @@ def make_assignment(
     solver
         The path taken.
     notes
-        Sentences about the answer.
+        What is worth knowing of the answer.
     stopped_by
         What cut the search short, if anything.
     """
@@ -50,7 +50,7 @@ def make_assignment(
     cost, peak = cost_and_peak(problem, chosen)
     assert cost < math.inf, "a solver returned a forbidden assignment"
     assert problem.usage_limit is None or peak <= problem.usage_limit, "over the usage limit"
-    proven = lower_bound >= cost - RELATIVE_TOLERANCE * abs(cost)
+    proven = lower_bound >= tolerated(cost)
     return Assignment(
         choices=chosen,
         cost=cost,
@@ -58,7 +58,7 @@ def make_assignment(
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         peak_usage=peak,
         solver=solver,
-        notes=notes,
+        notes=tuple(notes),
         stopped_by="" if proven else stopped_by,
     )
 
@@ -67,11 +67,25 @@ def no_assignment(
     *,
     solver: str,
     lower_bound: float = math.inf,
-    notes: tuple[str, ...] = (),
+    notes: Iterable[Note] = (),
     shortage: Shortage | None = None,
     stopped_by: str = "",
 ) -> Assignment:
-    """Wrap the finding that nothing fits (a bound of +inf), or that nothing was found."""
+    """Wrap the finding that nothing fits (a bound of +inf), or that nothing was found.
+
+    Parameters
+    ----------
+    solver
+        The path taken.
+    lower_bound
+        A proven bound; +inf where it is proven that nothing fits.
+    notes
+        What is worth knowing of the answer.
+    shortage
+        Where and by how much the usage limit is missed, where that is why.
+    stopped_by
+        What cut the search short, if anything.
+    """
     proven = lower_bound == math.inf
     return Assignment(
         choices=(),
@@ -80,10 +94,20 @@ def no_assignment(
         status=Status.INFEASIBLE if proven else Status.UNKNOWN,
         peak_usage=shortage.peak_bound if shortage else math.nan,
         solver=solver,
-        notes=notes,
+        notes=tuple(notes),
         shortage=shortage,
         stopped_by="" if proven else stopped_by,
     )
+
+
+def require_slack(problem: Problem, solver: str) -> None:
+    """Refuse a problem whose usage limit could be exceeded."""
+    if not problem.limit_is_slack:
+        raise ProblemError(
+            f"the solver {solver} takes problems whose usage limit cannot be exceeded, but"
+            f" assignments may exceed the limit of {problem.usage_limit:.0f} bytes here; use the"
+            " solver auto, cp-sat or lagrangian"
+        )
 
 
 def trivial_bound(problem: Problem) -> float:

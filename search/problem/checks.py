@@ -20,18 +20,18 @@ EXACT_LIMIT = 2.0**53
 
 def cost_array(values: Any, label: str, ndim: int) -> np.ndarray:
     """Costs as a read-only float64 array that is neither empty, NaN nor -inf."""
-    array = _float_array(values, f"The costs of {label}")
+    array = _float_array(values, f"the costs of {label}")
     if array.ndim != ndim or array.size == 0:
         raise ProblemError(
-            f"The costs of {label} must be a non-empty array of {ndim} dimension(s), but have"
-            f" shape {array.shape}; give one number per candidate{' pair' if ndim == 2 else ''}."
+            f"the costs of {label} must be a non-empty array of {ndim} dimension(s), but have"
+            f" shape {array.shape}; give one number per candidate{' pair' if ndim == 2 else ''}"
         )
     # One reduction instead of two: the minimum is NaN if anything is.
     least = float(array.min())
     if math.isnan(least) or least == -math.inf:
         raise ProblemError(
-            f"The costs of {label} must be finite or +inf (forbidden), but one is {least};"
-            " correct that cost."
+            f"the costs of {label} must be finite or +inf (forbidden), but one is {least};"
+            " correct that cost"
         )
     return array
 
@@ -47,8 +47,8 @@ def usage_arrays(usages: Sequence[Any]) -> tuple[np.ndarray, ...]:
     most = {id(array): float(array.max()) for array in arrays}
     if sum(most[id(array)] for array in arrays) >= EXACT_LIMIT:
         raise ProblemError(
-            "The usages of all nodes must add up to less than 2**53 bytes, but do not;"
-            " use a larger unit."
+            "the usages of all nodes must add up to less than 2**53 bytes, but do not;"
+            " use a larger unit"
         )
     return arrays
 
@@ -60,8 +60,8 @@ def interval_pair(interval: Any, node: int) -> tuple[int, int] | None:
     start, end = (int(bound) for bound in interval)
     if start > end:
         raise ProblemError(
-            f"The interval of node {node} must not end before it starts, but is"
-            f" [{start}, {end}); swap its bounds, or give None for a node that is never live."
+            f"the interval of node {node} must not end before it starts, but is"
+            f" [{start}, {end}); swap its bounds, or give None for a node that is never live"
         )
     return start, end
 
@@ -77,14 +77,14 @@ def check_lengths(
     ):
         if count not in (0, len(sizes)):
             raise ProblemError(
-                f"A problem needs {what} for all of its {len(sizes)} nodes or for none,"
-                f" but has {count}; give one per node."
+                f"a problem needs {what} for all of its {len(sizes)} nodes or for none,"
+                f" but has {count}; give one per node"
             )
     for node, usage in enumerate(usages):
         if usage.size != sizes[node]:
             raise ProblemError(
-                f"Node {node} has {sizes[node]} costs, but {usage.size} usages;"
-                " give one usage per candidate."
+                f"node {node} has {sizes[node]} costs, but {usage.size} usages;"
+                " give one usage per candidate"
             )
 
 
@@ -93,14 +93,14 @@ def check_edges(sizes: Sequence[int], edges: Sequence[tuple[int, int, tuple[int,
     for source, target, shape in edges:
         if not (0 <= source < len(sizes) and 0 <= target < len(sizes)) or source == target:
             raise ProblemError(
-                f"An edge must join two different nodes out of 0 to {len(sizes) - 1}, but one"
-                f" joins {source} and {target}; add a cost that concerns one node to that node."
+                f"an edge must join two different nodes out of 0 to {len(sizes) - 1}, but one"
+                f" joins {source} and {target}; add a cost that concerns one node to that node"
             )
         if shape != (sizes[source], sizes[target]):
             raise ProblemError(
-                f"The matrix of edge {source}->{target} must be {sizes[source]} x {sizes[target]},"
+                f"the matrix of edge {source}->{target} must be {sizes[source]} x {sizes[target]},"
                 f" one entry per pair of candidates, but is {shape[0]} x {shape[1]};"
-                " check the order of its nodes."
+                " check the order of its nodes"
             )
 
 
@@ -110,12 +110,12 @@ def check_limit(limit: float | None, has_usages: bool) -> float | None:
         return None
     if not has_usages:
         raise ProblemError(
-            f"A usage limit needs usages, but there is a limit of {limit} bytes and no usages;"
-            " give usages or drop the limit."
+            f"a usage limit needs usages, but there is a limit of {limit} bytes and no usages;"
+            " give usages or drop the limit"
         )
     if not limit >= 0:
         raise ProblemError(
-            f"The usage limit must be at least 0 bytes, but is {limit}; give None for no limit."
+            f"the usage limit must be at least 0 bytes, but is {limit}; give None for no limit"
         )
     return None if limit == math.inf else float(math.floor(limit))
 
@@ -124,7 +124,9 @@ def _float_array(values: Any, label: str) -> np.ndarray:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ProblemError(f"{label} must be numbers, but are not: {error}.") from error
+        raise ProblemError(
+            f"{label} must be numbers, but are not ({error}); give numbers"
+        ) from error
     array.setflags(write=False)
     return array
 
@@ -142,16 +144,16 @@ def _each_once(
 
 
 def _usage_array(values: Any, node: int) -> np.ndarray:
-    array = _float_array(values, f"The usages of node {node}")
+    array = _float_array(values, f"the usages of node {node}")
     if array.ndim != 1 or array.size == 0:
         raise ProblemError(
-            f"The usages of node {node} must be a non-empty array of 1 dimension, but have"
-            f" shape {array.shape}; give one number per candidate."
+            f"the usages of node {node} must be a non-empty array of 1 dimension, but have"
+            f" shape {array.shape}; give one number per candidate"
         )
     if not (array.min() >= 0 and array.max() < math.inf):
         raise ProblemError(
-            f"The usages of node {node} must be finite and at least 0 bytes, but range from"
-            f" {array.min()} to {array.max()}; forbid a candidate by the cost +inf instead."
+            f"the usages of node {node} must be finite and at least 0 bytes, but range from"
+            f" {array.min()} to {array.max()}; forbid a candidate by the cost +inf instead"
         )
     return _whole(array)
 

@@ -57,6 +57,7 @@ def listening() -> Iterator[None]:
             yield
     finally:
         _listening = False
+        _noted.clear()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from search.problem.checks import (
     usage_arrays,
 )
 from search.problem.flat import Flat, flatten
+from search.problem.notes import Note
 from search.problem.timeline import UsageTimeline, make_timeline
 
 __all__ = [
@@ -205,7 +206,7 @@ class Assignment:
     solver
         The path taken, such as "presolve > elimination".
     notes
-        Sentences about the answer.
+        What is worth knowing of the answer.
     shortage
         Where and by how much the usage limit is missed, where that is why nothing fits.
     stopped_by
@@ -218,7 +219,7 @@ class Assignment:
     status: Status
     peak_usage: float
     solver: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     shortage: Shortage | None = None
     stopped_by: str = ""
 
@@ -258,15 +259,15 @@ def costs_and_peaks(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, 
     """
     if choices.ndim != 2 or choices.shape[1] != problem.num_nodes:
         raise ProblemError(
-            f"An assignment needs one choice per node, that is {problem.num_nodes},"
-            f" but has {choices.shape[-1]}."
+            f"an assignment needs one choice per node, that is {problem.num_nodes},"
+            f" but has {choices.shape[-1]}; give one per node"
         )
     sizes = np.array(problem.sizes, dtype=np.int64)
     if ((choices < 0) | (choices >= sizes)).any():
         node = int(np.argmax(((choices < 0) | (choices >= sizes)).any(axis=0)))
         raise ProblemError(
-            f"A choice for {problem.name_of(node)} must lie between 0 and {sizes[node] - 1},"
-            f" but one is {choices[:, node].tolist()}."
+            f"a choice for {problem.name_of(node)} must lie between 0 and {sizes[node] - 1},"
+            f" but one is {choices[:, node].tolist()}; choose one of its candidates"
         )
     flat = problem.flat
     index = flat.offsets + choices

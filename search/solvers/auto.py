@@ -10,20 +10,24 @@ left.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from search.core.core import Core, Found
-from search.elimination.buckets import MAX_ELEMENTS, eliminate, plan
+from search.core.core import Core
+from search.cpsat.peak import nothing_fits
+from search.elimination import buckets
+from search.elimination.chains import is_chain
 from search.elimination.order import plan_elimination
 from search.engine.narrow import as_problem, search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts
 from search.problem.answers import make_assignment, no_assignment, trivial_bound
+from search.problem.cut_short import stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.incumbent import Incumbent, Watch
 from search.problem.local_moves import cheap_start
+from search.problem.notes import Note
 from search.solvers import elimination, shortest_path
 
 NAME = "auto"
@@ -31,7 +35,6 @@ NAME = "auto"
 PRESOLVE_SHARE = 0.25
 # How long to look for any assignment once time is up. [s]
 LAST_RESORT = 0.5
-Watch = Callable[[float, float], None]
 
 
 def solve(
@@ -40,7 +43,6 @@ def solve(
     time_limit: float | None = None,
     seed: int = 0,
     work: float | None = None,
-    max_elements: float = MAX_ELEMENTS,
     watch: Watch | None = None,
 ) -> Assignment:
     """Find a cheapest assignment, or the best one that time allows, with a bound.
@@ -56,138 +58,109 @@ def solve(
     work
         Limit of the work, see `Deadline`; without a time limit, answers are then the same on
         every run.
-    max_elements
-        The most entries that all tables of one elimination may have.
     watch
-        Called with the cost of the best assignment and the bound whenever either is better.
+        Called with the best cost and the bound whenever either is better.
     """
     deadline = Deadline(time_limit, work)
     try:
-        answer = _solve(problem, deadline, seed, max_elements, watch or (lambda cost, bound: None))
+        return _pick(problem, deadline, seed, watch)
     except (KeyboardInterrupt, ImportError) as stop:
         if not interrupts.is_interrupt(stop):
             raise
         # Between two steps; the steps themselves hand in what they have.
-        answer = elimination.stopped(problem, solver=NAME, stop=KeyboardInterrupt())
-    if watch is not None:
-        watch(answer.cost, answer.lower_bound)
-    return answer
+        return stopped_answer(problem, solver=NAME, stop=KeyboardInterrupt())
 
 
-def _solve(
-    problem: Problem, deadline: Deadline, seed: int, max_elements: float, watch: Watch
-) -> Assignment:
-    """Pick the step that fits."""
+def _pick(problem: Problem, deadline: Deadline, seed: int, watch: Watch | None) -> Assignment:
+    """Take the step that fits."""
     if problem.limit_is_slack:
         left = None if deadline.remaining == math.inf else deadline.remaining
-        if shortest_path.is_chain(problem):
+        if is_chain(problem):
             return shortest_path.solve(problem, time_limit=left)
         try:
-            return elimination.solve(problem, time_limit=left, max_elements=max_elements)
+            return elimination.solve(problem, time_limit=left)
         except ProblemError:
             pass  # Too wide as it stands; presolve may help.
     allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
     reduction = presolve(problem, deadline=allowed)
-    cut = ("Presolve was cut short by the time limit.",) if allowed.passed else ()
+    cut = [Note.of("presolve-cut-short")] if allowed.passed else []
     if reduction is None:
-        return _nothing_fits(problem, "presolve", deadline)
-    answer = _solve_core(problem, reduction, deadline, seed, max_elements, watch)
-    return replace(answer, notes=(*cut, *answer.notes))
-
-
-def _solve_core(
-    problem: Problem,
-    reduction: Reduction,
-    deadline: Deadline,
-    seed: int,
-    max_elements: float,
-    watch: Watch,
-) -> Assignment:
-    """Hand what presolve left to the engine, and its answer back."""
-    core = reduction.core
+        return nothing_fits(problem, solver="presolve", deadline=deadline)
+    core, whole = reduction.core, all_whole(problem)
     if not core.num_nodes:
         choices = reduction.restore(np.zeros(0, dtype=np.int64))
-        return make_assignment(problem, choices, lower_bound=math.inf, solver="presolve")
-    whole = all_whole(problem)
-    found = _search(
-        core,
-        deadline,
-        seed,
-        max_elements,
-        lambda cost, bound: watch(cost, rounded_up(bound, whole)),
-    )
-    solver = f"presolve > {found.path}"
-    bound = max(rounded_up(found.bound, whole), trivial_bound(problem))
-    if found.choices is None:
-        if found.bound == math.inf:
-            return _nothing_fits(problem, solver, deadline)
+        return make_assignment(problem, choices, lower_bound=math.inf, solver="presolve", notes=cut)
+
+    def tell(cost: float, bound: float) -> None:
+        assert watch is not None
+        watch(cost, min(rounded_up(bound, whole), cost))
+
+    known: Incumbent[np.ndarray] = Incumbent(watch=tell if watch else None, notes=cut)
+    _search(core, known, deadline, seed)
+    known.path = f"presolve > {known.path}"
+    if known.infeasible:
+        answer = nothing_fits(problem, solver=known.path, deadline=deadline)
+        return replace(answer, notes=(*cut, *answer.notes))
+    bound = max(rounded_up(known.bound, whole), trivial_bound(problem))
+    return _restored(problem, reduction, known, bound)
+
+
+def _restored(
+    problem: Problem, reduction: Reduction, known: Incumbent[np.ndarray], bound: float
+) -> Assignment:
+    """Wrap what is known of the core as an answer to the problem."""
+    choices, solver = None, known.path
+    if known.choices is not None:
+        choices = reduction.restore(known.choices)
+    else:
         # Cut short before anything else came of it.
-        last_resort = cheap_start(problem, Deadline(LAST_RESORT))
-        if last_resort is not None:
-            return make_assignment(
-                problem,
-                last_resort,
-                lower_bound=bound,
-                solver=f"{solver} > descent",
-                notes=found.notes,
-                stopped_by=found.stopped_by,
-            )
+        choices = cheap_start(problem, Deadline(LAST_RESORT))
+        solver = known.path if choices is None else f"{known.path} > descent"
+    if choices is None:
         return no_assignment(
             solver=solver,
             lower_bound=bound,
-            notes=(*found.notes, "No assignment within the usage limit was found."),
-            stopped_by=found.stopped_by,
+            notes=[*known.notes, Note.of("none-found")],
+            stopped_by=known.stopped_by,
         )
     return make_assignment(
         problem,
-        reduction.restore(found.choices),
+        choices,
         lower_bound=bound,
         solver=solver,
-        notes=found.notes,
-        stopped_by=found.stopped_by,
+        notes=known.notes,
+        stopped_by=known.stopped_by,
     )
 
 
-def _search(core: Core, deadline: Deadline, seed: int, max_elements: float, watch: Watch) -> Found:
+def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: int) -> None:
     """By exact elimination at prices where that is possible, by messages where it is not."""
-    graph = core.graph
-    owners = np.repeat(np.arange(core.num_nodes), np.diff(graph.starts))
-    pairs = zip(owners.tolist(), graph.neighbours.tolist(), strict=True)
+    graph, most = core.graph, buckets.MAX_ELEMENTS
+    pairs = zip(graph.owners.tolist(), graph.neighbours.tolist(), strict=True)
     try:
-        plan_elimination(graph.sizes.tolist(), pairs, max_elements=max_elements)
+        plan_elimination(graph.sizes.tolist(), pairs, max_elements=most)
         as_it_was = as_problem(core)
-        order = plan(as_it_was, max_elements=max_elements)
+        order = buckets.plan(as_it_was)
     except ProblemError:
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.engine.wide import search_core
 
-        found = search_core(core, deadline=deadline, seed=seed, watch=watch)
-        note = (
-            f"Elimination would need tables of more than {max_elements:.3g} entries; the bound"
-            " rests on message passing."
-        )
-        return replace(found, notes=(note, *found.notes))
-    if as_it_was.limit_is_slack:
-        try:
-            eliminated = eliminate(as_it_was, order, deadline=deadline)
-        except OutOfTime:
-            return Found(path="elimination", stopped_by="time limit")
+        known.add_note(Note.of("too-wide", elements=most))
+        search_core(core, known, deadline=deadline, seed=seed)
+        return
+    if not as_it_was.limit_is_slack:
+        search_narrow(core, known, as_it_was, order, deadline=deadline, seed=seed)
+        return
+    known.path = "elimination"
+    try:
+        eliminated = buckets.eliminate(as_it_was, order, deadline=deadline)
+    except OutOfTime:
+        known.stopped_by = "time limit"
+        return
+    if not eliminated.is_forbidden:
         choices = np.array(eliminated.decode()[: core.num_nodes], dtype=np.int64)
-        bound = eliminated.minimum
-        return Found(
-            choices=None if eliminated.is_forbidden else choices,
-            cost=bound,
-            bound=bound,
-            path="elimination",
-            stopped_by="",
-        )
-    return search_narrow(core, as_it_was, order, deadline=deadline, seed=seed)
-
-
-def _nothing_fits(problem: Problem, solver: str, deadline: Deadline) -> Assignment:
-    from search.solvers.cp_sat import nothing_fits
-
-    return nothing_fits(problem, solver=solver, deadline=deadline)
+        known.offer(choices, eliminated.minimum)
+    known.raise_bound(eliminated.minimum)
 
 
 def all_whole(problem: Problem) -> bool:

@@ -7,15 +7,15 @@ others.
 
 from __future__ import annotations
 
-import math
-
-from search.elimination.buckets import MAX_ELEMENTS, plan
+from search.elimination.buckets import plan
 from search.elimination.dual import Dual, tighten
 from search.elimination.infeasible import shortage_note, why_forbidden
 from search.problem import Assignment, Problem
 from search.problem.answers import make_assignment, no_assignment
 from search.problem.deadline import Deadline
-from search.solvers.elimination import solve as solve_without_limit
+from search.problem.incumbent import Incumbent, Watch
+from search.problem.notes import Note
+from search.solvers import elimination
 
 NAME = "lagrangian"
 
@@ -25,7 +25,8 @@ def solve(
     *,
     time_limit: float | None = None,
     seed: int = 0,
-    max_elements: float = MAX_ELEMENTS,
+    work: float | None = None,
+    watch: Watch | None = None,
 ) -> Assignment:
     """Find an assignment within the usage limit, and a bound on the cost of any other.
 
@@ -37,36 +38,31 @@ def solve(
         Time after which the best assignment so far is returned. [s]
     seed
         Not used: nothing is random here.
-    max_elements
-        The most entries that all tables of one elimination may have.
+    work
+        Not used: no work is counted here.
+    watch
+        Called with the best cost and the bound whenever either is better.
     """
     if problem.limit_is_slack:
-        return solve_without_limit(problem, time_limit=time_limit, max_elements=max_elements)
-    dual = Dual(problem=problem, order=plan(problem, max_elements=max_elements))
+        return elimination.solve(problem, time_limit=time_limit)
+    dual = Dual(problem=problem, order=plan(problem), known=Incumbent(watch=watch))
     tighten(dual, deadline=Deadline(time_limit))
-    return answer_of(dual, solver=NAME)
-
-
-def answer_of(dual: Dual, *, solver: str, notes: tuple[str, ...] = ()) -> Assignment:
-    """Wrap what prices have shown."""
-    if dual.choices is not None:
+    known, shortage = dual.known, dual.shortage
+    if known.choices is not None:
         return make_assignment(
-            dual.problem,
-            dual.choices,
-            lower_bound=dual.bound,
-            solver=solver,
-            notes=notes,
-            stopped_by=dual.stopped_by,
+            problem,
+            known.choices,
+            lower_bound=known.bound,
+            solver=NAME,
+            stopped_by=known.stopped_by,
         )
-    if dual.shortage is not None:
-        return no_assignment(
-            solver=solver, notes=(*notes, shortage_note(dual.shortage)), shortage=dual.shortage
-        )
-    if dual.bound == math.inf:
-        return no_assignment(solver=solver, notes=(*notes, *why_forbidden(dual.problem)))
+    if shortage is not None:
+        return no_assignment(solver=NAME, notes=[shortage_note(shortage)], shortage=shortage)
+    if known.infeasible:
+        return no_assignment(solver=NAME, notes=[why_forbidden(problem)])
     return no_assignment(
-        solver=solver,
-        lower_bound=dual.bound,
-        notes=(*notes, "No assignment within the usage limit was found."),
-        stopped_by=dual.stopped_by,
+        solver=NAME,
+        lower_bound=known.bound,
+        notes=[Note.of("none-found")],
+        stopped_by=known.stopped_by,
     )

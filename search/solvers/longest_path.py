@@ -14,17 +14,32 @@ from __future__ import annotations
 
 import numpy as np
 
+from search.elimination.chains import cheapest_path, pair_matrices
 from search.elimination.infeasible import why_forbidden
 from search.problem import Assignment, Problem, ProblemError
-from search.problem.answers import fits, make_assignment, no_assignment, trivial_bound
+from search.problem.answers import (
+    fits,
+    make_assignment,
+    no_assignment,
+    require_slack,
+    trivial_bound,
+)
+from search.problem.cut_short import stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
-from search.solvers.elimination import require_slack, stopped
-from search.solvers.shortest_path import pair_matrices, shortest_path
+from search.problem.incumbent import Watch
+from search.problem.notes import Note
 
 NAME = "longest-path"
 
 
-def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -> Assignment:
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    work: float | None = None,
+    watch: Watch | None = None,
+) -> Assignment:
     """Fix one longest path after the other.
 
     Parameters
@@ -35,6 +50,10 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         Time after which the best assignment so far is returned. [s]
     seed
         Not used: nothing is random here.
+    work
+        Not used: no work is counted here.
+    watch
+        Not called: nothing is known before the end.
     """
     require_slack(problem, NAME)
     order, successors = topological_order(problem)
@@ -54,7 +73,7 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
             if not _fix(problem, path, links, neighbours, fixed, deadline):
                 return _dead_end(problem, path)
     except (OutOfTime, KeyboardInterrupt) as stop:
-        return stopped(problem, solver=NAME, stop=stop)
+        return stopped_answer(problem, solver=NAME, stop=stop)
     choices = [fixed[v] for v in range(problem.num_nodes)]
     if not fits(problem, choices):
         return _dead_end(problem, order)
@@ -63,7 +82,7 @@ def solve(problem: Problem, *, time_limit: float | None = None, seed: int = 0) -
         choices,
         lower_bound=trivial_bound(problem),
         solver=NAME,
-        notes=(f"Fixed {paths} longest paths in turn; a heuristic.",),
+        notes=[Note.of("paths-fixed", paths=paths)],
     )
 
 
@@ -84,8 +103,8 @@ def topological_order(problem: Problem) -> tuple[list[int], list[list[int]]]:
     if len(order) < problem.num_nodes:
         left = next(v for v, count in enumerate(missing) if count)
         raise ProblemError(
-            f"The solver {NAME} takes edges that form no cycle, but {problem.name_of(left)} lies on"
-            " or behind one; turn an edge round or use the solver auto."
+            f"the solver {NAME} takes edges that form no cycle, but {problem.name_of(left)} lies on"
+            " or behind one; turn an edge round or use the solver auto"
         )
     return order, successors
 
@@ -99,6 +118,17 @@ def longest_path(
     """The path from a source to a sink with the fewest fixed nodes, of these the longest.
 
     A path must contain a node that is not fixed, or the search would never end.
+
+    Parameters
+    ----------
+    order
+        The nodes in an order that follows the edges.
+    successors
+        The nodes to which the edges of each node lead.
+    weights
+        The weight of each node.
+    fixed
+        The candidate of each node that is fixed.
     """
     # best[v][k]: value of the best path from v on, with (k=1) or without (k=0) a free node,
     # as (fixed nodes, minus length, next node).
@@ -156,7 +186,7 @@ def _fix(
         costs.append(cost)
         if place:
             matrices.append(links[path[place - 1], v])
-    found = shortest_path(costs, matrices, deadline)
+    found = cheapest_path(costs, matrices, deadline)
     if found is None:
         return False
     fixed.update(zip(path, found, strict=True))
@@ -169,15 +199,11 @@ def _beside(path: list[int], place: int) -> list[int]:
 
 
 def _dead_end(problem: Problem, path: list[int]) -> Assignment:
-    where = problem.name_of(path[0])
     bound = trivial_bound(problem)
     if bound == np.inf:
-        return no_assignment(solver=NAME, notes=why_forbidden(problem))
+        return no_assignment(solver=NAME, notes=[why_forbidden(problem)])
     return no_assignment(
         solver=NAME,
         lower_bound=bound,
-        notes=(
-            f"The paths fixed first leave no allowed candidates on the path from {where}; use the"
-            " solver auto.",
-        ),
+        notes=[Note.of("dead-end", node=problem.name_of(path[0]))],
     )

@@ -1,20 +1,27 @@
 """All solvers by name; each is imported when it is first called.
 
+Models: a module of `search.solvers` is a solver, and its name is that of the solver; dashes stand
+for its underscores. So a file is all that a new solver takes.
 Assumes: whoever asks for a solver by name wants one signature, whatever the solver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from types import MappingProxyType
+from pkgutil import iter_modules
 from typing import Protocol
 
+from search import solvers
 from search.errors import ProblemError
 from search.problem import Assignment, Problem, interrupts
+from search.problem.incumbent import Watch
 
-# Solvers that count their work, so that it can be limited alike on every run (see `Deadline`).
-LIMITED_WORK = ("auto", "cp_sat")
+# Modules of the folder that are no solvers.
+OTHERS = ("registry",)
+# Those shown first, in this order; all others follow by name.
+FIRST_SHOWN = ("auto", "shortest-path", "longest-path", "elimination", "cp-sat", "lagrangian")
 
 
 class Solver(Protocol):
@@ -27,39 +34,73 @@ class Solver(Protocol):
         time_limit: float | None = None,
         seed: int = 0,
         work: float | None = None,
-    ) -> Assignment: ...
+        watch: Watch | None = None,
+    ) -> Assignment:
+        """Solve a problem, or refuse it by a `ProblemError`.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        time_limit
+            Time after which the best assignment so far is returned. [s]
+        seed
+            Seed of what is random.
+        work
+            Limit of the work, see `Deadline`; solvers that count none do not look at it.
+        watch
+            Called with the best cost and the bound whenever either is better, and at the end.
+        """
 
 
+class Solvers(Mapping[str, Solver]):
+    """The solvers by name, as their files are found."""
+
+    def __getitem__(self, name: str) -> Solver:
+        if name not in self.names():
+            raise KeyError(name)
+        return _lazy(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def names(self) -> list[str]:
+        """All names, in the order in which they are shown."""
+        found = {m.name for m in iter_modules(solvers.__path__)} - set(OTHERS)
+        names = sorted(name.replace("_", "-") for name in found)
+        first = [name for name in FIRST_SHOWN if name in names]
+        return [*first, *(name for name in names if name not in first)]
+
+
+SOLVERS: Mapping[str, Solver] = Solvers()
+
+
+@cache
 def _lazy(name: str) -> Solver:
+    """A solver that is imported when it is called."""
+    module = f"{solvers.__name__}.{name.replace('-', '_')}"
+
     def call(
         problem: Problem,
         *,
         time_limit: float | None = None,
         seed: int = 0,
         work: float | None = None,
+        watch: Watch | None = None,
     ) -> Assignment:
-        solver: Solver = import_module(f"search.solvers.{name}").solve
+        solver: Solver = import_module(module).solve
         with interrupts.listening():
-            if name not in LIMITED_WORK or work is None:
-                return solver(problem, time_limit=time_limit, seed=seed)
-            return solver(problem, time_limit=time_limit, seed=seed, work=work)
+            answer = solver(problem, time_limit=time_limit, seed=seed, work=work, watch=watch)
+        if watch is not None:
+            watch(answer.cost, answer.lower_bound)
+        return answer
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Solve by `search.{name}`; see there."
+    call.__name__ = call.__qualname__ = name.replace("-", "_")
+    call.__doc__ = f"Solve by `{module}`; see there."
     return call
-
-
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        "auto": _lazy("auto"),
-        "shortest-path": _lazy("shortest_path"),
-        "longest-path": _lazy("longest_path"),
-        "elimination": _lazy("elimination"),
-        "cp-sat": _lazy("cp_sat"),
-        "lagrangian": _lazy("lagrangian"),
-        "exhaustive": _lazy("exhaustive"),
-    }
-)
 
 
 def solve(
@@ -69,7 +110,7 @@ def solve(
     time_limit: float | None = None,
     seed: int = 0,
     work: float | None = None,
-    watch: Callable[[float, float], None] | None = None,
+    watch: Watch | None = None,
 ) -> Assignment:
     """Solve a problem by the named solver.
 
@@ -86,19 +127,20 @@ def solve(
     work
         Limit of the work, for the solvers that count it; see `Deadline`.
     watch
-        Called with the cost of the best assignment and the bound whenever either is better; by
-        solvers other than auto once, at the end.
+        Called with the best cost and the bound: at the end, and by solvers that know something
+        earlier whenever either is better.
+
+    Returns
+    -------
+    An assignment with its cost and a bound, or the finding that there is none.
+
+    Raises
+    ------
+    ProblemError
+        When there is no such solver, or when it does not take problems like this one.
     """
     if solver not in SOLVERS:
-        raise ProblemError(
-            f"The solver must be one of {', '.join(SOLVERS)}, but is {solver!r}; choose one."
+        raise ProblemError.rule(
+            "the solver", f"be one of {', '.join(SOLVERS)}", repr(solver), "choose one"
         )
-    if solver == "auto" and watch is not None:
-        from search.solvers import auto
-
-        with interrupts.listening():
-            return auto.solve(problem, time_limit=time_limit, seed=seed, work=work, watch=watch)
-    answer = SOLVERS[solver](problem, time_limit=time_limit, seed=seed, work=work)
-    if watch is not None:
-        watch(answer.cost, answer.lower_bound)
-    return answer
+    return SOLVERS[solver](problem, time_limit=time_limit, seed=seed, work=work, watch=watch)

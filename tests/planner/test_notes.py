@@ -28,7 +28,6 @@ def summary(num_candidates: int = 9, stopped_by: str = "") -> SearchSummary:
 @pytest.mark.parametrize(
     ("note", "sentence"),
     [
-        (Note.of("said", words="Whatever a solver says."), "Whatever a solver says."),
         (
             Note.of("memory-unproven", seconds=2.0),
             "problems under the memory limit were stopped before proof, after about 2 s or less "

@@ -22,7 +22,7 @@ from planner.planning.prepare import prepare
 from planner.planning.problem_files import write_problem
 from planner.request.request import Request
 from planner.request.setting import resolve
-from search import Assignment, Problem, Status, cost_and_peak
+from search import Assignment, Note, Problem, Status, cost_and_peak
 from search.files.contest import read_problem
 from search.problem.deadline import OutOfTime
 
@@ -129,7 +129,7 @@ def test_options_reach_the_solver(problem: Path, monkeypatch: pytest.MonkeyPatch
             status=Status.FEASIBLE,
             peak_usage=peak,
             solver="fake",
-            notes=("One thing.", "Another."),
+            notes=(Note.of("nothing-fits"), Note.of("paths-fixed", paths=3)),
             stopped_by="time limit",
         )
 
@@ -139,7 +139,8 @@ def test_options_reach_the_solver(problem: Path, monkeypatch: pytest.MonkeyPatch
     found = rows(result)
     assert (found["Status"], found["Lower bound"], found["Gap"]) == ("feasible", "10.2", "14.6 %")
     assert "stopped early by time limit: the best solution so far" in result.stdout
-    assert "  - One thing.\n  - Another.\n" in result.stdout
+    fixed = "Fixed 3 longest paths in turn; a heuristic."
+    assert f"  - Nothing fits the usage limit.\n  - {fixed}\n" in result.stdout
     run("solve", str(problem))
     assert seen[1] == {"solver": "auto", "time_limit": 60.0, "seed": 0}
 

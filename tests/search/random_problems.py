@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 from hypothesis import strategies as st
@@ -134,3 +135,11 @@ def problems(*, limited: bool, max_tightness: float = 0.8) -> st.SearchStrategy[
         tightness=tightness,
         whole=st.booleans(),
     )
+
+
+def assert_one_sentence(message: str) -> None:
+    """Fail unless an error is one sentence as all errors are: lower case, without a full stop."""
+    assert not message[0].isupper(), message
+    assert not message.endswith("."), message
+    assert not re.search(r"\. [A-Z]", message), message
+    assert "\n" not in message, message

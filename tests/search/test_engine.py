@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from random_cores import allowed, cores, optimum, random_core
 
 from search.core.core import Core
-from search.core.dives import forbidden
 from search.core.messages import Messages, priced
 from search.core.pricing import Pricing, proven
-from search.core.tree_moves import TreeSearch
-from search.engine import wide as anytime
-from search.engine.wide import Search, close_gap, search_core
+from search.core.tree_moves import MoveRules, TreeSearch
+from search.engine import wide
+from search.engine.wide import RoundSearch, close_gap, search_core
 from search.problem.deadline import Deadline
+from search.problem.incumbent import Incumbent
 
 SLACK = 1e-6
 
@@ -76,13 +76,14 @@ def test_reduced_costs_bound_what_a_candidate_costs(core: Core, seed: int, passe
 def test_tree_moves_keep_their_books(core: Core, seed: int, heat: float, limited: bool) -> None:
     start = np.zeros(core.num_nodes, dtype=np.int64)
     fits = (core.profile(start) <= core.limit).all()
-    limit = core.limit if limited and fits else None
+    under = limited and bool(fits)
+    rules = MoveRules(4, heat, core.limit if under else math.inf, rise=1.1, decay=0.9)
     search = TreeSearch(core, start, some_prices(core, seed), seed)
-    search.run(2e3, longest=4, temperature=heat, limit=limit, rise=1.1, decay=0.9)
+    search.run(2e3, rules, keep_best=under)
     assert (search.usage == core.profile(search.choices)).all()
     assert (search.choices >= 0).all()
     assert (search.choices < core.graph.sizes).all()
-    if limit is not None:
+    if under:
         assert (search.usage <= core.limit).all()
         if math.isfinite(search.best_cost[0]):
             assert core.cost(search.best) == pytest.approx(search.best_cost[0] + core.constant)
@@ -94,7 +95,7 @@ def test_tree_moves_keep_their_books(core: Core, seed: int, heat: float, limited
 def test_one_move_over_a_whole_tree_is_exact(seed: int) -> None:
     core = random_core(seed, "tree", tightness=None)
     search = TreeSearch(core, np.zeros(core.num_nodes, dtype=np.int64), core.base * 0.0, seed)
-    search.run(5e3, longest=10 * core.num_nodes)
+    search.run(5e3, MoveRules(10 * core.num_nodes))
     assert core.cost(search.choices) == pytest.approx(min(cost for cost, _ in allowed(core)))
 
 
@@ -115,16 +116,13 @@ def test_prices_only_raise_the_bound(core: Core) -> None:
 @given(cores())
 def test_rounds_of_dives_never_claim_too_much(core: Core) -> None:
     seen: list[tuple[float, float]] = []
-    search = Search(
-        core=core, deadline=Deadline(None), seed=1, watch=lambda c, b: seen.append((c, b))
-    )
-    search.run()
+    known: Incumbent[np.ndarray] = Incumbent(watch=lambda c, b: seen.append((c, b)))
+    RoundSearch(core=core, known=known, deadline=Deadline(None), seed=1).run()
     best = optimum(core)
-    assert search.bound <= best + SLACK
-    if search.choices is not None:
-        assert not forbidden(core, search.choices)
-        assert (core.profile(search.choices) <= core.limit).all()
-        assert search.cost == core.cost(search.choices) >= best - SLACK
+    assert known.bound <= best + SLACK
+    if known.choices is not None:
+        assert core.fits(known.choices)
+        assert known.cost == core.cost(known.choices) >= best - SLACK
     costs, bounds = [c for c, _ in seen], [b for _, b in seen]
     assert costs == sorted(costs, reverse=True)
     assert bounds == sorted(bounds)
@@ -133,7 +131,8 @@ def test_rounds_of_dives_never_claim_too_much(core: Core) -> None:
 @settings(max_examples=40)
 @given(cores())
 def test_the_gap_is_closed_exactly(core: Core) -> None:
-    found = search_core(core, deadline=Deadline(None), seed=0, watch=lambda cost, bound: None)
+    found: Incumbent[np.ndarray] = Incumbent()
+    search_core(core, found, deadline=Deadline(None), seed=0)
     best = optimum(core)
     if math.isinf(best):
         assert found.choices is None
@@ -152,22 +151,24 @@ def test_the_same_work_gives_the_same_answer() -> None:
     core = medium()
     answers = []
     for _ in range(2):
-        search = Search(core=core, deadline=Deadline(None, 0.2), seed=5, watch=lambda c, b: None)
+        known: Incumbent[np.ndarray] = Incumbent()
+        search = RoundSearch(core=core, known=known, deadline=Deadline(None, 0.2), seed=5)
         search.run()
-        assert search.choices is not None
-        answers.append((search.choices.tolist(), search.bound, search.dives))
+        assert known.choices is not None
+        answers.append((known.choices.tolist(), known.bound, search.dives))
     assert answers[0] == answers[1]
 
 
 ANSWER = """
 import sys; sys.path.insert(0, "tests/search")
 from test_engine import medium
-from search.engine import wide as anytime
-from search.engine.wide import Search
+from search.engine.wide import RoundSearch
 from search.problem.deadline import Deadline
-search = Search(core=medium(), deadline=Deadline(None, 0.003), seed=5, watch=lambda c, b: None)
+from search.problem.incumbent import Incumbent
+known = Incumbent()
+search = RoundSearch(core=medium(), known=known, deadline=Deadline(None, 0.003), seed=5)
 search.run()
-print(search.choices.tolist(), search.bound, search.dives, "numba" in sys.modules)
+print(known.choices.tolist(), known.bound, search.dives, "numba" in sys.modules)
 """
 
 
@@ -182,8 +183,8 @@ def test_plain_python_gives_the_same_answer() -> None:
 
 
 def test_a_gap_too_wide_for_cp_sat_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anytime, "EXACT_PAIRS", 0)
-    search = Search(core=medium(), deadline=Deadline(None), seed=5, watch=lambda c, b: None)
+    monkeypatch.setattr(wide, "EXACT_PAIRS", 0)
+    search = RoundSearch(core=medium(), known=Incumbent(), deadline=Deadline(None), seed=5)
     search.pricing.step(math.inf)
-    assert close_gap(search, 0.5) == ""
-    assert not search.closed
+    assert close_gap(search, 0.5) is None
+    assert not search.known.closed

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import fitting, problems, random_problem
 
-from search import Problem, ProblemError, Status, cost_and_peak, k_best
+from search import Note, Problem, ProblemError, Status, cost_and_peak, k_best
 from search.elimination.buckets import eliminate, plan
 from search.elimination.ranking import increasing_assignments
 
@@ -68,10 +68,10 @@ def test_a_search_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found = k_best(problem, 16)
     assert found
-    assert all("Cut short after 3" in a.notes[0] for a in found)
+    assert all(a.notes == (Note.of("ranking-cut-short", assignments=3),) for a in found)
     assert all(a.lower_bound < a.cost for a in found)
 
 
 def test_a_number_below_one_is_refused() -> None:
-    with pytest.raises(ProblemError, match="at least 1, but is 0"):
+    with pytest.raises(ProblemError, match="at least 1 but is 0"):
         k_best(Problem(costs=()), 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_problems import naive_cost, naive_peak, naive_profile, problems
+from random_problems import assert_one_sentence, naive_cost, naive_peak, naive_profile, problems
 
 from search import (
     Assignment,
@@ -128,8 +128,7 @@ def test_a_malformed_problem_is_refused_in_one_sentence(
     with pytest.raises(ProblemError, match=re.escape(says)) as caught:
         Problem(**arguments)  # type: ignore[arg-type]
     message = str(caught.value)
-    assert message.endswith(".")
-    assert not re.search(r"\. [A-Z]", message)
+    assert_one_sentence(message)
 
 
 @pytest.mark.parametrize("choices", [(0,), (0, 2), (-1, 0)])

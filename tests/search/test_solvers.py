@@ -16,6 +16,7 @@ from search import (
     SOLVERS,
     Assignment,
     CostEdge,
+    Note,
     Problem,
     ProblemError,
     Status,
@@ -25,12 +26,11 @@ from search import (
 from search.core.core import Core, make_core
 from search.cpsat import integers
 from search.cpsat.lazy_rows import solve_core
-from search.elimination import tables
+from search.elimination import buckets, tables
 from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
 from search.engine.narrow import as_problem
 from search.problem.deadline import Deadline
-from search.solvers import auto, elimination
 
 
 def close(value: float) -> Any:
@@ -86,11 +86,11 @@ def test_with_a_limit(problem: Problem) -> None:
 @settings(max_examples=100)
 @given(cores())
 def test_cp_sat_on_a_core_without_a_hint(core: Core) -> None:
-    found = solve_core(core, hint=None, deadline=Deadline(None), seed=0)
+    found = solve_core(core, deadline=Deadline(None), seed=0)
     best = optimum(core)
     assert found.infeasible == math.isinf(best)
     if not math.isinf(best):
-        assert found.proven
+        assert found.closed
         assert found.cost == close(best)
         assert found.choices is not None
         assert (core.profile(found.choices) <= core.limit).all()
@@ -117,7 +117,7 @@ def test_min_marginals(problem: Problem) -> None:
 def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integers, "TARGET_ROUNDING", rounding)
-        found = solve_core(core, hint=None, deadline=Deadline(None, 5.0), seed=0)
+        found = solve_core(core, deadline=Deadline(None, 5.0), seed=0)
     assert found.bound <= optimum(core) + 1e-6
 
 
@@ -181,18 +181,21 @@ def test_two_ways_to_the_optimum_of_a_larger_tight_problem(seed: int) -> None:
     assert solve(problem, solver="cp-sat").cost == pytest.approx(answer.cost)
 
 
-def test_auto_falls_back_where_elimination_refuses() -> None:
+def test_auto_falls_back_where_elimination_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(2, "dag", num_nodes=8, candidates=(6, 6), forbidden=0)
+    least = solve(problem, solver="elimination").cost
+    monkeypatch.setattr(buckets, "MAX_ELEMENTS", 500.0)
     with pytest.raises(ProblemError, match=r"would join \d nodes in one table"):
-        elimination.solve(problem, max_elements=500)
-    answer = auto.solve(problem, max_elements=500)
+        solve(problem, solver="elimination")
+    answer = solve(problem)
     assert answer.solver.startswith("presolve > prices > dives")
-    assert answer.cost == pytest.approx(elimination.solve(problem).cost)
+    assert answer.notes[0] == Note.of("too-wide", elements=500.0)
+    assert answer.cost == pytest.approx(least)
 
 
-@pytest.mark.parametrize("name", ["auto", "cp-sat"])
+@pytest.mark.parametrize("name", ["auto", "cp-sat", "lagrangian", "exhaustive"])
 def test_what_is_watched_only_gets_better(name: str) -> None:
-    problem = random_problem(2, "dag", num_nodes=9, candidates=(6, 6), tightness=0.3)
+    problem = random_problem(2, "dag", num_nodes=7, candidates=(6, 6), tightness=0.3)
     seen: list[tuple[float, float]] = []
     answer = solve(problem, solver=name, watch=lambda cost, bound: seen.append((cost, bound)))
     assert seen[-1] == (answer.cost, answer.lower_bound)
@@ -256,7 +259,7 @@ def test_longest_path_says_where_it_got_stuck() -> None:
     )
     answer = solve(problem, solver="longest-path")
     assert answer.status == Status.UNKNOWN
-    assert "use the solver auto" in answer.notes[0]
+    assert answer.notes == (Note.of("dead-end", node="node 0"),)
     assert solve(problem).cost == 1.0
 
 
@@ -268,8 +271,8 @@ def test_repeated_blocks_share_their_tables() -> None:
         edges += [CostEdge(source=low + i, target=low + i + 1, matrix=inner) for i in range(4)]
         edges.append(CostEdge(source=low, target=low + 4, matrix=outer))
     problem = Problem(costs=(cost,) * 41, edges=tuple(edges))
-    buckets = eliminate(problem, plan(problem)).buckets
-    inside = [b for b in buckets if b.node % 4]
+    made = eliminate(problem, plan(problem)).buckets
+    inside = [b for b in made if b.node % 4]
     # Only the first and the last block may differ from the others.
     assert len(inside) == 30
     assert len({id(b.message) for b in inside}) <= 9
@@ -292,4 +295,6 @@ def test_a_core_without_rows_as_a_problem() -> None:
 def test_the_engine_for_wide_problems_agrees(problem: Problem) -> None:
     ranked = fitting(problem)
     least = ranked[0][0] if ranked else math.inf
-    check(problem, auto.solve(problem, max_elements=1), least, exact=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "MAX_ELEMENTS", 1.0)
+        check(problem, solve(problem), least, exact=True)

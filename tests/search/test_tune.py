@@ -69,7 +69,7 @@ def test_time_and_interrupts_stop_it() -> None:
 def test_nothing_to_choose_from_is_refused() -> None:
     with pytest.raises(ProblemError, match="stages has none"):
         tune(lambda p: 0.0, {"stages": []}, max_trials=3)
-    with pytest.raises(ProblemError, match="at least 1, but is 0"):
+    with pytest.raises(ProblemError, match="at least 1 but is 0"):
         tune(lambda p: 0.0, SMALL, max_trials=0)
 
 
