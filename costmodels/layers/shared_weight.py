@@ -78,6 +78,8 @@ class SharedWeight:
         Row of each candidate of the owner, and of the sharer.
     parameters
         Numbers that a rank holds for the sharer beyond the owner's block. [items]
+    beyond_mean
+        By how many the union of both blocks exceeds their mean. [items]
     gradient_bytes
         The sharer's gradient where it is all-reduced by itself, else 0. [B]
     gradient_group
@@ -94,6 +96,7 @@ class SharedWeight:
     owner_rows: Ints
     sharer_rows: Ints
     parameters: Floats
+    beyond_mean: Floats
     gradient_bytes: Floats
     gradient_group: Ints
     gradient_time: Floats
@@ -259,6 +262,7 @@ def shared_weight(
         owner_rows=a.rows,
         sharer_rows=b.rows,
         parameters=further,
+        beyond_mean=(a.parameters[:, None] - b.parameters) / 2.0 + further,
         gradient_bytes=gradient_bytes,
         gradient_group=b.group,
         gradient_time=rate * gradient_bytes,
