@@ -168,7 +168,7 @@ class _Blocks:
     group: Ints
 
 
-def _blocks(layer: Layer, candidates: Candidates, dims: tuple[str, ...]) -> _Blocks:
+def _weight_blocks(layer: Layer, candidates: Candidates, dims: tuple[str, ...]) -> _Blocks:
     """How a layer cuts its weight.
 
     Parameters
@@ -244,7 +244,10 @@ def shared_weight(
     pairs = shared_dims(owner[0], sharer[0])
     assert pairs is not None, "layers that share a weight hold it in one shape"
     training, topology = machine.training, machine.topology
-    a, b = _blocks(*owner, tuple(p[0] for p in pairs)), _blocks(*sharer, tuple(p[1] for p in pairs))
+    a, b = (
+        _weight_blocks(*owner, tuple(p[0] for p in pairs)),
+        _weight_blocks(*sharer, tuple(p[1] for p in pairs)),
+    )
     whole = float(owner[0].parameters)
     lacks = lacking_part(a.layouts, b.layouts, 0, topology.shape)
     lacks_back = lacking_part(b.layouts, a.layouts, 0, topology.shape).T
