@@ -386,6 +386,17 @@ def test_sharing_leads_to_the_layer_that_has_the_weight() -> None:
     assert graph.parameters == 9
 
 
+def test_the_first_user_of_a_weight_counts_as_its_owner() -> None:
+    options = {"filters": 3, "kernel": 1}
+    first = spec("a", "conv", "input", share="b", **options)
+    second = spec("b", "conv", "a", **options)
+    third = spec("c", "conv", "b", share="a", **options)
+    graph = graph_of(first, second, third, channel=3, width=8)
+    # its gradient is complete with the last backward pass, which is that of the first layer
+    assert graph.sharers == {"a": ("b", "c")}
+    assert graph.layers["a"].shares_weight_with is None
+
+
 def dims_shared(owner: LayerSpec, sharer: LayerSpec, **shape: int) -> object:
     graph = graph_of(owner, sharer, **shape)
     return shared_dims(graph.layers[owner.name], graph.layers[sharer.name])
