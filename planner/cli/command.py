@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -25,12 +25,12 @@ from planner.cli.throughput import throughput_command
 class Planner(click.Group):
     """A group whose every failure is one line and a documented exit status."""
 
-    def main(self, *args: Any, **extra: Any) -> Any:
+    def main(self, *args: object, **extra: object) -> NoReturn:
         with one_line_errors():
-            status = super().main(*args, **{**extra, "standalone_mode": False})
+            status = super().main(*args, **{**extra, "standalone_mode": False})  # type: ignore[arg-type]
         raise SystemExit(status if isinstance(status, int) else 0)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -36,6 +36,17 @@ class Step:
     pool: str = ""
 
     def add(self, net: Builder, name: str, source: str) -> str:
+        """Add the step to a network; returns the name of its last layer.
+
+        Parameters
+        ----------
+        net
+            The network.
+        name
+            What the names of its layers begin with.
+        source
+            The layer that it reads.
+        """
         padding = self.padding
         if padding is None and self.stride > 1:
             padding = 0

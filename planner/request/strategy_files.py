@@ -78,7 +78,24 @@ def load_strategy(
 def strategy_of(
     file: StrategyFile, path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
 ) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy that a file that is read already stands for; otherwise as `load_strategy`."""
+    """The strategy of a file that is read already, and notes on what followed from it.
+
+    Parameters
+    ----------
+    file
+        What it says.
+    path
+        Where it lies, for messages.
+    graph
+        The network at the batch of one micro-batch.
+    cluster, gpus
+        The machine, and how many of its GPUs take part. [items]
+
+    Raises
+    ------
+    InputError
+        When it does not fit the network or the machine.
+    """
     try:
         strategy, notes = build_strategy(file.description, graph, cluster.shape(gpus))
     except InputError as error:
@@ -132,7 +149,15 @@ def dump_strategy(
     global_batch_size: int | None = None,
     precision: str | None = None,
 ) -> None:
-    """Write the text of `strategy_text`; the file appears whole or not at all."""
+    """Write a strategy as a file, which appears whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    strategy, graph, cluster, gpus, model, global_batch_size, precision
+        As of `strategy_text`.
+    """
     text = strategy_text(
         strategy,
         graph,

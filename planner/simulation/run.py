@@ -167,7 +167,23 @@ def simulate_placed(
     loading: Loading | None,
     variation: float | None = None,
 ) -> Simulation:
-    """Simulate a network that has a machine and a strategy; parameters as of `planner.simulate`."""
+    """Simulate a network that has a machine and a strategy.
+
+    Parameters
+    ----------
+    placed
+        The network, the machine and the strategy.
+    runtime
+        The framework's runtime.
+    model
+        One of `STEP_MODELS`.
+    overlap_factor
+        How much longer computation and gradient communication take while both run.
+    loading
+        How samples are loaded; None where that costs nothing.
+    variation
+        Standard deviation between devices, as part of the mean; None for the model's default.
+    """
     setting = placed.setting
     loads = loading is not None and loading.loader != LOADER.default
     time = loading_time(placed, loading) if loading is not None and loads else None
