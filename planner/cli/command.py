@@ -27,7 +27,7 @@ class Planner(click.Group):
 
     def main(self, *args: object, **extra: object) -> NoReturn:
         with one_line_errors():
-            status = super().main(*args, **{**extra, "standalone_mode": False})  # type: ignore[arg-type]
+            status = super().main(*args, **{**extra, "standalone_mode": False})  # type: ignore[call-overload]
         raise SystemExit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -129,9 +129,9 @@ def _read_and_solve(path: str, time_limit: float, seed: int, solver: str) -> Sol
 def _so_far(cost: float, bound: float) -> str:
     """What is known while the search goes on."""
     if math.isinf(cost):
-        return f"at least {_grouped(bound)}" if math.isfinite(bound) else "nothing known yet"
+        return f"at least {_with_thousands(bound)}" if math.isfinite(bound) else "nothing known yet"
     gap = f", gap {(cost - bound) / abs(cost):.2%}" if cost and math.isfinite(bound) else ""
-    return f"{_grouped(cost)}{gap}"
+    return f"{_with_thousands(cost)}{gap}"
 
 
 def _require_choices(solved: Solved, time_limit: float) -> None:
@@ -182,8 +182,8 @@ def show_solved(solved: Solved, console: Console) -> None:
     grid.add_column(overflow="fold")
     for label, text, style in (
         ("Status", "proven optimal" if proven else str(answer.status), ""),
-        ("Cost", _grouped(answer.cost), "bold green"),
-        ("Lower bound", _grouped(answer.lower_bound) if bounded else "none was proven", ""),
+        ("Cost", _with_thousands(answer.cost), "bold green"),
+        ("Lower bound", _with_thousands(answer.lower_bound) if bounded else "none was proven", ""),
         ("Gap", gap, ""),
         ("Peak memory", _peak_of(problem, answer), ""),
         ("Path", answer.solver, ""),
@@ -211,12 +211,12 @@ def _peak_of(problem: Problem, answer: Assignment) -> str:
 
     peak, limit = answer.peak_usage, problem.usage_limit
     if limit is None:
-        return f"{_grouped(peak)} bytes, without a limit"
+        return f"{_with_thousands(peak)} bytes, without a limit"
     share = f" ({figures.percent(peak / limit)})" if limit else ""
-    return f"{_grouped(peak)} of {_grouped(limit)} bytes{share}"
+    return f"{_with_thousands(peak)} of {_with_thousands(limit)} bytes{share}"
 
 
-def _grouped(value: float) -> str:
+def _with_thousands(value: float) -> str:
     """A number with its thousands apart; costs of a file are whole, bounds need not be."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 

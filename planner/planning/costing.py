@@ -104,7 +104,7 @@ def cost(
         steps.append(_layer_step(costs, c, forward, backward))
         layers[layer.name] = _layer_times(costs, c, forward + backward)
         sources += costs.sources[:, c]
-        received += _received_bytes(costs, c)
+        received += _layer_traffic(costs, c)
     sizes = _sizes(formulation, chosen, shuffles)
     return Costed(
         choices=tuple(choices),
@@ -157,7 +157,7 @@ def _layer_times(costs: LayerCosts, c: int, shuffle: float) -> LayerTimes:
     )
 
 
-def _received_bytes(costs: LayerCosts, c: int) -> float:
+def _layer_traffic(costs: LayerCosts, c: int) -> float:
     """What a device receives for a layer; an all-reduce brings all but its own part, twice. [B]"""
     members = float(np.prod(costs.gradient_group[c]))
     gradient = float(costs.gradient_bytes[c])

@@ -212,9 +212,9 @@ def _add_edge(
         return 0
     if not matrix[allowed].any() and allowed.sum() > sum(matrix.shape):
         for head, mask in zip(heads, allowed, strict=True):
-            model.add_at_most_one([*head, *_marked(tails, ~mask)])
+            model.add_at_most_one([*head, *_marked_literals(tails, ~mask)])
         for tail, mask in zip(tails, allowed.T, strict=True):
-            model.add_at_most_one([*tail, *_marked(heads, ~mask)])
+            model.add_at_most_one([*tail, *_marked_literals(heads, ~mask)])
         return sum(matrix.shape)
     by_end: list[list[Any]] = [[] for _ in (*heads, *tails)]
     for i, j in np.argwhere(allowed).tolist():
@@ -229,7 +229,7 @@ def _add_edge(
     return int(allowed.sum())
 
 
-def _marked(members: list[list[Any]], mask: np.ndarray) -> list[Any]:
+def _marked_literals(members: list[list[Any]], mask: np.ndarray) -> list[Any]:
     return [x for some, marked in zip(members, mask.tolist(), strict=True) if marked for x in some]
 
 

@@ -53,6 +53,11 @@ def k_best(
         Time after which the best assignments so far are returned. [s]
     seed
         Not used: nothing is random here.
+
+    Raises
+    ------
+    ProblemError
+        When fewer than one is asked for, or where elimination refuses the graph.
     """
     if k < 1:
         raise ProblemError.rule(

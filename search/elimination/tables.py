@@ -19,7 +19,17 @@ CHUNK_ELEMENTS = 2**17
 
 
 def arrange(scope: Sequence[int], array: np.ndarray, position: dict[int, int]) -> Part:
-    """Put the axes of a table in the order of the joint table."""
+    """Put the axes of a table in the order of the joint table.
+
+    Parameters
+    ----------
+    scope
+        The node of each axis.
+    array
+        The table.
+    position
+        Per node its axis in the joint table.
+    """
     axes = [position[u] for u in scope]
     order = sorted(range(len(axes)), key=axes.__getitem__)
     if order != list(range(len(axes))):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,19 @@ from search.problem.notes import Note
 PRICING_SHARE = 0.4
 
 
+class _MatrixKey(NamedTuple):
+    """Where a matrix lies in the core's, and its shape."""
+
+    place: int
+    rows: int
+    columns: int
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """The matrix."""
+        end = self.place + self.rows * self.columns
+        return matrices[self.place : end].reshape(self.rows, self.columns)
+
+
 def as_problem(core: Core) -> Problem:
     """The same problem with one holding per node: further ones go to nodes that are tied to it.
 
@@ -38,15 +52,16 @@ def as_problem(core: Core) -> Problem:
     usages: list[np.ndarray] = [np.zeros(c.size) for c in costs]
     intervals: list[tuple[int, int] | None] = [None] * core.num_nodes
     edges: list[CostEdge] = []
-    matrices: dict[tuple[int, int, int], np.ndarray] = {}
+    matrices: dict[_MatrixKey, np.ndarray] = {}
+    ties: dict[int, np.ndarray] = {}
     for v in range(core.num_nodes):
         size = int(graph.sizes[v])
         for e in range(int(graph.starts[v]), int(graph.starts[v + 1])):
             u = int(graph.neighbours[e])
             if u > v:
-                key = (int(graph.places[e]), size, int(graph.sizes[u]))
+                key = _MatrixKey(int(graph.places[e]), size, int(graph.sizes[u]))
                 if key not in matrices:
-                    values = graph.matrices[key[0] : key[0] + key[1] * key[2]].reshape(key[1:])
+                    values = key.read(graph.matrices)
                     matrices[key] = np.where(values >= core.penalty, np.inf, values)
                 edges.append(CostEdge(source=v, target=u, matrix=matrices[key]))
         for h in range(int(held.starts[v]), int(held.starts[v + 1])):
@@ -55,7 +70,7 @@ def as_problem(core: Core) -> Problem:
             if intervals[v] is None:
                 usages[v], intervals[v] = used, interval
                 continue
-            tie = matrices.setdefault((-1, size, size), np.where(np.eye(size) > 0, 0.0, np.inf))
+            tie = ties.setdefault(size, np.where(np.eye(size) > 0, 0.0, np.inf))
             edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
             costs.append(np.zeros(size))
             usages.append(used)
