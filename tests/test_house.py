@@ -21,9 +21,9 @@ MOST_LINES_OF_A_FILE = 360
 # From so many parameters on, a public function has a section on them.
 MANY_PARAMETERS = 3
 
-# What has one name for a reason: what a command runs, what Python calls, the solvers and the function
-# that takes one of them by name, and the notes of the two
-# packages that know nothing of each other.
+# What has one name for a reason: what a command runs, what Python calls, the solvers and the
+# function that takes one of them by name, and the notes of the two packages that know nothing of
+# each other.
 SAME_IDEA = ("main", "__getattr__", "__dir__", "Note", "solve")
 # Decorators of functions whose parameters are described elsewhere: by the help of their options, or
 # where the inputs of a request are.

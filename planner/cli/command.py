@@ -18,7 +18,7 @@ from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.plans import evaluate_command, optimize_command, report_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
-from planner.cli.solving import solve
+from planner.cli.solving import solve_command
 from planner.cli.throughput import throughput_command
 
 
@@ -74,7 +74,7 @@ for _command in (
     clusters_command,
     runtimes_command,
     loaders_command,
-    solve,
+    solve_command,
     throughput_command,
 ):
     planner_command.add_command(_command)

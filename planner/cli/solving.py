@@ -64,7 +64,9 @@ class Solved:
     help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the solution as a JSON list.")
-def solve(problem: str, time_limit: float, seed: int, solver: str, output: str | None) -> None:
+def solve_command(
+    problem: str, time_limit: float, seed: int, solver: str, output: str | None
+) -> None:
     """Solve a problem file.
 
     PROBLEM is a file in the form of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism,

@@ -10,7 +10,7 @@ from planner.report import figures, sentences
 from planner.report.runs import LayerRun, runs_of_plan, shares
 
 
-def markdown_report(plan: Plan) -> str:
+def report_text(plan: Plan) -> str:
     """The text of a plan."""
     runs = runs_of_plan(plan)
     parts = [

@@ -44,7 +44,7 @@ OVERLAP_FACTOR = 0.1
 # Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
 # GPUs Are Created Equal", SC22) find an average variation of 8 % on five machines; that it is the
 # spread between the whiskers of box plots, 5.4 standard deviations of a normal distribution, is an
-# assumption. It makes measured steps on several GPUs (benchmarks.accuracy.training) 7.6 % off on
+# assumption. It makes measured steps on several GPUs (benchmarks.accuracy) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
 ASSUMED = (

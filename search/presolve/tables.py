@@ -7,7 +7,7 @@ Assumes: tables are never changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class Pool:
             found = self._tables[key] = PooledArray(np.ascontiguousarray(array), len(self._tables))
         return found
 
-    def once(self, function: Callable[..., T], *tables: Any) -> T:
+    def once(self, function: Callable[..., T], *tables: Hashable) -> T:
         """`function(self, *tables)`, computed the first time; it must depend on nothing else."""
         key = (function, *tables)
         try:
