@@ -18,8 +18,8 @@ MOST_ENTRIES = 15
 # of a function, its docstring aside
 MOST_LINES = 80
 MOST_LINES_OF_A_FILE = 360
-# Longer for a reason: numba keeps compiled loops by the file that they stand in, so that loops which
-# call one another must change together.
+# Longer for a reason: numba keeps compiled loops by the file that they stand in, so that loops
+# which call one another must change together.
 LONG_FOR_A_REASON = ("search/core/tree_moves.py",)
 # From so many parameters on, a public function has a section on them.
 MANY_PARAMETERS = 3
