@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from problem_files import BAD, BEST_CHOICES, GOOD, ZIPPED, changed, put
 
+import search
 from planner import api
 from planner.cli.command import planner_command
+from planner.notes import SENTENCES
 from planner.plan import Plan
 from planner.planning.problem_files import write_problem
 from search import Assignment, Note, Problem, Status, cost_and_peak
@@ -211,6 +213,18 @@ def test_no_solution_is_status_3_and_writes_nothing(
     assert says in message
     assert ("raise the usage limit" in message) == ("bytes" in says)
     assert list(tmp_path.iterdir()) == [problem]
+
+
+def test_every_kind_of_note_has_words() -> None:
+    root = Path(search.__file__).parent
+    kinds = {
+        kind
+        for path in root.rglob("*.py")
+        for kind in re.findall(r'Note(?:\.of)?\(\s*"([a-z-]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert kinds == set(SENTENCES)
+    for sentence in SENTENCES.values():
+        assert sentence.endswith(".")
 
 
 def nothing(stopped_by: str) -> Assignment:
