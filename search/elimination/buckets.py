@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.elimination.order import EliminationOrder, plan_elimination
+from search.elimination.pairwise import Pairwise
 from search.elimination.tables import Part, arrange, min_sum
-from search.problem import Problem
 from search.problem.deadline import Deadline
 
 # The most entries of all tables of one elimination: 0.5 GiB.
@@ -88,14 +88,14 @@ class Eliminated:
         return choices
 
 
-def plan(problem: Problem) -> EliminationOrder:
-    """Plan the elimination of a problem's nodes, or refuse where tables would grow too large."""
+def plan(problem: Pairwise) -> EliminationOrder:
+    """Plan the elimination of all nodes, or refuse where tables would grow too large."""
     pairs = [(e.source, e.target) for e in problem.edges]
     return plan_elimination(problem.sizes, pairs, max_elements=MAX_ELEMENTS)
 
 
 def eliminate(
-    problem: Problem,
+    problem: Pairwise,
     order: EliminationOrder,
     *,
     costs: Sequence[np.ndarray] | None = None,
@@ -106,7 +106,7 @@ def eliminate(
     Parameters
     ----------
     problem
-        The problem; its usages are not looked at.
+        The nodes and edges; what is used is not looked at.
     order
         An order from `plan` for this problem.
     costs
@@ -147,7 +147,7 @@ Table = tuple[tuple[int, ...], np.ndarray]
 
 
 def _initial_tables(
-    problem: Problem, costs: Sequence[np.ndarray]
+    problem: Pairwise, costs: Sequence[np.ndarray]
 ) -> tuple[list[list[Table]], float]:
     """Per node the tables that mention it; nodes with one candidate are cut out of edges."""
     interned: dict[bytes, np.ndarray] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from search.core.core import Core
 from search.elimination.dual import NOISE, Dual, tighten
 from search.elimination.marginals import min_marginals
 from search.elimination.order import EliminationOrder
+from search.elimination.pairwise import PairwiseCosts
 from search.presolve.reduction import shrink
 from search.problem import CostEdge, Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -28,53 +28,36 @@ from search.problem.notes import Note
 PRICING_SHARE = 0.4
 
 
-class _MatrixKey(NamedTuple):
-    """Where a matrix lies in the core's, and its shape."""
-
-    place: int
-    rows: int
-    columns: int
-
-    def read(self, matrices: np.ndarray) -> np.ndarray:
-        """The matrix."""
-        end = self.place + self.rows * self.columns
-        return matrices[self.place : end].reshape(self.rows, self.columns)
-
-
-def as_problem(core: Core) -> Problem:
+def as_problem(core: Core, pairs: PairwiseCosts) -> Problem:
     """The same problem with one holding per node: further ones go to nodes that are tied to it.
 
     The core's nodes come first, in their order.
+
+    Parameters
+    ----------
+    core
+        The core.
+    pairs
+        Its nodes and edges.
     """
-    graph, held = core.graph, core.holdings
-    offsets = graph.offsets.tolist()
-    costs = [core.costs[a:b] for a, b in pairwise(offsets)]
-    usages: list[np.ndarray] = [np.zeros(c.size) for c in costs]
+    held = core.holdings
+    costs = list(pairs.costs)
+    usages = [np.zeros(c.size) for c in costs]
     intervals: list[tuple[int, int] | None] = [None] * core.num_nodes
-    edges: list[CostEdge] = []
-    matrices: dict[_MatrixKey, np.ndarray] = {}
+    edges = [CostEdge(source=e.source, target=e.target, matrix=e.matrix) for e in pairs.edges]
     ties: dict[int, np.ndarray] = {}
-    for v in range(core.num_nodes):
-        size = int(graph.sizes[v])
-        for e in range(int(graph.starts[v]), int(graph.starts[v + 1])):
-            u = int(graph.neighbours[e])
-            if u > v:
-                key = _MatrixKey(int(graph.places[e]), size, int(graph.sizes[u]))
-                if key not in matrices:
-                    values = key.read(graph.matrices)
-                    matrices[key] = np.where(values >= core.penalty, np.inf, values)
-                edges.append(CostEdge(source=v, target=u, matrix=matrices[key]))
-        for h in range(int(held.starts[v]), int(held.starts[v + 1])):
-            used = held.usages[held.places[h] : held.places[h] + size]
-            interval = (int(held.first[h]), int(held.last[h]))
-            if intervals[v] is None:
-                usages[v], intervals[v] = used, interval
-                continue
-            tie = ties.setdefault(size, np.where(np.eye(size) > 0, 0.0, np.inf))
-            edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
-            costs.append(np.zeros(size))
-            usages.append(used)
-            intervals.append(interval)
+    for h, v in enumerate(held.owners.tolist()):
+        size = costs[v].size
+        used = held.usages[held.places[h] : held.places[h] + size]
+        interval = (int(held.first[h]), int(held.last[h]))
+        if intervals[v] is None:
+            usages[v], intervals[v] = used, interval
+            continue
+        tie = ties.setdefault(size, np.where(np.eye(size) > 0, 0.0, np.inf))
+        edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
+        costs.append(np.zeros(size))
+        usages.append(used)
+        intervals.append(interval)
     # What is used and paid whatever is chosen.
     costs.append(np.array([core.constant]))
     usages.append(np.zeros(1))

@@ -18,7 +18,7 @@ from search.core.core import Core
 from search.cpsat.peak import nothing_fits
 from search.elimination import buckets
 from search.elimination.chains import is_chain
-from search.elimination.order import plan_elimination
+from search.elimination.pairwise import pairwise_costs
 from search.engine.narrow import as_problem, search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts
@@ -135,32 +135,32 @@ def _restored(
 
 def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: int) -> None:
     """By exact elimination at prices where that is possible, by messages where it is not."""
-    graph, most = core.graph, buckets.MAX_ELEMENTS
-    pairs = zip(graph.owners.tolist(), graph.neighbours.tolist(), strict=True)
+    pairwise = pairwise_costs(core)
     try:
-        plan_elimination(graph.sizes.tolist(), pairs, max_elements=most)
-        as_it_was = as_problem(core)
-        order = buckets.plan(as_it_was)
+        order = buckets.plan(pairwise)
+        limited = None if core.limit_is_slack else as_problem(core, pairwise)
+        if limited is not None:
+            order = buckets.plan(limited)
     except ProblemError:
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.engine.wide import search_core
 
-        known.add_note(Note.of("too-wide", elements=most))
+        known.add_note(Note.of("too-wide", elements=buckets.MAX_ELEMENTS))
         search_core(core, known, deadline=deadline, seed=seed)
         return
-    if not as_it_was.limit_is_slack:
-        search_narrow(core, known, as_it_was, order, deadline=deadline, seed=seed)
+    if limited is not None:
+        search_narrow(core, known, limited, order, deadline=deadline, seed=seed)
         return
     known.path = "elimination"
     try:
-        eliminated = buckets.eliminate(as_it_was, order, deadline=deadline)
+        eliminated = buckets.eliminate(pairwise, order, deadline=deadline)
     except OutOfTime:
         known.stopped_by = "time limit"
         return
     if not eliminated.is_forbidden:
-        choices = np.array(eliminated.decode()[: core.num_nodes], dtype=np.int64)
-        known.offer(choices, eliminated.minimum)
-    known.raise_bound(eliminated.minimum)
+        choices = np.array(eliminated.decode(), dtype=np.int64)
+        known.offer(choices, core.constant + eliminated.minimum)
+    known.raise_bound(core.constant + eliminated.minimum)
 
 
 def all_whole(problem: Problem) -> bool:
