@@ -102,7 +102,7 @@ def search_narrow(
     seed
         Seed of what is random.
     """
-    dual = Dual(problem=problem, order=order)
+    dual = Dual(problem=problem, order=order, known=Incumbent(watch=known.watch))
     tighten(dual, deadline=Deadline(deadline.remaining * PRICING_SHARE))
     priced = dual.known
     if priced.closed or priced.stopped_by == "interrupt":
@@ -170,6 +170,7 @@ def _alive(core: Core, dual: Dual, deadline: Deadline) -> np.ndarray:
 def _take_over(core: Core, known: Incumbent[np.ndarray], dual: Dual, path: str) -> None:
     """Hand what prices have shown to the core's search."""
     priced = dual.known
+    known.watch = None  # Prices have told of it already, and the end is told by whoever asked.
     known.path, known.stopped_by = path, priced.stopped_by
     if priced.choices is not None:
         known.offer(np.array(priced.choices[: core.num_nodes]), priced.cost)
