@@ -18,12 +18,12 @@ from search.core.core import Core
 from search.cpsat.peak import nothing_fits
 from search.elimination import buckets
 from search.elimination.chains import is_chain
-from search.elimination.order import plan_elimination
+from search.elimination.order import EliminationOrder, plan_elimination
 from search.engine.narrow import as_problem, search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts
 from search.problem.answers import make_assignment, no_assignment, trivial_bound
-from search.problem.cut_short import stopped_answer
+from search.problem.cut_short import LAST_RESORT, stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.incumbent import Incumbent, Watch
 from search.problem.local_moves import cheap_start
@@ -33,8 +33,6 @@ from search.solvers import elimination, shortest_path
 NAME = "auto"
 # Share of the time limit that presolve may take; what it has reached by then is taken.
 PRESOLVE_SHARE = 0.25
-# How long to look for any assignment once time is up. [s]
-LAST_RESORT = 0.5
 
 
 def solve(
@@ -77,10 +75,9 @@ def _pick(problem: Problem, deadline: Deadline, seed: int, watch: Watch | None) 
         left = None if deadline.remaining == math.inf else deadline.remaining
         if is_chain(problem):
             return shortest_path.solve(problem, time_limit=left)
-        try:
+        if _elimination_order(problem) is not None:
             return elimination.solve(problem, time_limit=left)
-        except ProblemError:
-            pass  # Too wide as it stands; presolve may help.
+        # Too wide as it stands; presolve may help.
     allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
     reduction = presolve(problem, deadline=allowed)
     cut = [Note.of("presolve-cut-short")] if allowed.passed else []
@@ -135,17 +132,15 @@ def _restored(
 
 def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: int) -> None:
     """By exact elimination at prices where that is possible, by messages where it is not."""
-    graph, most = core.graph, buckets.MAX_ELEMENTS
-    pairs = zip(graph.owners.tolist(), graph.neighbours.tolist(), strict=True)
-    try:
-        plan_elimination(graph.sizes.tolist(), pairs, max_elements=most)
+    order = None
+    if _is_narrow(core):
         as_it_was = as_problem(core)
-        order = buckets.plan(as_it_was)
-    except ProblemError:
+        order = _elimination_order(as_it_was)
+    if order is None:
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.engine.wide import search_core
 
-        known.add_note(Note.of("too-wide", elements=most))
+        known.add_note(Note.of("too-wide", elements=buckets.MAX_ELEMENTS))
         search_core(core, known, deadline=deadline, seed=seed)
         return
     if not as_it_was.limit_is_slack:
@@ -161,6 +156,25 @@ def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: 
         choices = np.array(eliminated.decode()[: core.num_nodes], dtype=np.int64)
         known.offer(choices, eliminated.minimum)
     known.raise_bound(eliminated.minimum)
+
+
+def _elimination_order(problem: Problem) -> EliminationOrder | None:
+    """How to eliminate a problem, or None where that takes too large tables or too long."""
+    try:
+        return buckets.plan(problem, max_work=buckets.MOST_WORK)
+    except ProblemError:
+        return None
+
+
+def _is_narrow(core: Core) -> bool:
+    """Whether the graph of a core alone can be eliminated, without what its holdings add."""
+    graph = core.graph
+    pairs = zip(graph.owners.tolist(), graph.neighbours.tolist(), strict=True)
+    try:
+        plan_elimination(graph.sizes.tolist(), pairs, max_elements=buckets.MAX_ELEMENTS)
+    except ProblemError:
+        return False
+    return True
 
 
 def all_whole(problem: Problem) -> bool:
