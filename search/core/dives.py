@@ -17,7 +17,8 @@ import numpy as np
 from search.core.core import Core
 from search.core.messages import Messages, priced
 from search.core.pricing import PricedBound, proven
-from search.core.tree_moves import MoveRules, TreeSearch
+from search.core.tree_moves import TreeSearch
+from search.core.tree_state import MoveRules
 
 # All found by trial on the contest's four published problems, which are of very different make.
 # A dive's first passes of messages, two at a time: from then on the bound hardly rises.
