@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, printable
 from costmodels.graph import LayerSpec, Network, build_graph
 from costmodels.graph.kinds import KINDS
 from planner.models import (
@@ -188,7 +188,10 @@ def test_files_say_what_built_in_networks_say(name: str, suffix: str) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(text=st.text(max_size=20), rate=st.floats(0, 1, exclude_max=True))
+@given(
+    text=st.text(max_size=20).map(lambda text: f"x{printable(text)}"),
+    rate=st.floats(0, 1, exclude_max=True),
+)
 def test_any_text_survives_a_file(text: str, rate: float) -> None:
     network = Network(
         name=text,

@@ -168,7 +168,7 @@ def test_an_exported_cluster_reads_back_as_the_same(name: str, tmp_path: Path) -
 
 def test_export_escapes_text_and_keeps_odd_numbers(tmp_path: Path) -> None:
     level = Level(
-        name='a "b"\\', size=3, latency=1 / 3e6, bandwidth=1e9 / 7, peer_links=4 / 3, source="\x7f"
+        name='a "b"\\', size=3, latency=1 / 3e6, bandwidth=1e9 / 7, peer_links=4 / 3, source="a\tb"
     )
     machine = Cluster(
         name="ü\n",
