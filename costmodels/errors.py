@@ -21,9 +21,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
+def plain(text: str) -> str:
+    """Text as one line without control characters."""
+    return " ".join(printable(text).split())
+
+
 def one_line(message: str) -> str:
     """A message as one line that a terminal can show, whatever the values are that it repeats."""
-    text = " ".join(printable(_cut(message, 10_000)).split())
+    text = plain(_cut(message, 10_000))
     if len(text) > _LONGEST_QUOTED:
         text = _QUOTED.sub(lambda found: _cut(found[0], _LONGEST_QUOTED), text)
         text = _WORD.sub(lambda found: _cut(found[0], _LONGEST_WORD), text)
@@ -62,6 +67,21 @@ class InputError(ValueError):
             What to do next.
         """
         return cls(f"{what} must {rule} but is {value}; {advice}")
+
+
+def require_name(what: str, name: str) -> None:
+    """Refuse a name that nobody can see, or that is more than one line.
+
+    Parameters
+    ----------
+    what
+        What error messages call it.
+    name
+        The name.
+    """
+    if not name.strip() or printable(name) != name or len(name.splitlines()) > 1 or "\t" in name:
+        rule = "be text on one line without control characters"
+        raise InputError.rule(what, rule, f"'{name}'", "write another name")
 
 
 def require_positive(what: str, value: float, unit: str = "", *, finite: bool = True) -> None:

@@ -166,12 +166,8 @@ def _contradictions(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     if not math.isclose(total, step, rel_tol=ROUNDING):
         yield f"breakdown_s must sum to step_time_s, {step:g} s,", f"sums to {total:g} s"
     by_layer = sum(layer.time for layer in plan.layers.values())
-    blocking = total - causes["gradient_exposed"]
-    if not math.isclose(by_layer, blocking, rel_tol=ROUNDING, abs_tol=ROUNDING * step):
-        yield (
-            f"times of layers must sum to those of breakdown_s, {blocking:g} s,",
-            f"sum to {by_layer:g} s",
-        )
+    if by_layer > step * (1 + ROUNDING):
+        yield f"times of layers must sum to at most the step, {step:g} s,", f"sum to {by_layer:g} s"
     bound = plan.search.lower_bound_s
     if bound > step * (1 + ROUNDING):
         yield f"search.lower_bound_s must not exceed the step, {step:g} s,", f"is {bound:g} s"
