@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, printable
 from planner.output import check_writable, write_text
 from planner.plan import Plan
 
@@ -35,8 +35,8 @@ def write_report(plan: Plan, path: str | os.PathLike[str]) -> None:
     if Path(path).suffix.lower() == ".md":
         from planner.report.markdown import markdown_report
 
-        write_text(path, markdown_report(plan))
+        write_text(path, printable(markdown_report(plan)))
     else:
         from planner.report.html import html_report
 
-        write_text(path, html_report(plan))
+        write_text(path, printable(html_report(plan)))
