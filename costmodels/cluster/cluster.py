@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster.device import Device
 from costmodels.cluster.level import Level
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class Cluster:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a cluster", self.name)
         label = f"cluster {self.name}"
         names = [level.name for level in self.levels]
         if not names:

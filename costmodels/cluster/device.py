@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from costmodels.errors import InputError, require_not_negative, require_positive
+from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 from costmodels.units import format_bytes
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -47,6 +47,7 @@ class Device:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a device", self.name)
         label = f"device {self.name}"
         require_positive(f"{label}: memory", self.memory, "B")
         require_positive(f"{label}: memory_bandwidth", self.memory_bandwidth, "B/s")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from costmodels.errors import InputError, require_not_negative, require_positive
+from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ class Level:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a level", self.name)
         label = f"level {self.name}"
         require_positive(f"{label}: size", self.size)
         require_positive(f"{label}: links", self.links)
