@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster.device import Device
 from costmodels.cluster.level import Level
+from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import InputError, require_name
 
 
@@ -56,6 +57,7 @@ class Cluster:
             raise InputError(
                 f"{label}: levels must have different names but have {', '.join(names)}; rename one"
             )
+        require_plausible(label, "num_devices", self.num_devices)
         if self.host_level not in names:
             raise InputError.rule(
                 f"{label}: host_level",

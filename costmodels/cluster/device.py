@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 from costmodels.units import format_bytes
 
@@ -73,6 +74,9 @@ class Device:
                     f"use {', '.join(PRECISIONS)}"
                 )
             require_positive(f"{label}: peak_flops.{precision}", rate, "FLOP/s")
+            require_plausible(label, f"peak_flops.{precision}", rate)
+        for field in ("memory", "reserved_memory", "memory_bandwidth", "num_sms", "kernel_latency"):
+            require_plausible(label, field, getattr(self, field))
         # A mapping that the caller keeps could otherwise change under a frozen object.
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
 

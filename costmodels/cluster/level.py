@@ -9,8 +9,9 @@ between a quick and a wide protocol lie in between, and are fitted.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from costmodels.cluster.ranges import PLAUSIBLE, require_plausible
 from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 
 
@@ -99,3 +100,7 @@ class Level:
                 f"{self.oversubscription:g}",
                 "write 3 for a network whose core carries a third of what its leaves can send",
             )
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in PLAUSIBLE and value is not None:
+                require_plausible(label, item.name, value)
