@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodels.errors import plain
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
 from planner.cli.screen import progress, show, write
 from planner.request.inputs.searching import SEED, TIME_LIMIT
@@ -170,7 +171,7 @@ def show_solved(solved: Solved, console: Console) -> None:
     from planner.report import figures
 
     problem, answer = solved.file.problem, solved.answer
-    console.print(Text(_printable(solved.file.name) or "unnamed problem", style="bold"))
+    console.print(Text(plain(solved.file.name) or "unnamed problem", style="bold"))
     console.print(Padding(Text(_size_of(problem)), (0, 0, 0, 2)))
     if answer.stopped_by:
         warning = f"stopped early by {answer.stopped_by}: the best solution so far"
@@ -225,8 +226,3 @@ def _with_thousands(value: float) -> str:
 
 def _several(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _printable(text: str) -> str:
-    """A name from a file, without what could move the cursor."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, printable
 from planner.output import check_writable, write_text
 from planner.plan import Plan
 
@@ -43,4 +43,4 @@ def write_report(plan: Plan, path: str | os.PathLike[str]) -> None:
     """
     check_report_path(path)
     module = import_module(f"planner.report.{KINDS[Path(path).suffix.lower()]}")
-    write_text(path, module.report_text(plan))
+    write_text(path, printable(module.report_text(plan)))

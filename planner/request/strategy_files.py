@@ -6,12 +6,12 @@ A file names a few layers and subgraphs; `costmodels.strategy` makes a complete 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy import Strategy, build_strategy, describe_strategy
+from costmodels.units.tables import read_text
 from planner.notes import words
 from planner.output import write_text
 from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
@@ -36,13 +36,7 @@ def read_strategy_file(path: str | os.PathLike[str]) -> StrategyFile:
     InputError
         When the file is missing or wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"the strategy file {path} must be readable but is not ({reason}); check the path"
-        ) from None
+    text = read_text(path, f"the strategy file {path}")
     try:
         return parse_strategy(text)
     except InputError as error:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from costmodels.errors import InputError
 from costmodels.step.training import Training
+from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
 from planner.report import check_report_path, figures, sentences, svg, write_report
 from planner.report.charts import split_index
@@ -446,3 +447,21 @@ def test_layers_without_any_time_can_be_reported() -> None:
     assert Page(html_page(plan)).open == []
     assert "none of the usual strategies" in markdown_text(plan)
     assert "one device" not in terminal(plan)
+
+
+def test_names_bring_no_markup_and_no_control_characters(tmp_path):
+    odd = "<script>x</script>\x1b]0;x\x07\u202e[x](javascript:x)"
+    plan = make_plan(model=odd, provenance={odd: odd}, command=odd)
+    for name in ("plan.md", "plan.html"):
+        write_report(plan, tmp_path / name)
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert not set("\x1b\x07\u202e") & set(text)
+        assert "](javascript" not in text or name.endswith("html")
+
+
+def test_the_terminal_shows_no_control_characters(capsys):
+    show(lambda console: show_plan(make_plan(model="a\x1b]0;x\x07b\x9b2J\u202ec"), console))
+    assert "a]0;xb2Jc on" in capsys.readouterr().out
+    write("\x1b[1ma\x1b]0;x\x07\x1b[0m", styled=True)
+    assert capsys.readouterr().out == "\x1b[1ma]0;x\x1b[0m\n"
