@@ -7,7 +7,7 @@ fewer layouts than distributions; what changing one into another moves is counte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ class Layouts:
     Parameters
     ----------
     degrees
-        Ways of each axis of `AXES` at each level; (layouts, levels, axes).
+        Ways of each axis at each level, samples first; (layouts, levels, axes).
     strides
         Distance in ranks, within the level, between neighbouring blocks; like `degrees`.
     partial
@@ -44,7 +44,13 @@ class Layouts:
         return len(self.degrees)
 
     @classmethod
-    def of(cls, candidates: Candidates, tensor: Tensor, partial_dims: Iterable[str]) -> Layouts:
+    def of(
+        cls,
+        candidates: Candidates,
+        tensor: Tensor,
+        partial_dims: Iterable[str],
+        axes: Sequence[str] = AXES,
+    ) -> Layouts:
         """Layouts of a tensor that a layer reads or writes.
 
         Parameters
@@ -55,18 +61,20 @@ class Layouts:
             The tensor, its axes indexed by the layer's dims.
         partial_dims
             Dims that the tensor lacks: over their ranks it is (or becomes) a partial sum.
+        axes
+            Axes that are told apart, samples first.
         """
         shape = np.asarray(candidates.shape)
         # the first dim of the canonical order has the most significant digit of a level
         strides = shape[None, :, None] // candidates.degrees.cumprod(axis=2)
         count, levels = candidates.degrees.shape[:2]
-        degrees = np.ones((count, levels, len(AXES)), dtype=np.int64)
+        degrees = np.ones((count, levels, len(axes)), dtype=np.int64)
         steps = np.ones_like(degrees)
         for axis in tensor.axes:
             if axis.dim in candidates.dims:
                 column = candidates.dims.index(axis.dim)
-                degrees[:, :, AXES.index(axis.name)] = candidates.degrees[:, :, column]
-                steps[:, :, AXES.index(axis.name)] = strides[:, :, column]
+                degrees[:, :, axes.index(axis.name)] = candidates.degrees[:, :, column]
+                steps[:, :, axes.index(axis.name)] = strides[:, :, column]
         # an axis that is not split has no stride: equal layouts must look equal
         steps[degrees == 1] = 0
         return cls(degrees=degrees, strides=steps, partial=candidates.group(partial_dims))

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.layout import AXES, Layouts
+from costmodels.communication.layout import Layouts
 from costmodels.communication.topology import Topology
 from costmodels.distribution.rows import unique_rows
 
@@ -130,8 +130,18 @@ def _axis_overlap(
     )
 
 
-def _lacking(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...]) -> Floats:
-    """Part of the tensor that the worst-off child of level `cut` lacks; (sources, targets)."""
+def lacking_part(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...]) -> Floats:
+    """Part of the tensor that the worst-off child of a level lacks; (sources, targets).
+
+    Parameters
+    ----------
+    source, target
+        Layouts that the tensor is in, and that it must get.
+    cut
+        The level, 0 for devices.
+    shape
+        Members of each level, from the inside out. [items]
+    """
     split = (source.degrees[:, cut:] > 1).any(axis=(0, 1)) | (target.degrees[:, cut:] > 1).any(
         axis=(0, 1)
     )
@@ -202,7 +212,7 @@ def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
     coarser = np.zeros((len(source), len(target), source.degrees.shape[1]))
     finer = coarser.copy()
     log_source, log_target = np.log2(source.degrees), np.log2(target.degrees)
-    for axis in range(len(AXES)):
+    for axis in range(source.degrees.shape[2]):
         change = log_source[:, None, :, axis] - log_target[None, :, :, axis]
         coarser += np.maximum(change, 0.0)
         finer += np.maximum(-change, 0.0)
@@ -242,7 +252,7 @@ def movement(
     volume = np.zeros((len(source), len(target), levels))
     for level in range(levels):
         need = 1.0 / target.degrees[:, level:].prod(axis=(1, 2))
-        held = need[None, :] - _lacking(source, target, level, shape)
+        held = need[None, :] - lacking_part(source, target, level, shape)
         # of what a child holds, scattering has left it one part only
         part = np.exp2(-ungathered[:, :, level:].sum(axis=2))
         volume[:, :, level] = need[None, :] - held * part

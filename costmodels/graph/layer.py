@@ -123,7 +123,7 @@ class Layer:
     inputs, output
         The activations read and written.
     weight_dims
-        Dims that index the weight.
+        Dims that index the weight, in the order in which frameworks store it.
     parameters
         Number of trainable numbers, biases included. [items]
     windows
@@ -152,7 +152,7 @@ class Layer:
     dims: Mapping[str, int]
     inputs: tuple[Tensor, ...]
     output: Tensor
-    weight_dims: frozenset[str] = frozenset()
+    weight_dims: tuple[str, ...] = ()
     parameters: int = 0
     windows: Mapping[str, Window] = field(default_factory=dict)
     groups: int = 1

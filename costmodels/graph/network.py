@@ -17,6 +17,7 @@ import networkx as nx
 from costmodels.errors import InputError, require_name
 from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
 from costmodels.graph.layer import SPATIAL_DIMS, Layer, Tensor
+from costmodels.graph.sharing import owners_resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,15 @@ class Graph:
     def compute_layers(self) -> tuple[Layer, ...]:
         """All layers but the inputs, in topological order."""
         return tuple(layer for layer in self.layers.values() if layer.kind != "input")
+
+    @cached_property
+    def sharers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each weight that several layers use, its owner and the other layers in order."""
+        users: dict[str, list[str]] = {}
+        for layer in self.compute_layers:
+            if layer.shares_weight_with is not None:
+                users.setdefault(layer.shares_weight_with, []).append(layer.name)
+        return {owner: tuple(names) for owner, names in users.items()}
 
     def needs_input_gradient(self, edge: Edge) -> bool:
         """Whether backward sends a gradient along the edge: not into the data."""
@@ -206,6 +216,7 @@ def build_graph(network: Network, batch: int) -> Graph:
         layers[spec.name] = layer
     _check_losses(network)
     _check_shared_weights(network.name, layers)
+    layers = owners_resolved(network.name, layers)
     return Graph(name=network.name, layers=layers, edges=tuple(edges))
 
 

@@ -150,7 +150,7 @@ def layer_costs(
     computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
     halos = exposed_halos(layer, candidates, machine, computation, wants_gradient)
     reductions = layer_reductions(layer, candidates, machine, input_gradients)
-    group = candidates.group(set(candidates.dims) - layer.weight_dims)
+    group = candidates.group(set(candidates.dims) - set(layer.weight_dims))
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
     rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
     output = local_size(layer.output, candidates) * size

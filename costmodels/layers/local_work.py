@@ -26,7 +26,7 @@ def local_parameters(layer: Layer, candidates: Candidates) -> Floats:
     A bias is split with the filters only, but is counted with the weight: it is small.
     """
     part = np.full(len(candidates), float(layer.parameters))
-    for dim in layer.weight_dims & set(candidates.dims):
+    for dim in set(layer.weight_dims) & set(candidates.dims):
         part = part * candidates.local(dim, layer.dims[dim]) / layer.dims[dim]
     return part
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
+from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.job import Job
 from costmodels.simulation.ledger import STEP_TAG
@@ -19,6 +20,11 @@ from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
+from costmodels.simulation.shared_pieces import (
+    holders_of_weights,
+    shared_blocks,
+    with_block,
+)
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.weights import WeightWork
@@ -53,10 +59,14 @@ class Compiler:
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
             for stage in strategy.stages
         )
+        holders = holders_of_weights(job.graph, self.stage_of)
+        pieces, shared = self._pieces(holders)
         self.view = JobView(
             graph=job.graph,
             strategy=strategy,
-            pieces=self._pieces(),
+            pieces=pieces,
+            holders=holders,
+            shared=shared,
             stage_links=stage_links,
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
@@ -82,20 +92,28 @@ class Compiler:
         """What is cut of a layer: as the strategy says, else as the runtime does."""
         return self.job.strategy.memory.get(name, self.job.runtime.memory)
 
-    def _pieces(self) -> Mapping[str, Piece]:
+    def _pieces(
+        self, holders: Mapping[str, str]
+    ) -> tuple[Mapping[str, Piece], Mapping[str, SharedBlock]]:
+        """The piece of every layer, and what those add whose weight another one holds."""
         job, found, machines = self.job, {}, self.known
+        machine_of: dict[str, Machine] = {}
         for stage in job.strategy.stages:
             if stage.shape not in machines:
                 topology = Topology.of(job.cluster, stage.shape)
                 machine = Machine(topology=topology, compute=job.compute, training=job.training)
                 machines[stage.shape] = Pieces(job.graph, machine)
             for name in stage.layers:
-                owner = job.graph.layers[name].shares_weight_with
-                apart = owner is not None and self.stage_of[owner] != self.stage_of[name]
+                machine_of[name] = machines[stage.shape].machine
                 found[name] = machines[stage.shape].of(
-                    name, job.strategy.distributions[name], owns_weight=apart
+                    name,
+                    job.strategy.distributions[name],
+                    owns_weight=holders.get(name, "") == name,
                 )
-        return found
+        shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
+        for name, block in shared.items():
+            found[name] = with_block(found[name], block, job.training)
+        return found, shared
 
     @property
     def sources(self) -> Mapping[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodels.communication.patterns import NOTHING, Pattern
 from costmodels.graph import Edge, Graph, Layer
+from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.layouts import Change, Changes
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
 from costmodels.simulation.operations import Key, Local
@@ -42,6 +43,10 @@ class JobView:
         Of one activation. [B]
     weight_apart
         Whether backward passes of weights run by themselves.
+    holders
+        For each user of a shared weight, the layer that holds it in its stage.
+    shared
+        What each layer adds whose weight another layer of its stage holds.
     """
 
     graph: Graph
@@ -51,6 +56,8 @@ class JobView:
     stage_of: Mapping[str, int]
     activation_size: int
     weight_apart: bool
+    holders: Mapping[str, str]
+    shared: Mapping[str, SharedBlock]
 
 
 class StageTensors:

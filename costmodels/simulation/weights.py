@@ -136,16 +136,22 @@ class WeightWork:
 
     # reductions of gradients
 
-    def _reduce(self) -> list[Operation]:
+    def _backward_ends(self) -> list[Ref]:
+        """After what all gradients of the stage are there."""
         program = self.program
         end = [op.key for op in program.phases[BACKWARD] if op.queue == Queue.COMPUTE]
+        after: list[Ref] = [(program.number, BACKWARD, end[-1])]
+        if program.phases[WEIGHT]:
+            after.append((program.number, WEIGHT, program.phases[WEIGHT][-1].key))
+        return after
+
+    def _reduce(self) -> list[Operation]:
+        program = self.program
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
             after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
             if not (self.runtime.overlap and self.training.gradient_overlap):
-                after.append((program.number, BACKWARD, end[-1]))
-                if program.phases[WEIGHT]:
-                    after.append((program.number, WEIGHT, program.phases[WEIGHT][-1].key))
+                after += self._backward_ends()
             rows += self._bucket_operations(number, bucket, after)
         if not self.runtime.crosses_steps:
             self.update_waits += [(program.number, "reduce", op.key) for op in rows]
@@ -248,7 +254,16 @@ class WeightWork:
         )
 
     def tie(self, others: Sequence[WeightWork]) -> None:
-        """Exchange gradients of weights that this stage shares with another one."""
+        """Exchange gradients of weights that layers of this stage share.
+
+        Layers of one stage come first, with each other; those of other stages then.
+
+        Parameters
+        ----------
+        others
+            The work on the weights of all stages.
+        """
+        self._exchange()
         program, graph = self.program, self.program.graph
         for layer in graph.compute_layers:
             owner = layer.shares_weight_with
@@ -259,6 +274,8 @@ class WeightWork:
                 here, there = there, here
             if here not in self.pieces or there in self.pieces:
                 continue
+            if program.view.holders[layer.name] != layer.name:
+                continue
             other = next(work for work in others if there in work.pieces)
             size = self.pieces[here].gradients
             operation = message_operation(
@@ -267,6 +284,30 @@ class WeightWork:
                 program.stage_links.to_stage(other.program.stage_links, size),
                 [program.weight_ready[here], other.program.weight_ready[there]],
                 num_bytes=size,
+                queue=Queue.GRADIENT,
+            )
+            self.tied_operations.append(operation)
+            self.update_waits.append((program.number, "tied", operation.key))
+
+    def _exchange(self) -> None:
+        """Give each rank what it lacks of the sums of weights that layers of the stage share.
+
+        Servers add all gradients up themselves, and give each worker what it needs.
+        """
+        if self.runtime.gradient == "push_pull":
+            return
+        program = self.program
+        after = [*self._backward_ends(), *self.update_waits]
+        for name in self.pieces:
+            block = program.view.shared.get(name)
+            if block is None or block.exchange <= 0.0:
+                continue
+            operation = message_operation(
+                ("exchange of gradients", name, 0),
+                "exchange",
+                program.stage_links.moved(block.exchange, block.exchange_latency),
+                after,
+                num_bytes=block.exchange_bytes,
                 queue=Queue.GRADIENT,
             )
             self.tied_operations.append(operation)

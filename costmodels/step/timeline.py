@@ -31,6 +31,8 @@ class LayerStep:
         Local weight gradients to all-reduce. [B]
     gradient_group
         Members of the all-reduce at each level. [items]
+    exchange
+        What ranks get of each other's sums of a shared weight, after all all-reduces. [s]
     """
 
     forward: float
@@ -38,6 +40,7 @@ class LayerStep:
     update: float
     gradient_bytes: float
     gradient_group: tuple[int, ...]
+    exchange: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,9 @@ class StepTime:
     forward, backward, update
         Its passes. [s]
     gradient
-        All gradient all-reduces, hidden or not. [s]
+        All gradient all-reduces, hidden or not, and the exchange. [s]
+    exchange
+        What ranks get of each other's sums of shared weights after all all-reduces. [s]
     exposed
         Part of them that the step waits for. [s]
     num_buckets
@@ -63,6 +68,7 @@ class StepTime:
     backward: float
     update: float
     gradient: float
+    exchange: float
     exposed: float
     num_buckets: int
 
@@ -130,6 +136,7 @@ def overlapped_step(
     forward = sum(layer.forward for layer in layers)
     backward = sum(layer.backward for layer in layers)
     update = sum(layer.update for layer in layers)
+    exchange = sum(layer.exchange for layer in layers)
     buckets = fill_buckets(layers, training.bucket_bytes)
     gradient, end = 0.0, 0.0 if training.gradient_overlap else backward
     if buckets:
@@ -139,13 +146,15 @@ def overlapped_step(
         for (ready, _, _), seconds in zip(buckets, np.atleast_1d(times), strict=True):
             end = max(end, ready) + float(seconds)
             gradient += float(seconds)
-    exposed = max(end - backward, 0.0)
+    # shared weights are exchanged when the backward pass and all all-reduces are through
+    exposed = max(end - backward, 0.0) + exchange
     return StepTime(
         total=forward + backward + exposed + update,
         forward=forward,
         backward=backward,
         update=update,
-        gradient=gradient,
+        gradient=gradient + exchange,
+        exchange=exchange,
         exposed=exposed,
         num_buckets=len(buckets),
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.graph import Edge
 from costmodels.layers.layer_cost import LayerCosts
 from costmodels.layers.layer_passes import NUM_SOURCES, SOURCES
 from costmodels.layers.local_work import local_size
+from costmodels.layers.shared_weight import SharedBlock
 from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl
 from costmodels.step.timeline import LayerStep, StepTime, overlapped_step
 from costmodels.step.training import Training
@@ -95,17 +97,26 @@ def cost(
     training = training or formulation.machine.training
     chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
     shuffles = _shuffles(formulation, chosen)
+    shared = formulation.shared_blocks(chosen)
     steps, layers, sources = [], {}, np.zeros(NUM_SOURCES)
     received = 0.0
     for layer in formulation.layers:
         costs, c = formulation.spaces[layer.name].costs, chosen[layer.name]
         into = [shuffles.get(e, _NO_SHUFFLE) for e in formulation.graph.producers[layer.name]]
         forward, backward = (sum(times[i] for times in into) for i in (0, 1))
-        steps.append(_layer_step(costs, c, forward, backward))
-        layers[layer.name] = _layer_times(costs, c, forward + backward)
+        step = _layer_step(costs, c, forward, backward)
+        times = _layer_times(costs, c, forward + backward)
         sources += costs.sources[:, c]
         received += _layer_traffic(costs, c)
-    sizes = _sizes(formulation, chosen, shuffles)
+        if layer.name in shared:
+            block = shared[layer.name]
+            step, times = _with_shared_step(step, block), _with_shared_times(times, block)
+            sources[block.update_source] += block.update
+            received += block.exchange_bytes
+            received += _all_reduce_bytes(block.gradient_bytes, block.gradient_group)
+        steps.append(step)
+        layers[layer.name] = times
+    sizes = _sizes(formulation, chosen, shuffles, shared)
     return Costed(
         choices=tuple(choices),
         step=overlapped_step(steps, formulation.machine.topology, training),
@@ -158,10 +169,34 @@ def _layer_times(costs: LayerCosts, c: int, shuffle: float) -> LayerTimes:
 
 
 def _layer_traffic(costs: LayerCosts, c: int) -> float:
-    """What a device receives for a layer; an all-reduce brings all but its own part, twice. [B]"""
-    members = float(np.prod(costs.gradient_group[c]))
-    gradient = float(costs.gradient_bytes[c])
-    return float(costs.communication_bytes[c]) + 2.0 * gradient * (1.0 - 1.0 / members)
+    """What a device receives for a layer. [B]"""
+    reduced = _all_reduce_bytes(float(costs.gradient_bytes[c]), costs.gradient_group[c])
+    return float(costs.communication_bytes[c]) + reduced
+
+
+def _all_reduce_bytes(num_bytes: float, group: Sequence[int] | NDArray[np.int64]) -> float:
+    """What a device receives in an all-reduce: all but its own part, twice. [B]"""
+    return 2.0 * num_bytes * (1.0 - 1.0 / float(np.prod(group)))
+
+
+def _with_shared_step(step: LayerStep, block: SharedBlock) -> LayerStep:
+    """What a layer does in a step that uses the weight of another one."""
+    return replace(
+        step,
+        update=step.update + block.update,
+        gradient_bytes=block.gradient_bytes,
+        gradient_group=block.gradient_group,
+        exchange=block.exchange,
+    )
+
+
+def _with_shared_times(times: LayerTimes, block: SharedBlock) -> LayerTimes:
+    """Times of a layer that uses the weight of another one."""
+    return replace(
+        times,
+        update=times.update + block.update,
+        gradient=times.gradient + block.gradient_time + block.exchange,
+    )
 
 
 def _peak_memory(
@@ -200,6 +235,7 @@ def _sizes(
     formulation: Formulation,
     chosen: Mapping[str, int],
     shuffles: Mapping[Edge, tuple[float, float]],
+    shared: Mapping[str, SharedBlock],
 ) -> dict[str, LayerMemory]:
     """Local sizes of each layer.
 
@@ -211,8 +247,11 @@ def _sizes(
         Candidate of each layer.
     shuffles
         Forward and backward shuffle of every edge: what is shuffled is held twice. [s]
+    shared
+        What layers add that use the weight of another one.
     """
-    size = formulation.machine.training.activation_size
+    training = formulation.machine.training
+    size = training.activation_size
     result: dict[str, LayerMemory] = {}
     inputs_of: dict[tuple[int, int], tuple[float, ...]] = {}
     for layer in formulation.layers:
@@ -226,10 +265,11 @@ def _sizes(
             shuffles.get(edge, _NO_SHUFFLE)[0] > 0.0
             for edge in formulation.graph.producers[layer.name]
         )
+        further = shared[layer.name].parameters if layer.name in shared else 0.0
         result[layer.name] = LayerMemory(
-            weights=float(costs.weights[c]),
-            gradients=float(costs.gradients[c]),
-            state=float(costs.state[c]),
+            weights=float(costs.weights[c]) + further * training.weight_size,
+            gradients=float(costs.gradients[c]) + further * training.gradient_size,
+            state=float(costs.state[c]) + further * training.state_size,
             output=float(costs.output[c]),
             inputs=inputs_of[key],
             copied=copied,

@@ -8,8 +8,10 @@ step takes
 
     max(S, max over j of S - sum_{i < j} B_i + sum_{i <= j} A_i),
 
-layers numbered in forward order. Every weighted mean of these terms is a sum over layers and edges
-again, whose optimum bounds the step from below: `problem` takes the weights as a profile.
+layers numbered in forward order. A layer that uses the weight of another one adds to its A_i and to
+S what depends on how both are distributed: a term of an edge between the two. Every weighted mean
+of these terms is a sum over layers and edges again, whose optimum bounds the step from below:
+`problem` takes the weights as a profile.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from numpy.typing import NDArray
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Edge, Graph, Layer
+from costmodels.layers.shared_weight import SharedBlock, SharedWeight, within_whole
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
-from planner.planning.layer_space import LayerSpace, cost_layers
+from planner.planning.layer_space import LayerSpace, cost_layers, cost_sharers, largest_bucket
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
@@ -54,6 +57,8 @@ class Formulation:
         Candidates of each layer and what they cost; layers that are alike share theirs.
     edges, edge_times
         The activations that carry a gradient back, and what their shuffles take. [s]
+    shared
+        What each layer adds that uses the weight of another one.
     """
 
     graph: Graph
@@ -63,6 +68,7 @@ class Formulation:
     spaces: Mapping[str, LayerSpace]
     edges: tuple[Edge, ...]
     edge_times: Mapping[Edge, EdgeTimes]
+    shared: Mapping[str, SharedWeight]
 
     @property
     def num_sensible(self) -> int:
@@ -98,7 +104,7 @@ class Formulation:
         counted, backward = self._shares(exposure)
         return Problem(
             costs=self._node_costs(counted, backward, price),
-            edges=self._pair_costs(backward),
+            edges=(*self._pair_costs(backward), *self._shared_costs(counted)),
             usages=() if usage_limit is None else self._usages(usage_limit),
             usage_limit=usage_limit,
             names=tuple(layer.name for layer in self.layers),
@@ -147,6 +153,29 @@ class Formulation:
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
 
+    def _shared_costs(self, counted: Floats) -> tuple[PairCost, ...]:
+        """What sharers of weights add, by how much of each layer's all-reduce counts. [s]"""
+        index = {layer.name: i for i, layer in enumerate(self.layers)}
+        pairs = []
+        for name, shared in self.shared.items():
+            owner = self.graph.layers[name].shares_weight_with
+            assert owner is not None, "a layer that shares a weight has an owner of it"
+            costs = shared.exchange + shared.update + counted[index[name]] * shared.gradient_time
+            matrix = shared.spread(costs)
+            pairs.append(PairCost(source=index[owner], target=index[name], matrix=matrix))
+        return tuple(pairs)
+
+    def shared_blocks(self, choices: Mapping[str, int]) -> dict[str, SharedBlock]:
+        """What each layer adds that uses the weight of another one, under an assignment."""
+        found: dict[str, SharedBlock] = {}
+        for owner, names in self.graph.sharers.items():
+            space, c = self.spaces[owner], choices[owner]
+            held = float(space.costs.weights[c]) / self.machine.training.weight_size
+            blocks = [self.shared[name].block(c, choices[name]) for name in names]
+            whole = float(space.layer.parameters)
+            found.update(zip(names, within_whole(whole, held, blocks), strict=True))
+        return found
+
     def _usages(self, limit: float) -> tuple[Floats, ...]:
         """What the candidates of each layer keep, in the eyes of a problem with that limit. [B]"""
         # more than the limit is too much, however much it is; a problem refuses huge sums
@@ -170,6 +199,10 @@ class Formulation:
             rest[i] = costs.forward_pass[choice] + costs.update[choice]
             backward[i] = costs.backward_pass[choice]
             reduce[i] = costs.gradient_time[choice]
+        chosen = dict(zip((layer.name for layer in self.layers), choices, strict=True))
+        for name, block in self.shared_blocks(chosen).items():
+            rest[index[name]] += block.exchange + block.update
+            reduce[index[name]] += block.gradient_time
         for edge in self.edges:
             times, target = self.edge_times[edge], index[edge.target]
             pair = (choices[index[edge.source]], choices[target])
@@ -231,6 +264,7 @@ def formulate(
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
     """
+    largest = largest_bucket(graph, machine.training, bucket_bytes)
     distinct = cost_layers(
         graph,
         cluster,
@@ -238,7 +272,7 @@ def formulate(
         strategies=strategies,
         space="given" if only_strategies else ("full" if full else "sensible"),
         cap=cap,
-        bucket_bytes=bucket_bytes,
+        largest=largest,
     )
     spaces, moves = number_layouts(distinct, machine.topology)
     edge_times = shuffle_times(graph, spaces, moves, machine)
@@ -250,4 +284,5 @@ def formulate(
         spaces=spaces,
         edges=tuple(edge_times),
         edge_times=edge_times,
+        shared=cost_sharers(graph, spaces, machine, largest),
     )

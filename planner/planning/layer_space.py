@@ -12,16 +12,17 @@ from costmodels.cluster import Cluster
 from costmodels.distribution import Candidates, Distribution, enumerate_candidates
 from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
-from costmodels.layers.local_work import local_size
+from costmodels.layers.local_work import local_parameters, local_size
+from costmodels.layers.shared_weight import SharedWeight, shared_weight
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
 from planner.planning.candidates import Group, select_candidates
 
 Floats = NDArray[np.float64]
-# What layers must agree in to be alike: all but the name, which inputs need gradients, and which
-# inputs are counted as theirs in a bound of memory.
-Likeness = tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...]]
+# What layers must agree in to be alike: all but the name, which inputs need gradients, which inputs
+# are counted as theirs in a bound of memory, and how many layers use their weight.
+Likeness = tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,7 +68,7 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
     return tuple(sorted(distribution.degrees.items()))
 
 
-def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
+def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
     """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]
 
     Parameters
@@ -79,8 +80,9 @@ def _largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None
     bucket_bytes
         Another bucket size that is to be possible. [B]
     """
-    own = [layer.parameters for layer in graph.compute_layers if not layer.shares_weight_with]
-    sizes = [parameters * training.gradient_size for parameters in own if parameters]
+    # a layer that uses the weight of another one may send its gradient by itself
+    parameters = [layer.parameters for layer in graph.compute_layers if layer.parameters]
+    sizes = [count * training.gradient_size for count in parameters]
     bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
     return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
 
@@ -90,9 +92,13 @@ def _kept_memory(
     candidates: Candidates,
     costs: LayerCosts,
     held: Sequence[bool],
+    users: int,
     training: Training,
 ) -> Floats:
     """Memory that a layer holds when the forward pass ends, at least; (candidates,). [B]
+
+    Users of one weight hold the union of their blocks, which is no less than the mean of them: each
+    counts its part of that.
 
     Parameters
     ----------
@@ -102,11 +108,16 @@ def _kept_memory(
         Its candidates, and what they cost.
     held
         Which of its inputs are counted as its own.
+    users
+        Layers that use its weight. [items]
     training
         Options of the step.
     """
-    kept = costs.weights + costs.gradients + costs.state + costs.saved
-    kept = kept + costs.output * layer.keeps_output
+    fixed = costs.weights + costs.gradients + costs.state
+    if users > 1:
+        size = training.weight_size + training.gradient_size + training.state_size
+        fixed = local_parameters(layer, candidates) * size / users
+    kept = fixed + costs.saved + costs.output * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
         kept = kept + local_size(tensor, candidates) * training.activation_size * counts
     # a problem rounds usages up, which would make them no lower bound any more
@@ -157,7 +168,7 @@ def cost_layers(
     strategies: Sequence[Mapping[str, Distribution]],
     space: str,
     cap: int,
-    bucket_bytes: float | None,
+    largest: float,
 ) -> list[tuple[LayerSpace, list[Layer]]]:
     """Cost all candidates of every distinct layer, and keep those that the search sees.
 
@@ -171,13 +182,12 @@ def cost_layers(
         "sensible", "full" (levels across hosts split over any dims) or "given" (strategies only).
     cap
         Candidates that a layer may keep. [items]
-    bucket_bytes
-        Largest bucket size that bounds must hold for, besides that of the training. [B]
+    largest
+        Size that no bucket of gradients exceeds. [B]
     """
-    largest = _largest_bucket(graph, machine.training, bucket_bytes)
     members = _alike_layers(graph)
     groups = []
-    for (_, gradients, held), alike in members.items():
+    for (_, gradients, held, users), alike in members.items():
         wanted = [s[layer.name] for s in strategies for layer in alike]
         candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
@@ -190,7 +200,9 @@ def cost_layers(
                 costs=costs,
                 count=len(alike),
                 required=tuple(sorted(index for index in found if index is not None)),
-                kept_memory=_kept_memory(alike[0], candidates, costs, held, machine.training),
+                kept_memory=_kept_memory(
+                    alike[0], candidates, costs, held, users, machine.training
+                ),
             )
         )
     chosen = select_candidates(groups, cap=cap, capacity=cluster.device.usable_memory)
@@ -203,10 +215,12 @@ def cost_layers(
 def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
     """Layers that cost the same, in the order of the forward pass."""
     members: dict[Likeness, list[Layer]] = {}
+    users = {owner: 1 + len(names) for owner, names in graph.sharers.items()}
     for layer in graph.compute_layers:
         gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
         held = held_inputs(graph, layer.name)
-        members.setdefault((layer.signature, gradients, held), []).append(layer)
+        number = users.get(layer.shares_weight_with or layer.name, 1)
+        members.setdefault((layer.signature, gradients, held, number), []).append(layer)
     return members
 
 
@@ -229,3 +243,32 @@ def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSp
         num_sensible=len(group.candidates),
         kept=group.kept_memory[indices],
     )
+
+
+def cost_sharers(
+    graph: Graph, spaces: Mapping[str, LayerSpace], machine: Machine, largest: float
+) -> dict[str, SharedWeight]:
+    """What every layer adds that uses the weight of another one.
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    spaces
+        Candidates of each layer.
+    machine
+        Where and how it runs.
+    largest
+        Size that no bucket of gradients exceeds. [B]
+    """
+    known: dict[tuple[int, int], SharedWeight] = {}
+    found = {}
+    for owner, names in graph.sharers.items():
+        for name in names:
+            ends = (spaces[owner], spaces[name])
+            key = (id(ends[0]), id(ends[1]))
+            if key not in known:
+                first, second = ((graph.layers[n], spaces[n].candidates) for n in (owner, name))
+                known[key] = shared_weight(first, second, machine, largest_bucket=largest)
+            found[name] = known[key]
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,11 +40,38 @@ def real(where: Cluster, gpus: int, **options) -> Machine:
     return replace(plain, compute=ComputeModel(where.device, precision))
 
 
+def twice_tied() -> Graph:
+    """A table that a head uses, and another table by way of it."""
+    rows: list = [
+        ("table", "embedding", {"rows": 64, "filters": 48}),
+        ("fc", "linear", {"filters": 48}),
+        ("head", "linear", {"filters": 64, "bias": False, "share": "table"}),
+        ("again", "embedding", {"rows": 64, "filters": 48, "share": "head"}, ("input",)),
+        ("loss", "loss", {}, ("head",)),
+    ]
+    return graph({"sequence": 32}, rows, 16)
+
+
+def recurrent() -> Graph:
+    """Convolutions that are the same one, applied three times."""
+    conv = {"filters": 32, "kernel": 3, "padding": 1}
+    rows: list = [
+        ("first", "conv", {**conv, "share": "second"}),
+        ("relu", "activation", {}),
+        ("second", "conv", conv),
+        ("third", "conv", {**conv, "share": "first"}),
+        ("fc", "linear", {"filters": 8}),
+    ]
+    return graph({"channel": 32, "height": 16, "width": 16}, rows, 16)
+
+
 NETWORKS = {
     "resnet18": lambda: cut("resnet18", 12, 16, 64),
     "inception": lambda: cut("googlenet", 30, 16, 64),
     "unet": lambda: cut("unet", 12, 4, 32),
     "gpt2": lambda: build_graph(gpt2(64, blocks=1, hidden=96, heads=4), 4),
+    "twice tied": twice_tied,
+    "recurrent": recurrent,
 }
 
 
@@ -71,7 +99,8 @@ def test_the_problem_without_all_reduces_costs_what_the_step_costs(formulation):
     for choices in assignments(formulation, 5):
         total, _ = cost_and_peak(problem, choices)
         step = cost(formulation, choices).step
-        assert total == pytest.approx(step.forward + step.backward + step.update)
+        plain = step.forward + step.backward + step.update
+        assert total == pytest.approx(plain + step.exchange)
 
 
 def test_every_additive_problem_is_a_mean_of_terms_and_bounds_the_step(formulation):
@@ -104,6 +133,7 @@ def test_without_overlap_all_reduces_count_in_full():
     for choices in assignments(f, 3):
         costed = cost(f, choices)
         plain = costed.step.forward + costed.step.backward + costed.step.update
+        assert costed.step.exchange == 0.0
         for weights in profiles(len(f.layers), 1):
             value, _ = cost_and_peak(f.problem(exposure(weights)), choices)
             assert value == pytest.approx(plain + costed.total("gradient"))
@@ -141,6 +171,27 @@ def test_kept_memory_is_never_more_than_the_peak(formulation):
     for choices in assignments(f, 40):
         kept = sum(f.spaces[layer.name].kept[c] for layer, c in zip(f.layers, choices, strict=True))
         assert kept + reserved <= cost(f, choices).memory.total
+
+
+def test_users_of_a_weight_hold_the_union_of_their_blocks():
+    where = load_cluster("lassen")
+    for options in ({}, {"memory_model": "paradl"}):
+        f = formulate(NETWORKS["gpt2"](), where, real(where, 8, **options), cap=24)
+        table = f.graph.layers["token_embedding"].parameters
+        for choices in assignments(f, 40):
+            costed = cost(f, choices)
+            chosen = f.distributions(choices)
+            ways = {
+                name: math.prod(math.prod(chosen[name].degrees.get(d, (1,))) for d in dims)
+                for name, dims in (
+                    ("token_embedding", ("filter", "channel")),
+                    ("head", ("filter", "channel")),
+                )
+            }
+            held = sum(costed.sizes[name].weights for name in ways) / 4
+            # no rank can do with less than the larger block, or needs more than the sum
+            largest, both = (g(table / n for n in ways.values()) for g in (max, sum))
+            assert largest * (1 - 1e-9) <= held <= min(both, table) * (1 + 0.1)
 
 
 def test_layers_that_are_alike_share_their_arrays():

@@ -48,7 +48,7 @@ def _elementwise(
         dims=dims,
         inputs=tuple(relabel(t, own_dims(t)) for t in inputs),
         output=tensor,
-        weight_dims=frozenset({"channel"}) if parameters else frozenset(),
+        weight_dims=("channel",) if parameters else (),
         parameters=parameters,
         statistics=statistics,
         keeps_inputs=keeps_inputs,

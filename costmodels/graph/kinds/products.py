@@ -50,7 +50,7 @@ def linear(
         dims=dims,
         inputs=(relabel(x, x_dims),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=frozenset({"filter", "channel"}),
+        weight_dims=("filter", "channel"),
         parameters=channels * filters + (filters if bias else 0),
         keeps_inputs=True,
         splittable=frozenset(dims),
@@ -59,7 +59,9 @@ def linear(
 
 
 @layer_kind("embedding")
-def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -> Layer:
+def embedding(
+    name: str, inputs: Sequence[Tensor], *, rows: int, filters: int, share: str = ""
+) -> Layer:
     """A table look-up; splitting its rows leaves partial sums, as in vocabulary parallelism.
 
     Parameters
@@ -70,6 +72,8 @@ def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -
         Rows of the table. [items]
     filters
         Features of each row. [items]
+    share
+        Name of the layer whose table this one uses; empty for a table of its own.
     """
     (x,) = inputs
     y_axes = [Axis(name=a.name, extent=a.extent, dim=a.name) for a in x.axes]
@@ -81,10 +85,11 @@ def embedding(name: str, inputs: Sequence[Tensor], *, rows: int, filters: int) -
         dims=dims,
         inputs=(relabel(x, {a.name: a.name for a in x.axes}),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=frozenset({"filter", "channel"}),
+        weight_dims=("channel", "filter"),
         parameters=rows * filters,
         keeps_inputs=True,
         splittable=frozenset(dims),
+        shares_weight_with=share or None,
     )
 
 

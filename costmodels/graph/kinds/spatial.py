@@ -100,6 +100,7 @@ def conv(
     groups: int = 1,
     bias: bool = False,
     transposed: bool = False,
+    share: str = "",
 ) -> Layer:
     """Convolution in 1 to 3 spatial dims.
 
@@ -121,6 +122,8 @@ def conv(
         Whether each filter has one.
     transposed
         Whether each input position is spread over outputs.
+    share
+        Name of the layer whose weight this one uses; empty for a weight of its own.
     """
     (x,) = inputs
     channels = x.extent("channel")
@@ -160,13 +163,14 @@ def conv(
         dims=iteration,
         inputs=(relabel(x, x_dims),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=frozenset({"filter", "channel"}),
+        weight_dims=("channel", "filter") if transposed else ("filter", "channel"),
         parameters=parameters,
         windows=windows,
         groups=groups,
         transposed=transposed,
         keeps_inputs=True,
         splittable=splittable,
+        shares_weight_with=share or None,
     )
 
 

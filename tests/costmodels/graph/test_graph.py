@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Axis, Graph, Layer, LayerSpec, Network, Tensor, build_graph
 from costmodels.graph.kinds import KINDS
+from costmodels.graph.sharing import shared_dims
 
 IMAGE = {"sample": 2, "channel": 6, "height": 8, "width": 10}
 TOKENS = {"sample": 2, "sequence": 5}
@@ -73,7 +74,7 @@ def test_tensors_are_indexed_by_dims_of_the_layer(layer: Layer) -> None:
         assert t.dims <= set(layer.dims)
         # no two axes of a tensor are split by one dim
         assert len(t.dims) == sum(axis.dim is not None for axis in t.axes)
-    assert layer.weight_dims <= set(layer.dims)
+    assert set(layer.weight_dims) <= set(layer.dims)
     assert layer.splittable <= set(layer.dims)
     assert set(layer.windows) <= set(layer.dims)
     assert (layer.parameters > 0) == bool(layer.weight_dims)
@@ -93,7 +94,7 @@ def test_rules_of_a_convolution() -> None:
     layer = EXAMPLES["conv"]
     assert layer.reduced_dims == {"channel"}
     assert layer.absent_dims(0) == {"filter"}
-    assert set(layer.dims) - layer.weight_dims == {"sample", "height", "width"}
+    assert set(layer.dims) - set(layer.weight_dims) == {"sample", "height", "width"}
     assert shape(layer.output) == {"sample": 2, "channel": 4, "height": 8, "width": 10}
     assert layer.parameters == 4 * 6 * 9
 
@@ -373,6 +374,60 @@ def test_a_shared_weight_is_counted_once() -> None:
     graph = graph_of(tokens, tied, sequence=4)
     assert graph.parameters == 9 * 6
     assert graph.layers["tied"].macs == 2 * 4 * 6 * 9
+    assert graph.sharers == {"tokens": ("tied",)}
+
+
+def test_sharing_leads_to_the_layer_that_has_the_weight() -> None:
+    first = spec("a", "conv", "input", filters=3, kernel=1)
+    second = spec("b", "conv", "a", filters=3, kernel=1, share="a")
+    third = spec("c", "conv", "b", filters=3, kernel=1, share="b")
+    graph = graph_of(first, second, third, channel=3, width=8)
+    assert graph.sharers == {"a": ("b", "c")}
+    assert graph.parameters == 9
+
+
+def dims_shared(owner: LayerSpec, sharer: LayerSpec, **shape: int) -> object:
+    graph = graph_of(owner, sharer, **shape)
+    return shared_dims(graph.layers[owner.name], graph.layers[sharer.name])
+
+
+def test_layers_of_unlike_kinds_hold_a_weight_by_the_same_axes() -> None:
+    tokens = spec("tokens", "embedding", "input", rows=9, filters=6)
+    tied = spec("tied", "linear", "tokens", filters=9, bias=False, share="tokens")
+    # rows of the table are classes of the head, features of the table are what the head reads
+    assert dims_shared(tokens, tied, sequence=4) == (("channel", "filter"), ("filter", "channel"))
+    narrow = spec("narrow", "linear", "input", filters=4, bias=False)
+    wide = spec("wide", "linear", "narrow", filters=8, bias=False, share="narrow")
+    # a decoder whose weight is that of the encoder transposed
+    assert dims_shared(narrow, wide, channel=8) == (("filter", "channel"), ("channel", "filter"))
+    other = spec("narrow", "linear", "input", filters=8, bias=False)
+    assert dims_shared(other, wide, channel=8) == (("filter", "filter"), ("channel", "channel"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        (("b", "a"), "a -> b -> a does not"),
+        (("b", "b"), "a -> b -> b does not"),
+    ],
+)
+def test_sharing_must_lead_to_a_weight(shares: tuple[str, str], message: str) -> None:
+    rows = [
+        spec(n, "linear", "input", filters=4, share=s) for n, s in zip("ab", shares, strict=True)
+    ]
+    with pytest.raises(InputError) as caught:
+        graph_of(*rows, channel=4)
+    assert message in str(caught.value)
+
+
+def test_layers_that_share_a_weight_hold_it_in_one_shape() -> None:
+    rows = [
+        spec("a", "linear", "input", filters=6, bias=False),
+        spec("flat", "linear", "a", filters=8, bias=False),
+        spec("b", "linear", "flat", filters=3, bias=False, share="a"),
+    ]
+    with pytest.raises(InputError, match="'b' has filter 3 x channel 8 and 'a' filter 6 x channel"):
+        graph_of(*rows, channel=4)
 
 
 @pytest.mark.parametrize(

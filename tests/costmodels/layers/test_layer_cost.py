@@ -120,7 +120,7 @@ def test_weights_are_split_by_their_own_dims_and_reduced_over_the_others(name, l
     one = GRAPHS[name].layers[layer]
     candidates = everything(one)
     found = costs(one, candidates)
-    own = math.prod(candidates.degree(d) for d in one.weight_dims & set(candidates.dims))
+    own = math.prod(candidates.degree(d) for d in set(one.weight_dims) & set(candidates.dims))
     parameters = local_parameters(one, candidates)
     assert np.allclose(parameters * own, one.parameters)
     ranks = GPUS / candidates.replication.prod(axis=1)

@@ -62,6 +62,19 @@ RESIDUAL = [
 ]
 
 
+SHARED = [
+    conv("stem"),
+    conv("first"),
+    ("relu", "activation", {}),
+    ("second", "conv", {"filters": 8, "kernel": 3, "padding": 1, "share": "first"}),
+    ("mean", "global_pool", {}),
+    ("fc", "linear", {"filters": 8}),
+    ("again", "linear", {"filters": 8, "share": "fc"}),
+    ("third", "linear", {"filters": 8, "share": "again"}),
+    ("loss", "loss", {}),
+]
+
+
 Split = Callable[[Any], Mapping[str, int]]
 
 
@@ -79,6 +92,22 @@ def by_both(layer: Any) -> Mapping[str, int]:
 
 def by_filter(layer: Any) -> Mapping[str, int]:
     return {"filter": 4} if layer.kind in ("conv", "linear") else {}
+
+
+def unlike(layer: Any) -> Mapping[str, int]:
+    """Users of one weight split it, or not, each in its way."""
+    split: dict[str, Mapping[str, int]] = {
+        "second": {"filter": 4},
+        "fc": {"sample": 4},
+        "again": {"filter": 4},
+        "third": {"channel": 4},
+    }
+    return split.get(layer.name, {"sample": 4})
+
+
+def turned(layer: Any) -> Mapping[str, int]:
+    """The owners split their weight, the others do not."""
+    return {"filter": 4} if layer.name in ("first", "fc") else {"sample": 4}
 
 
 def both_models(
@@ -121,6 +150,37 @@ def test_a_single_stage_takes_what_the_additive_model_says(rows, bucket, overlap
     assert len(reductions) == costed.step.num_buckets
     assert result.roles[0].busy["gradient"] == pytest.approx(costed.step.gradient)
     assert result.roles[0].busy["compute"] == pytest.approx(costed.compute, rel=0.02)
+
+
+@pytest.mark.parametrize("bucket", [100.0, 3000.0, 1e9])
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("split", [by_sample, by_filter, unlike, turned])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_shared_weights_take_and_hold_what_the_additive_model_says(
+    bucket, overlap, split, optimizer
+):
+    g = graph(IMAGE, SHARED, 16)
+    options = {"gradient_overlap": overlap, "optimizer": optimizer}
+    costed, result = both_models(g, split, bucket, **options)
+    assert (costed.step.exchange > 0.0) == (split in (unlike, turned))
+    assert result.step_time == pytest.approx(costed.step.total, rel=1e-9)
+    assert result.roles[0].busy["gradient"] == pytest.approx(costed.step.gradient)
+    assert result.peak.memory.total == pytest.approx(costed.memory.total)
+    assert dict(result.peak.memory.holders) == pytest.approx(dict(costed.memory.holders))
+    tasks = [t for t in result.task_times.graph.tasks if t.queue == Queue.GRADIENT]
+    exchanges = [t for t in tasks if t.kind == "exchange"]
+    assert len(tasks) - len(exchanges) == costed.step.num_buckets
+    assert sum(t.seconds + t.transfer for t in exchanges) == pytest.approx(costed.step.exchange)
+
+
+def test_weights_that_are_shared_alike_cost_nothing_more():
+    alone = [row for row in SHARED if row[0] not in ("second", "again", "third")]
+    for split in (by_sample, by_both):
+        shared, one = (both_models(graph(IMAGE, rows, 16), split, 1e9) for rows in (SHARED, alone))
+        for holder in ("weights", "weight gradients", "optimizer state"):
+            assert shared[0].memory.holders[holder] == one[0].memory.holders[holder]
+        assert shared[0].step.gradient == pytest.approx(one[0].step.gradient)
+        assert shared[0].step.update == pytest.approx(one[0].step.update)
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -12,6 +12,7 @@ from simulated_jobs import gpt
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.simulation import (
+    Compiler,
     Queue,
     load_runtime,
     run_graph,
@@ -43,6 +44,48 @@ def test_tied_weights_of_two_stages_are_exchanged():
     one = compile_job(g, hybrid(g, (1,)), cluster(1))
     assert one.weights[0].fixed_memory()["weights"] == pytest.approx(first + last - size)
     assert not any(t.kind == "send_recv" for t in one.compile(1).tasks)
+
+
+def test_users_of_a_weight_in_one_stage_hold_it_together():
+    options = {"filters": 16, "bias": False}
+    rows = [("a", "linear", options)]
+    rows += [(name, "linear", {**options, "share": "a"}) for name in "bcd"]
+    g = graph({"channel": 16}, rows, 8)
+    weight = 16 * 16 * 4.0
+
+    def compiled(**split: dict[str, int]) -> Compiler:
+        shape = (2,)
+        stages = (
+            Stage(layers=("a", "b"), first_device=0, shape=shape),
+            Stage(layers=("c", "d"), first_device=2, shape=shape),
+        )
+        distributions = {
+            name: Distribution(
+                degrees={d: (n,) for d, n in split.get(name, {"sample": 2}).items()}, shape=shape
+            )
+            for name in "abcd"
+        }
+        strategy = Strategy(stages=stages, distributions=distributions, schedule=Schedule())
+        return compile_job(g, strategy, cluster(4))
+
+    def held(compiler: Compiler) -> list[float]:
+        return [work.fixed_memory()["weights"] for work in compiler.weights]
+
+    def kinds(compiler: Compiler) -> Counter[tuple[int, str]]:
+        tasks = compiler.compile(1).tasks
+        return Counter((t.role, t.kind) for t in tasks if t.queue == Queue.GRADIENT)
+
+    alike = compiled()
+    assert held(alike) == [weight, weight]
+    # one all-reduce and one message to the other stage, each
+    each = ("all_reduce", "send_recv")
+    assert kinds(alike) == {(role, kind): 1 for role in (0, 1) for kind in each}
+    # d, whose weight c holds in its stage, needs all of it
+    unlike = compiled(a={"filter": 2}, b={"filter": 2}, c={"filter": 2})
+    assert held(unlike) == [weight / 2, weight]
+    inside = kinds(unlike)
+    assert inside[1, "exchange"] == inside[1, "all_reduce"] == 1
+    assert (0, "exchange") not in inside
 
 
 def test_stages_lie_on_devices_one_after_the_other():

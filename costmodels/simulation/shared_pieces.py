@@ -1,0 +1,107 @@
+"""Layers of one stage that use one weight: what they add to the first of them, which holds it.
+
+In every stage one of the users of a weight holds it: its owner, or the first user where the owner
+is in another stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodels.distribution import Distribution, one_candidate, split_dims
+from costmodels.graph import Graph
+from costmodels.layers.layer_passes import SOURCES
+from costmodels.layers.shared_weight import SharedBlock, shared_weight, within_whole
+from costmodels.simulation.pieces import Piece
+from costmodels.step.machine import Machine
+from costmodels.step.training import Training
+
+# Rates of full buckets are of no use here: any size will do. [B]
+_ANY_SIZE = 1e6
+
+
+def holders_of_weights(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, str]:
+    """For each user of a shared weight, the layer that holds it in its stage.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    stage_of
+        Stage of every layer.
+    """
+    found: dict[str, str] = {}
+    for owner, names in graph.sharers.items():
+        first: dict[int, str] = {}
+        for name in (owner, *names):
+            found[name] = first.setdefault(stage_of[name], name)
+    return found
+
+
+def shared_blocks(
+    graph: Graph,
+    holders: Mapping[str, str],
+    distributions: Mapping[str, Distribution],
+    pieces: Mapping[str, Piece],
+    machines: Mapping[str, Machine],
+) -> dict[str, SharedBlock]:
+    """What each layer adds whose weight another layer of its stage holds.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    holders
+        As of `holders_of_weights`.
+    distributions
+        Of every layer.
+    pieces
+        Of every layer; those that hold a weight have all of their block of it.
+    machines
+        Of every layer, that of its stage.
+    """
+    added: dict[str, list[tuple[str, SharedBlock]]] = {}
+    for name, holder in holders.items():
+        if name == holder:
+            continue
+        first, second = (
+            (graph.layers[n], one_candidate(distributions[n], split_dims(graph.layers[n])))
+            for n in (holder, name)
+        )
+        block = shared_weight(first, second, machines[name], largest_bucket=_ANY_SIZE).block(0, 0)
+        added.setdefault(holder, []).append((name, block))
+    found: dict[str, SharedBlock] = {}
+    for holder, rows in added.items():
+        whole, held = float(graph.layers[holder].parameters), pieces[holder].parameters
+        blocks = within_whole(whole, held, [block for _, block in rows])
+        found.update(zip((name for name, _ in rows), blocks, strict=True))
+    return found
+
+
+def with_block(piece: Piece, block: SharedBlock, training: Training) -> Piece:
+    """The piece of a layer whose weight another one holds, with what it adds to that.
+
+    Parameters
+    ----------
+    piece
+        The layer without a weight.
+    block
+        What it adds.
+    training
+        Options of the step.
+    """
+    sources = piece.sources
+    if block.update > 0.0:
+        sources = (*sources, (SOURCES[block.update_source], block.update))
+    return replace(
+        piece,
+        update=piece.update + block.update,
+        gradient_bytes=block.gradient_bytes,
+        gradient_group=block.gradient_group,
+        parameters=block.parameters,
+        weights=block.parameters * training.weight_size,
+        gradients=block.parameters * training.gradient_size,
+        state=block.parameters * training.state_size,
+        sources=sources,
+    )
