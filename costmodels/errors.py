@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import math
+import re
+
+# What moves a cursor, hides text, turns its direction or cannot be encoded.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
+_WORD = re.compile(r"\S{161,}")
+# What is repeated of one quoted value, of one word such as a path, and of a whole message.
+_LONGEST_QUOTED, _LONGEST_WORD, _LONGEST_MESSAGE = 80, 160, 560
+
+
+def printable(text: str) -> str:
+    """Text without control characters; tabs and line ends stay."""
+    return text if text.isprintable() else _CONTROL.sub("", text)
+
+
+def plain(text: str) -> str:
+    """Text as one line without control characters."""
+    return " ".join(printable(text).split())
+
+
+def one_line(message: str) -> str:
+    """A message as one line that a terminal can show, whatever the values are that it repeats."""
+    text = plain(_cut(message, 10_000))
+    if len(text) > _LONGEST_QUOTED:
+        text = _QUOTED.sub(lambda found: _cut(found[0], _LONGEST_QUOTED), text)
+        text = _WORD.sub(lambda found: _cut(found[0], _LONGEST_WORD), text)
+    return _cut(text, _LONGEST_MESSAGE)
+
+
+def _cut(text: str, most: int) -> str:
+    """Leave out the middle of a text that is too long."""
+    end = most // 3
+    return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
 
 
 class InputError(ValueError):
     """Something that the user gave cannot be used.
 
-    The message says what, the rule, the value with its unit, and what to do next.
+    The message says what, the rule, the value with its unit, and what to do next. It is one line,
+    without control characters, in which long values are cut.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
     @classmethod
     def rule(cls, what: str, rule: str, value: object, advice: str) -> InputError:
@@ -27,6 +67,21 @@ class InputError(ValueError):
             What to do next.
         """
         return cls(f"{what} must {rule} but is {value}; {advice}")
+
+
+def require_name(what: str, name: str) -> None:
+    """Refuse a name that nobody can see, or that is more than one line.
+
+    Parameters
+    ----------
+    what
+        What error messages call it.
+    name
+        The name.
+    """
+    if not name.strip() or printable(name) != name or len(name.splitlines()) > 1 or "\t" in name:
+        rule = "be text on one line without control characters"
+        raise InputError.rule(what, rule, f"'{name}'", "write another name")
 
 
 def require_positive(what: str, value: float, unit: str = "", *, finite: bool = True) -> None:

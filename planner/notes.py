@@ -14,8 +14,8 @@ WORDS: Mapping[str, str] = {
     "presolve-cut-short": "Presolve was cut short by the time limit.",
     "ranking-cut-short": "Cut short after {assignments} assignments; better ones may exist.",
     "too-wide": (
-        "Elimination would need tables of more than {elements:.3g} entries; the bound rests on"
-        " message passing."
+        "Elimination would need tables of more than {elements:.3g} entries, or too long; the bound"
+        " rests on message passing."
     ),
     "left-to-cp-sat": "Prices left {left} of {candidates} candidates to CP-SAT.",
     "paths-fixed": "Fixed {paths} longest paths in turn; a heuristic.",
@@ -40,6 +40,10 @@ WORDS: Mapping[str, str] = {
     "memory-unproven": (
         "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
         "less each; the gap says how far the plan may be off"
+    ),
+    "wide-unproven": (
+        "the network is too wide for an exact search, which was stopped before proof; the gap says "
+        "how far the plan may be off"
     ),
     "space-clipped": (
         "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "

@@ -12,17 +12,19 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from search.errors import ProblemError
 from search.problem.deadline import Deadline
+
+Value = TypeVar("Value")
 
 # TPE proposes known combinations again and again near the end; this many in a row is enough.
 MAX_REPEATS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Generic[Value]):
     """One combination that was tried.
 
     Parameters
@@ -36,12 +38,12 @@ class Trial:
     """
 
     number: int
-    parameters: dict[str, Any]
+    parameters: dict[str, Value]
     value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(Generic[Value]):
     """What came of it.
 
     Parameters
@@ -56,32 +58,32 @@ class Tuning:
         "time limit" or "interrupt" where the search was cut short, else empty.
     """
 
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial[Value], ...]
     complete: bool
     method: str
     stopped_by: str = ""
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial[Value] | None:
         """The first trial of least value, or None where no combination was possible."""
         possible = [t for t in self.trials if t.value < math.inf]
         return min(possible, key=lambda t: t.value, default=None)
 
     @property
-    def ranked(self) -> tuple[Trial, ...]:
+    def ranked(self) -> tuple[Trial[Value], ...]:
         """The possible trials, best first."""
         possible = (t for t in self.trials if t.value < math.inf)
         return tuple(sorted(possible, key=lambda t: t.value))
 
 
 def tune(
-    objective: Callable[[dict[str, Any]], float],
-    space: Mapping[str, Sequence[Any]],
+    objective: Callable[[dict[str, Value]], float],
+    space: Mapping[str, Sequence[Value]],
     *,
     max_trials: int,
     seed: int = 0,
     time_limit: float | None = None,
-) -> Tuning:
+) -> Tuning[Value]:
     """Minimise a function of a few discrete parameters.
 
     Parameters
@@ -91,11 +93,16 @@ def tune(
     space
         Per parameter the values it can take.
     max_trials
-        The most combinations to try.
+        The most combinations to try. [items]
     seed
         Seed of the sampler.
     time_limit
         Time after which no further combination is tried. [s]
+
+    Raises
+    ------
+    ProblemError
+        When a parameter has no values, or when there are fewer than one trial.
     """
     for name, values in space.items():
         if not len(values):
@@ -108,7 +115,7 @@ def tune(
     grid = count <= max_trials
     source = _grid(space) if grid else _Sampler(space, seed)
     deadline = Deadline(time_limit)
-    trials: list[Trial] = []
+    trials: list[Trial[Value]] = []
     stopped_by = ""
     try:
         for parameters in source:
@@ -131,15 +138,15 @@ def tune(
     )
 
 
-def _grid(space: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def _grid(space: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
     for values in itertools.product(*space.values()):
         yield dict(zip(space, values, strict=True))
 
 
-class _Sampler:
+class _Sampler(Generic[Value]):
     """Combinations that TPE proposes, each once."""
 
-    def __init__(self, space: Mapping[str, Sequence[Any]], seed: int) -> None:
+    def __init__(self, space: Mapping[str, Sequence[Value]], seed: int) -> None:
         import optuna
 
         verbosity = optuna.logging.get_verbosity()
@@ -157,7 +164,7 @@ class _Sampler:
         self._known: dict[tuple[int, ...], float] = {}
         self._asked: tuple[Any, tuple[int, ...]] | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Value]]:
         repeats = 0
         while repeats < MAX_REPEATS:
             trial = self._study.ask(self._positions)

@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.accuracy.cells import Cell, Summary, rank_agreement
 from benchmarks.accuracy.factors import NOT_CALIBRATED, ONE_GPU
 from benchmarks.accuracy.report import signed_percent
-from benchmarks.accuracy.steps import ALL_STEP_MODELS
+from benchmarks.accuracy.steps import ALL_STEP_MODELS, TIMELINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,8 @@ def summary_rows(tables: Sequence[RowTable]) -> list[tuple[str, ...]]:
 def ablation_rows(tables: Sequence[RowTable], model: str = "simulate") -> list[tuple[str, ...]]:
     """Mean absolute error, and bias, of each step model on the rows that all of them predict.
 
+    The timeline has no parameter servers: it is shown on those of the rows that it can predict.
+
     Parameters
     ----------
     tables
@@ -106,16 +108,19 @@ def ablation_rows(tables: Sequence[RowTable], model: str = "simulate") -> list[t
     """
     cells = [c for t in tables for c in t.cells if c.counts and c.parts]
     models = [m for m in ALL_STEP_MODELS if any(m in c.parts for c in cells)]
-    cells = [c for c in cells if all(m in c.parts for m in models)]
+    common = [m for m in models if m != TIMELINE]
+    if model != TIMELINE:
+        cells = [c for c in cells if all(m in c.parts for m in common)]
     if not cells or not models:
         return []
     rows: list[tuple[str, ...]] = []
     for name in (model, *models):
-        errors = [c.parts.get(name, c.predicted) / c.measured - 1.0 for c in cells]
+        told = [c for c in cells if name == model or name in c.parts]
+        errors = [c.parts.get(name, c.predicted) / c.measured - 1.0 for c in told]
         worst = max(errors, key=abs)
         mean = statistics.fmean(abs(e) for e in errors)
         bias = signed_percent(statistics.fmean(errors))
-        rows.append((name, str(len(cells)), f"{mean:.1%}", signed_percent(worst), bias))
+        rows.append((name, str(len(told)), f"{mean:.1%}", signed_percent(worst), bias))
     return rows
 
 

@@ -125,7 +125,7 @@ def _arithmetic(model: str) -> float:
 
 def exclusions(runs: list[RawRun]) -> list[str]:
     """For each run, why it cannot be compared, or nothing."""
-    reasons = [_marked(run) for run in runs]
+    reasons = [_doubtful(run) for run in runs]
     open_runs = [r for r, reason in zip(runs, reasons, strict=True) if not reason]
     fastest: dict[tuple[str, str, int, int], float] = {}
     for run in open_runs:
@@ -142,7 +142,7 @@ def exclusions(runs: list[RawRun]) -> list[str]:
     return found
 
 
-def _marked(run: RawRun) -> str:
+def _doubtful(run: RawRun) -> str:
     if _early(run):
         return "early code of 2019"
     if run.strategy == "pipeline":

@@ -7,11 +7,12 @@
 Get the problems of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism ("IOPDDL") from
 github.com/google/iopddl, folder `benchmarks`. Every *.json and *.json.gz of a folder is solved,
 each run in a new process, which reads the file and then solves it within the limit. A table
-`known.csv` next to the files says what others have reached (see `search_known.py`); instances that
-it lacks are shown without comparison. Shown are the time until the first solution, and until
-one within 1 % and 0.1 % of the best known: that of the contest's 20 teams, or of this benchmark if
-it is better. Cost and peak of every solution are recomputed from the file in whole numbers; if that
-disagrees, the exit status is 1. An interrupt prints what there is (exit status 130).
+`known.csv` next to the files says what others have reached (see `benchmarks/search/known.py`);
+instances that it lacks are shown without comparison. Shown are the time until the first solution,
+and until one within 1 % and 0.1 % of the best known: that of the contest's 20 teams, or of this
+benchmark if it is better. Cost and peak of every solution are recomputed from the file in whole
+numbers; if that disagrees, the exit status is 1. An interrupt prints what there is (exit status
+130).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from rich.console import Console
 from benchmarks.search import instances as search_instances
 from benchmarks.search import tables as search_tables
 from benchmarks.search.check import disagreements, read_raw
-from benchmarks.search.known import BadInput, Instance, find, make_instance, seconds
-from benchmarks.search.runs import Interrupted, SolverRun, run
+from benchmarks.search.known import BadInput, Instance, find_instances, make_instance, time_limit_of
+from benchmarks.search.runs import RunInterrupted, SolverRun, run
 
 SMOKE, SMOKE_LIMIT, SMOKE_SOLVERS = "leafy:2000:0", 5.0, ("auto", "cp-sat")
 # wide enough for all columns, also where the output is no terminal
@@ -93,14 +94,14 @@ def instances_of(options: argparse.Namespace, folder: Path) -> list[Instance]:
     limit = None
     try:
         if options.time_limit not in (None, "contest"):
-            limit = seconds(options.time_limit)
+            limit = time_limit_of(options.time_limit)
         for what in made:
             search_instances.parse(what)
     except ValueError as error:
         raise BadInput(str(error)) from None
     if options.smoke and options.time_limit is None:
         limit = SMOKE_LIMIT
-    found = find(options.paths, time_limit=limit, known=options.known)
+    found = find_instances(options.paths, time_limit=limit, known=options.known)
     for what in made:
         path = folder / f"{what.replace(':', '-')}.json"
         path.write_text(json.dumps(search_instances.generate(what)), encoding="utf-8")
@@ -155,7 +156,15 @@ def checked(runs: Sequence[SolverRun]) -> list[SolverRun]:
 def run_all(
     instances: Sequence[Instance], solvers: Sequence[str], seeds: range, whole_process: bool
 ) -> tuple[list[SolverRun], bool]:
-    """All runs, and whether an interrupt ended them early."""
+    """All runs, and whether an interrupt ended them early.
+
+    Parameters
+    ----------
+    instances, solvers, seeds
+        What to run, each with each.
+    whole_process
+        Whether starting and reading count towards the time limit.
+    """
     done: list[SolverRun] = []
     for instance in instances:
         here: list[SolverRun] = []
@@ -167,7 +176,7 @@ def run_all(
             )
             try:
                 here.append(run(instance, solver, seed, whole_process=whole_process))
-            except Interrupted as stop:
+            except RunInterrupted as stop:
                 here.append(stop.partial)
                 interrupted = True
             except KeyboardInterrupt:
@@ -190,13 +199,13 @@ def ending_on_termination() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def report(runs: Sequence[SolverRun], options: argparse.Namespace) -> None:
+def report_runs(runs: Sequence[SolverRun], options: argparse.Namespace) -> None:
     """Print the table and write the file."""
     if options.markdown:
         print(search_tables.markdown(runs))
     else:
         terminal = Console()
-        search_tables.show(runs, terminal if terminal.is_terminal else Console(width=WIDTH))
+        search_tables.show_runs(runs, terminal if terminal.is_terminal else Console(width=WIDTH))
     if options.json:
         from planner.output import write_text
 
@@ -218,7 +227,7 @@ def benchmark(options: argparse.Namespace) -> int:
             instances = instances_of(options, Path(folder))
             runs, interrupted = run_all(instances, solvers, seeds, options.whole_process)
         if runs and any(one.status != "failed" for one in runs):
-            report(runs, options)
+            report_runs(runs, options)
     except (BadInput, InputError) as error:
         sys.exit(str(error))
     failures = [f"{one.instance.name}, {one.solver}: {one.failure}" for one in runs if one.failure]

@@ -4,7 +4,7 @@
 
 Models: `transformer` (blocks of attention and MLP), `unet` (skips between levels), `gnn`
 (irregular, with hubs), `weights` (few big ones, used often, whose splitting saves most memory) and
-`leafy` (chains whose operations hold many tied leaves), made of what `search_network.py` has.
+`leafy` (chains whose operations hold many tied leaves), made of what `network.py` beside it has.
 Assumes: SIZE is the number of nodes at which a family stops growing; it may get a block more.
 """
 
@@ -136,10 +136,10 @@ FAMILIES: dict[str, Callable[[MeshNetwork, int], None]] = {
 
 def generate(what: str) -> dict[str, Any]:
     """A problem file's content, of FAMILY:SIZE:SEED."""
-    return {"problem": {"name": what, **numbers(network(what))}}
+    return {"problem": {"name": what, **numbers(mesh_network(what))}}
 
 
-def network(what: str) -> MeshNetwork:
+def mesh_network(what: str) -> MeshNetwork:
     """The network behind a problem."""
     family, size, seed = parse(what)
     net = MeshNetwork(f"{family}:{size}:{seed}")

@@ -81,7 +81,9 @@ class Instance:
     known: Known = Known()
 
 
-def find(paths: Iterable[str], *, time_limit: float | None, known: str | None) -> list[Instance]:
+def find_instances(
+    paths: Iterable[str], *, time_limit: float | None, known: str | None
+) -> list[Instance]:
     """The instances of files and folders.
 
     Parameters
@@ -133,7 +135,19 @@ def _stem(path: Path) -> str:
 def make_instance(
     path: Path, known: Mapping[str, Known], time_limit: float | None, name: str = ""
 ) -> Instance:
-    """An instance by its file's name: A for `asplos-2025-iopddl-A.json.gz`."""
+    """An instance by its file's name: A for `asplos-2025-iopddl-A.json.gz`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    known
+        What others have reached, by instance.
+    time_limit
+        The limit, None for that of the contest. [s]
+    name
+        What to call it; left out, as its file says.
+    """
     stem = name or _stem(path)
     contest = _CONTEST_NAME.fullmatch(stem)
     name = contest[1] if contest else stem
@@ -184,7 +198,7 @@ def _known(cells: Mapping[str, str | None]) -> Known:
 
     limit = (cells["time_limit_s"] or "").strip()
     return Known(
-        time_limit=seconds(limit) if limit else None,
+        time_limit=time_limit_of(limit) if limit else None,
         best=whole("best_contest_cost"),
         best_team=(cells["best_team"] or "").strip(),
         winner=whole("winner_team01_cost"),
@@ -192,8 +206,8 @@ def _known(cells: Mapping[str, str | None]) -> Known:
     )
 
 
-def seconds(text: str) -> float:
-    """A time limit. [s]"""
+def time_limit_of(text: str) -> float:
+    """A time limit from its text. [s]"""
     try:
         value = float(text)
     except ValueError:

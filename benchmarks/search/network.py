@@ -105,7 +105,17 @@ class MeshNetwork:
         return self.add(dims, source, *vectors)
 
     def linear(self, node: int, width: int, weight: int | None = None) -> int:
-        """A product with a weight over the last dim."""
+        """A product with a weight over the last dim.
+
+        Parameters
+        ----------
+        node
+            What is multiplied.
+        width
+            The extent of the last dim afterwards. [items]
+        weight
+            The weight; left out, a new one.
+        """
         *rows, depth = self.made(node)
         last = len(rows)
         if weight is None:
@@ -205,11 +215,11 @@ def _matrix(
         held = _over(layout, source.out)
         for want in wanted:
             tied = operand.tied and held != want
-            row.append(FORBIDDEN if tied else _received(net, source.made, held, want))
+            row.append(FORBIDDEN if tied else _received_bytes(net, source.made, held, want))
     return row
 
 
-def _received(net: MeshNetwork, made: tuple[int, ...], held: Layout, want: Layout) -> int:
+def _received_bytes(net: MeshNetwork, made: tuple[int, ...], held: Layout, want: Layout) -> int:
     """Bytes that a device receives: all-gathers and all-to-alls; to cut further is free."""
     local, received = _local(net, made, held), 0
     for degree, old, new in zip(net.mesh, held, want, strict=True):

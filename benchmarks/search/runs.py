@@ -1,6 +1,7 @@
 """Runs of solvers on problem files, each in a new process, and what was found when.
 
-Assumes: a reported cost is worth nothing until `search_check` has computed the same from the file.
+Assumes: a reported cost is worth nothing until `benchmarks.search.check` has computed the same from
+the file.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = Fal
 
     Raises
     ------
-    Interrupted
+    RunInterrupted
         After an interrupt; it has the run as far as it came.
     """
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
@@ -168,11 +169,11 @@ def run(instance: Instance, solver: str, seed: int, *, whole_process: bool = Fal
     else:
         one = make_run(instance, solver, seed, lasted, found)
     if interrupted:
-        raise Interrupted(one)
+        raise RunInterrupted(one)
     return one
 
 
-class Interrupted(Exception):
+class RunInterrupted(Exception):
     """An interrupt while a process ran."""
 
     def __init__(self, partial: SolverRun) -> None:
@@ -211,7 +212,17 @@ def _failure(status: int, message: str) -> str:
 def make_run(
     instance: Instance, solver: str, seed: int, process: float, found: dict[str, Any]
 ) -> SolverRun:
-    """A run from what its process wrote; null stands for what is not finite."""
+    """A run from what its process wrote; null stands for what is not finite.
+
+    Parameters
+    ----------
+    instance, solver, seed
+        What was run.
+    process
+        How long the whole process took. [s]
+    found
+        What it wrote.
+    """
 
     def number(value: float | None, otherwise: float) -> float:
         return otherwise if value is None else float(value)

@@ -65,17 +65,17 @@ def cells(run: SolverRun, runs: Sequence[SolverRun]) -> dict[str, str]:
         "solver": run.solver,
         "seed": str(run.seed),
         "limit [s]": f"{limit}*" if run.instance.assumed else limit,
-        "process [s]": _seconds(run.process),
+        "process [s]": _seconds_text(run.process),
     }
     if run.status == "failed":
         return {heading: row.get(heading, NONE) for heading in HEADINGS} | {"status": "failed"}
     best, _ = best_known(runs, run.instance)
     row |= {
         "nodes": f"{run.num_nodes:,}",
-        "solve [s]": _seconds(run.solving),
-        "read [s]": _seconds(run.reading),
-        "cost": _whole(run.cost),
-        "proven bound": _whole(run.bound),
+        "solve [s]": _seconds_text(run.solving),
+        "read [s]": _seconds_text(run.reading),
+        "cost": _whole_text(run.cost),
+        "proven bound": _whole_text(run.bound),
         "gap [%]": f"{100 * run.gap:.3f}" if math.isfinite(run.gap) else NONE,
         "first [s]": _moment(run, math.nextafter(math.inf, 0.0)),
         "to 1 % [s]": _moment(run, best + 0.01 * abs(best)),
@@ -94,7 +94,7 @@ def _status(run: SolverRun) -> str:
     return ", ".join([run.status, *(remark for remark, applies in remarks.items() if applies)])
 
 
-def _seconds(value: float) -> str:
+def _seconds_text(value: float) -> str:
     return f"{value:.1f}" if math.isfinite(value) else NONE
 
 
@@ -105,7 +105,7 @@ def _moment(run: SolverRun, cost: float) -> str:
     return f"{moment:.1f}" if run.watched else f"<= {moment:.1f}"
 
 
-def _whole(value: float) -> str:
+def _whole_text(value: float) -> str:
     """A cost or bound; that of costs that are whole is rounded up, which stays a bound."""
     return f"{math.ceil(value - 1e-6):,}" if math.isfinite(value) else NONE
 
@@ -116,7 +116,7 @@ def _percent(cost: float, reference: int | None) -> str:
     return f"{100 * (cost - reference) / abs(reference):+.3f}"
 
 
-def rows_of(runs: Sequence[SolverRun]) -> tuple[list[str], list[list[str]]]:
+def table_rows(runs: Sequence[SolverRun]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows; columns that say nothing are left out."""
     rows = [cells(run, runs) for run in runs]
     silent = {h for h in COMPARISONS if all(row[h] == NONE for row in rows)}
@@ -128,9 +128,9 @@ def rows_of(runs: Sequence[SolverRun]) -> tuple[list[str], list[list[str]]]:
     return shown, [[row[heading] for heading in shown] for row in rows]
 
 
-def show(runs: Sequence[SolverRun], console: Console) -> None:
+def show_runs(runs: Sequence[SolverRun], console: Console) -> None:
     """Print the table and what belongs to it."""
-    headings, rows = rows_of(runs)
+    headings, rows = table_rows(runs)
     table = Table(title=TITLE, title_justify="left", padding=(0, 0))
     for heading in headings:
         # the unit in a line of its own; Text, since brackets are markup
@@ -148,7 +148,7 @@ def show(runs: Sequence[SolverRun], console: Console) -> None:
 
 def markdown(runs: Sequence[SolverRun]) -> str:
     """The same as Markdown."""
-    headings, rows = rows_of(runs)
+    headings, rows = table_rows(runs)
     rule = ["---" if heading in LEFT else "---:" for heading in headings]
     lines = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
@@ -166,12 +166,12 @@ def remarks(runs: Sequence[SolverRun]) -> list[str]:
         lines.append("<= the solver announced nothing before it ended: this is when it did")
     lines += _points(runs)
     lines += _spreads(runs)
-    lines += [f"{_label(run)}: {run.failure}" for run in runs if run.failure]
+    lines += [f"{_run_label(run)}: {run.failure}" for run in runs if run.failure]
     lines.append(f"Costs and peaks of all solutions recomputed from the files; {machine_line()}")
     return lines
 
 
-def _label(run: SolverRun) -> str:
+def _run_label(run: SolverRun) -> str:
     return f"{run.instance.name}, {run.solver}, seed {run.seed}"
 
 
@@ -180,7 +180,7 @@ def _best_line(runs: Sequence[SolverRun]) -> str:
     parts = []
     for instance in instances.values():
         best, who = best_known(runs, instance)
-        parts.append(f"{instance.name} {_whole(best)} ({who})" if best < math.inf else "")
+        parts.append(f"{instance.name} {_whole_text(best)} ({who})" if best < math.inf else "")
     return f"Best known: {'; '.join(p for p in parts if p) or 'nothing'}"
 
 
@@ -216,7 +216,8 @@ def _spreads(runs: Sequence[SolverRun]) -> list[str]:
         spread = f"{100 * (high - low) / abs(low):.3f} %" if low else NONE
         lines.append(
             f"{group[0].instance.name}, {solver}, {len(costs)} of {len(group)} runs: best "
-            f"{_whole(low)}, median {_whole(middle)}, worst {_whole(high)}, spread {spread}"
+            f"{_whole_text(low)}, median {_whole_text(middle)}, worst {_whole_text(high)}, "
+            f"spread {spread}"
         )
     return lines
 

@@ -57,10 +57,24 @@ def peak_memory() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def answer_of(
+def solve_file(
     path: str, solver: str, time_limit: float, seed: int, started: float | None = None
 ) -> dict[str, Any]:
-    """Read and solve a file, and say what happened."""
+    """Read and solve a file, and say what happened.
+
+    Parameters
+    ----------
+    path
+        The file.
+    solver
+        A name in `search.SOLVERS`.
+    time_limit
+        Time for solving, or for everything since `started`. [s]
+    seed
+        Seed of what is random.
+    started
+        When the process began, on the monotonic clock; None to count from here. [s]
+    """
     import search
     from search.files.contest import read_problem
 
@@ -80,11 +94,11 @@ def answer_of(
         "solving": solving,
         "trace": [[_finite(value) for value in point] for point in watch.points],
         "peak_memory": peak_memory(),
-        **_facts(answer),
+        **_answer_facts(answer),
     }
 
 
-def _facts(answer: Assignment) -> dict[str, Any]:
+def _answer_facts(answer: Assignment) -> dict[str, Any]:
     from planner.notes import words
 
     return {
@@ -111,7 +125,7 @@ def main() -> None:
     from search import ProblemError
 
     try:
-        found = answer_of(
+        found = solve_file(
             path, solver, float(time_limit), int(seed), None if started == "-" else float(started)
         )
     except ProblemError as error:

@@ -19,8 +19,8 @@ from costmodels.step.machine import Machine
 __all__ = ["CLOSED_FORMS", "ClosedForm", "closed_form_step"]
 
 _MODELS: Mapping[str, Callable[[Graph, Mapping[str, Distribution], Machine], ClosedForm]] = {
-    "paradl": paradl.step_time,
-    "paleo": paleo.step_time,
+    "paradl": paradl.paradl_step,
+    "paleo": paleo.paleo_step,
 }
 CLOSED_FORMS = tuple(_MODELS)
 

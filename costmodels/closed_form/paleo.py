@@ -46,7 +46,7 @@ _SCHEMES: Mapping[str, Callable[[int], float]] = {
 SCHEMES = tuple(_SCHEMES)
 
 
-def step_time(
+def paleo_step(
     graph: Graph,
     distributions: Mapping[str, Distribution],
     machine: Machine,

@@ -68,7 +68,7 @@ def update_time(layer: Layer, machine: Machine) -> float:
     return max(float(machine.compute.time(work)[0][0]) - latency, 0.0)
 
 
-def step_time(
+def paradl_step(
     graph: Graph, distributions: Mapping[str, Distribution], machine: Machine
 ) -> ClosedForm:
     """Time of a step of a plan that is one of Table III's strategies, or data + spatial.

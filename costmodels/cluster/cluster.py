@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster.device import Device
 from costmodels.cluster.level import Level
-from costmodels.errors import InputError
+from costmodels.cluster.ranges import require_plausible
+from costmodels.errors import InputError, require_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Cluster:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a cluster", self.name)
         label = f"cluster {self.name}"
         names = [level.name for level in self.levels]
         if not names:
@@ -55,6 +57,7 @@ class Cluster:
             raise InputError(
                 f"{label}: levels must have different names but have {', '.join(names)}; rename one"
             )
+        require_plausible(label, "num_devices", self.num_devices)
         if self.host_level not in names:
             raise InputError.rule(
                 f"{label}: host_level",

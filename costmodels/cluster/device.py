@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from costmodels.errors import InputError, require_not_negative, require_positive
+from costmodels.cluster.ranges import require_plausible
+from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 from costmodels.units import format_bytes
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -47,6 +48,7 @@ class Device:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a device", self.name)
         label = f"device {self.name}"
         require_positive(f"{label}: memory", self.memory, "B")
         require_positive(f"{label}: memory_bandwidth", self.memory_bandwidth, "B/s")
@@ -72,6 +74,9 @@ class Device:
                     f"use {', '.join(PRECISIONS)}"
                 )
             require_positive(f"{label}: peak_flops.{precision}", rate, "FLOP/s")
+            require_plausible(label, f"peak_flops.{precision}", rate)
+        for field in ("memory", "reserved_memory", "memory_bandwidth", "num_sms", "kernel_latency"):
+            require_plausible(label, field, getattr(self, field))
         # A mapping that the caller keeps could otherwise change under a frozen object.
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
 

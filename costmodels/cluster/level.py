@@ -9,9 +9,10 @@ between a quick and a wide protocol lie in between, and are fitted.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from costmodels.errors import InputError, require_not_negative, require_positive
+from costmodels.cluster.ranges import PLAUSIBLE, require_plausible
+from costmodels.errors import InputError, require_name, require_not_negative, require_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Level:
     source: str = ""
 
     def __post_init__(self) -> None:
+        require_name("the name of a level", self.name)
         label = f"level {self.name}"
         require_positive(f"{label}: size", self.size)
         require_positive(f"{label}: links", self.links)
@@ -98,3 +100,7 @@ class Level:
                 f"{self.oversubscription:g}",
                 "write 3 for a network whose core carries a third of what its leaves can send",
             )
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in PLAUSIBLE and value is not None:
+                require_plausible(label, item.name, value)

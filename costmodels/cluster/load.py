@@ -9,7 +9,7 @@ comes first. Quantities are text with a unit, converted here and nowhere else.
 from __future__ import annotations
 
 import difflib
-import tomllib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +25,7 @@ from costmodels.cluster.files import ClusterFile, DeviceFile, LevelFile, LinkFil
 from costmodels.cluster.level import Level
 from costmodels.errors import InputError
 from costmodels.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+from costmodels.units.tables import parse_toml, read_text
 
 _DATA = files("costmodels.cluster") / "data"
 _T = TypeVar("_T")
@@ -66,21 +67,14 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         content = (_DATA / "clusters" / f"{text}.toml").read_text(encoding="utf-8")
         return _build_cluster(content, _Place(f"cluster {text}"))
     path = Path(text)
-    try:
-        if path.suffix != ".toml" and not path.is_file():
-            raise InputError(
-                "the cluster must be a built-in one or a TOML file but is "
-                f"{_unknown(text, list_clusters())}"
-            )
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError.rule(
-            f"the cluster file {text}",
-            "be readable",
-            f"not ({reason})",
-            f"check the path, or name one of {', '.join(list_clusters())}",
-        ) from None
+    # what is no file may still be a pipe
+    if path.suffix != ".toml" and not os.path.exists(text):
+        raise InputError(
+            "the cluster must be a built-in one or a TOML file but is "
+            f"{_unknown(text, list_clusters())}"
+        )
+    known = ", ".join(list_clusters())
+    content = read_text(text, f"the cluster file {text}", f"check the path, or name one of {known}")
     return _build_cluster(content, _Place(f"cluster file {text}"))
 
 
@@ -90,7 +84,7 @@ def load_device(name: str) -> Device:
 
 
 def _build_cluster(content: str, place: _Place) -> Cluster:
-    data = _convert(_parse_toml(content, place), ClusterFile, place)
+    data = _convert(parse_toml(content, str(place)), ClusterFile, place)
     if isinstance(data.device, str):
         device = _device_named(data.device, str(place.at("device")))
     else:
@@ -120,7 +114,7 @@ def _device_named(name: str, what: str) -> Device:
         )
     place = _Place(f"device {name}")
     content = (_DATA / "devices" / f"{name}.toml").read_text(encoding="utf-8")
-    return _build_device(_convert(_parse_toml(content, place), DeviceFile, place), place)
+    return _build_device(_convert(parse_toml(content, str(place)), DeviceFile, place), place)
 
 
 def _build_device(data: DeviceFile, place: _Place) -> Device:
@@ -231,7 +225,7 @@ def _achievable(data: LevelFile, link: LinkFile, place: _Place) -> float:
 def _links() -> dict[str, LinkFile]:
     place = _Place("links.toml")
     content = (_DATA / "links.toml").read_text(encoding="utf-8")
-    return _convert(_parse_toml(content, place), dict[str, LinkFile], place)
+    return _convert(parse_toml(content, str(place)), dict[str, LinkFile], place)
 
 
 @lru_cache(maxsize=2)
@@ -245,18 +239,6 @@ def _unknown(name: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     rest = [other for other in known if other not in close]
     return f"'{name}'; use one of {', '.join([*close, *rest])}"
-
-
-def _parse_toml(content: str, place: _Place) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError.rule(
-            str(place),
-            "be valid TOML",
-            f"not ({error})",
-            "correct that line",
-        ) from None
 
 
 def _convert(data: Any, kind: type[_T], place: _Place) -> _T:

@@ -160,7 +160,9 @@ def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: st
         arithmetic = np.minimum(arithmetic, _winograd_time(surface, work, device, precision))
     seconds = _smooth_maximum(arithmetic, memory, surface.sharpness)
     if surface.direct > 0 and np.any(np.asarray(work.groups) > 1):
-        direct = work.flops / (surface.direct * device.peak_flops["fp32"])
+        # outside of tensor cores, whose rate is that of single precision where a device states it
+        plain = device.peak_flops.get("fp32", peak)
+        direct = work.flops / (surface.direct * plain)
         memory = work.bytes_moved(precision) / (surface.direct_bandwidth * device.memory_bandwidth)
         direct = np.where(np.asarray(work.groups) > 1, direct + memory, np.inf)
         seconds = np.minimum(seconds, direct)

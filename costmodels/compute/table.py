@@ -21,16 +21,16 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.compute.work import ELEMENT_SIZE, Work
-from costmodels.errors import InputError
+from costmodels.errors import InputError, plain, printable
+from costmodels.units.tables import read_text
 
 FloatArray = NDArray[np.float64]
 
@@ -41,6 +41,12 @@ COLUMNS: Final = (
     *("operation", "direction", "precision", "samples", "channels", "filters"),
     *("in_extents", "out_extents", "kernel", "stride", "groups", "seconds"),
 )
+
+LARGEST: Final = 2.0**40
+"""Largest extent that a table may state. [items]"""
+
+LONGEST: Final = 1e6
+"""Longest time of one layer that a table may state. [s]"""
 
 # operation, direction, precision, kernel, stride, number of input and of output extents
 _Key = tuple[str, str, str, tuple[int, ...], tuple[int, ...], int, int]
@@ -99,33 +105,19 @@ class CostTable:
         """
         provenance: dict[str, str] = {}
         lines: list[tuple[int, str]] = []
-        path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError.rule(
-                f"the table {path}",
-                "be readable",
-                f"not ({reason})",
-                "check the path",
-            ) from None
+        name = plain(os.path.basename(path))
+        text = read_text(path, f"the table {os.fspath(path)}")
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
             if line.startswith("#"):
                 key, _, value = line[1:].partition("=")
-                provenance[key.strip()] = value.strip()
+                provenance[printable(key).strip()] = printable(value).strip()
             elif line.strip():
                 lines.append((number, line))
-        reader = csv.DictReader(line for _, line in lines)
-        missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(
-                f"{path.name} must have the columns {', '.join(COLUMNS)} but lacks "
-                f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
-            )
-        numbers = [number for number, _ in lines[1:]]
-        rows = [_parse_row(path.name, n, cells) for n, cells in zip(numbers, reader, strict=True)]
-        return cls(path.name, provenance, rows)
+        rows = [
+            _parse_row(name, number, cells)
+            for (number, _), cells in zip(lines[1:], _cells_of(name, lines), strict=True)
+        ]
+        return cls(name, provenance, rows)
 
     def describe(self) -> str:
         """Name, number of rows and provenance in one line."""
@@ -221,9 +213,29 @@ def _gathered_block(rows: list[_Row]) -> _Block:
     )
 
 
+def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str | None]]:
+    """Cells of the rows by column."""
+    try:
+        reader = csv.DictReader(line for _, line in lines)
+        missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"{file} must be a CSV table but is none ({error}); correct it") from None
+    if missing:
+        raise InputError(
+            f"{file} must have the columns {', '.join(COLUMNS)} but lacks "
+            f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
+        )
+    if len(rows) != len(lines) - 1:
+        raise InputError(
+            f"{file} must have one row a line but a cell goes over several; correct the quotes"
+        )
+    return rows
+
+
 def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
     def number(column: str) -> float:
-        return _positive_cell(file, line, column, cells[column] or "")
+        return _positive_cell(file, line, column, cells[column] or "", whole=column != "seconds")
 
     def numbers(column: str) -> tuple[float, ...]:
         text = (cells[column] or "").strip()
@@ -257,15 +269,17 @@ def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> _Row:
     return _Row(line=line, precision=precision, work=work, seconds=number("seconds"))
 
 
-def _positive_cell(file: str, line: int, column: str, text: str) -> float:
+def _positive_cell(file: str, line: int, column: str, text: str, whole: bool = True) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (value > 0 and math.isfinite(value)):
+    most = LARGEST if whole else LONGEST
+    if not 0 < value <= most or (whole and value != int(value)):
+        kind = "whole" if whole else "finite"
         raise InputError.rule(
             f"line {line}, column {column} of {file}",
-            "be a finite number above 0",
+            f"be a {kind} number above 0 and at most {most:g}",
             f"'{text.strip()}'",
             "correct or remove the line",
         )

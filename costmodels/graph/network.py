@@ -14,9 +14,9 @@ from typing import Any
 
 import networkx as nx
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_name
 from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
-from costmodels.graph.layer import Layer, Tensor
+from costmodels.graph.layer import SPATIAL_DIMS, Layer, Tensor
 from costmodels.graph.sharing import owners_resolved
 
 
@@ -53,6 +53,11 @@ class Network:
     layers: tuple[LayerSpec, ...]
     source: str = ""
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        require_name("the name of a network", self.name)
+        for spec in self.layers:
+            require_name(f"network '{self.name}': the name of a layer", spec.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,12 +199,7 @@ def build_graph(network: Network, batch: int) -> Graph:
             batch,
             "raise it",
         )
-    for axis in network.input_shape:
-        if axis not in INPUT_AXES:
-            raise InputError(
-                f"network '{network.name}': the input has the unknown axis '{axis}'; use one of "
-                f"{closest(axis, INPUT_AXES)}"
-            )
+    _check_input(network)
     layers: dict[str, Layer] = {"input": data("input", {"sample": batch, **network.input_shape})}
     edges: list[Edge] = []
     for spec in _after_inputs(network):
@@ -214,9 +214,38 @@ def build_graph(network: Network, batch: int) -> Graph:
         sources = spec.inputs if len(layer.inputs) == len(spec.inputs) else spec.inputs * 2
         edges += [Edge(source=s, target=spec.name, slot=i) for i, s in enumerate(sources)]
         layers[spec.name] = layer
+    _check_losses(network)
     _check_shared_weights(network.name, layers)
     layers = owners_resolved(network.name, layers)
     return Graph(name=network.name, layers=layers, edges=tuple(edges))
+
+
+def _check_input(network: Network) -> None:
+    """Refuse samples that no layer could read."""
+    for axis in network.input_shape:
+        if axis not in INPUT_AXES:
+            raise InputError(
+                f"network '{network.name}': the input has the unknown axis '{axis}'; use one of "
+                f"{closest(axis, INPUT_AXES)}"
+            )
+    spatial = [axis for axis in network.input_shape if axis in SPATIAL_DIMS]
+    if spatial and "channel" not in network.input_shape:
+        raise InputError(
+            f"network '{network.name}': an input with {' and '.join(spatial)} must have a channel, "
+            "too, but has none; add channel = 1"
+        )
+
+
+def _check_losses(network: Network) -> None:
+    """Refuse a loss that something reads: it ends the forward pass."""
+    losses = {spec.name for spec in network.layers if spec.kind == "loss"}
+    for spec in network.layers:
+        for source in spec.inputs:
+            if source in losses:
+                raise InputError(
+                    f"network '{network.name}': a loss must be the last layer, which none reads, "
+                    f"but '{spec.name}' reads '{source}'; correct its inputs or use softmax"
+                )
 
 
 def _check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
@@ -229,12 +258,28 @@ def _check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
                 f"network '{network}': layer '{layer.name}' shares the weight of '{owner}', which "
                 f"is no layer; name one of {closest(owner, list(layers))}"
             )
+        if _shares_with(owner, layer.name, layers):
+            raise InputError(
+                f"network '{network}': a layer must share the weight of another one but "
+                f"'{layer.name}' shares that of '{owner}', which is its own; remove 'share'"
+            )
         if layers[owner].parameters != layer.parameters:
             raise InputError(
                 f"network '{network}': layers that share a weight must have equally many "
                 f"parameters but '{layer.name}' has {layer.parameters} and '{owner}' "
                 f"{layers[owner].parameters}; correct their extents or the bias"
             )
+
+
+def _shares_with(name: str | None, other: str, layers: Mapping[str, Layer]) -> bool:
+    """Whether the weight that a layer uses, by way of others, is that of another one."""
+    seen: set[str] = set()
+    while name is not None and name in layers and name not in seen:
+        if name == other:
+            return True
+        seen.add(name)
+        name = layers[name].shares_weight_with
+    return False
 
 
 def _make_layer(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:

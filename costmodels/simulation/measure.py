@@ -124,7 +124,7 @@ def _clipped(task_times: TaskTimes, start: float, end: float) -> list[dict[Queue
     return rows
 
 
-def _received_bytes(graph: ExecutionGraph) -> list[float]:
+def _bytes_by_role(graph: ExecutionGraph) -> list[float]:
     """Bytes that each device of every role receives in the last step. [B]"""
     total = [0.0] * len(graph.roles)
     for task in graph.tasks:
@@ -146,7 +146,7 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
             ends[task.step] = max(ends[task.step], time)
         start = ends[-2]
     roles = []
-    busy, received = _clipped(task_times, start, end), _received_bytes(graph)
+    busy, received = _clipped(task_times, start, end), _bytes_by_role(graph)
     for number, role in enumerate(graph.roles):
         rows = busy[number]
         computing = merged(rows[Queue.COMPUTE])

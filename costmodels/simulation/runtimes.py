@@ -6,12 +6,10 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +18,7 @@ from costmodels.errors import InputError
 from costmodels.graph import closest
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
+from costmodels.units.tables import parse_toml, read_text
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
@@ -154,12 +153,7 @@ def built_in_runtimes() -> dict[str, Runtime]:
 
 def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
     """Runtimes from the tables of a file; quantities carry their units and are converted here."""
-    try:
-        rows = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(
-            f"{file} must be valid TOML but is not ({error}); correct that line"
-        ) from None
+    rows = parse_toml(text, file)
     names = {item.name for item in fields(Runtime)} - {"name"}
     result = {}
     for name, row in rows.items():
@@ -200,13 +194,7 @@ def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:
 
 def _read_runtime(path: str) -> Runtime:
     """The one runtime of a user's own file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError.rule(
-            f"the runtime file {path}", "be readable", f"not ({reason})", "check the path"
-        ) from None
+    text = read_text(path, f"the runtime file {path}")
     found = _parse_runtimes(text, f"the runtime file {path}")
     if len(found) != 1:
         raise InputError(

@@ -101,6 +101,13 @@ class ProcessorSharing(Share):
         self.history_clock.append(self.clock)
 
     def start(self, now: float, worker: int, amount: float) -> None:
+        """Make a flow active; all members share the rate from now on.
+
+        Parameters
+        ----------
+        now, worker, amount
+            When [s], whose flow, and what it has to send [B], as of `Share.start`.
+        """
         self._advance(now)
         self._mark()
         self.begin[worker] = (self.clock, len(self.history_clock) - 1)
@@ -199,6 +206,13 @@ class FirstCome(Share):
             self._give(self.partial, self.rest)
 
     def start(self, now: float, worker: int, amount: float) -> None:
+        """Let a flow wait for its turn.
+
+        Parameters
+        ----------
+        now, worker, amount
+            When [s], whose flow, and what it has to send [B], as of `Share.start`.
+        """
         self.now = now
         self.remaining[worker] = amount
         self.waiting.append(worker)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -18,19 +18,19 @@ from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.plans import evaluate_command, optimize_command, report_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
-from planner.cli.solving import solve
+from planner.cli.solving import solve_command
 from planner.cli.throughput import throughput_command
 
 
 class Planner(click.Group):
     """A group whose every failure is one line and a documented exit status."""
 
-    def main(self, *args: Any, **extra: Any) -> Any:
+    def main(self, *args: object, **extra: object) -> NoReturn:
         with one_line_errors():
-            status = super().main(*args, **{**extra, "standalone_mode": False})
+            status = super().main(*args, **{**extra, "standalone_mode": False})  # type: ignore[call-overload]
         raise SystemExit(status if isinstance(status, int) else 0)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -74,7 +74,7 @@ for _command in (
     clusters_command,
     runtimes_command,
     loaders_command,
-    solve,
+    solve_command,
     throughput_command,
 ):
     planner_command.add_command(_command)

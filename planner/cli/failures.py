@@ -101,8 +101,10 @@ def _leave(status: int, message: str, mark: str = "error: ") -> None:
         sys.stdout.flush()
     except OSError:
         _discard_output()
+    from costmodels.errors import one_line
+
     with contextlib.suppress(OSError):
-        click.echo(f"{mark}{' '.join(message.split()).rstrip('.')}", err=True)
+        click.echo(f"{mark}{one_line(message).rstrip('.')}", err=True)
     sys.exit(status)
 
 

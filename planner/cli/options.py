@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from costmodels.errors import plain
 from planner.request.inputs import COMMANDS, AnyInput
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
         for one in COMMANDS[command]:
             if one.kind in kinds and one.option and one.recorded:
                 words += _words(one, filled.get(one.called))
-    return shlex.join(words)
+    return shlex.join(map(plain, words))
 
 
 def _words(one: AnyInput, value: object) -> list[str]:

@@ -99,7 +99,7 @@ def optimize_command(
         output=output, report=report, quiet=quiet, as_json=as_json, problem=dump_problem
     )
     doing = f"planning {model} on {values['gpus']} GPUs (Ctrl-C stops the search)"
-    _answer("optimize", make, model, values, outputs, doing)
+    _answer_command("optimize", make, model, values, outputs, doing)
 
 
 @click.command("evaluate")
@@ -126,7 +126,9 @@ def evaluate_command(
         return api.evaluate_request(make_request("evaluate", {**values, "model": model}))
 
     outputs = PlanOutputs(output=output, report=report, quiet=quiet, as_json=as_json)
-    _answer("evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs")
+    _answer_command(
+        "evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs"
+    )
 
 
 @click.command("report")
@@ -158,7 +160,7 @@ def _show_plan(plan: Plan) -> None:
     show(lambda console: show_plan(plan, console))
 
 
-def _answer(
+def _answer_command(
     command: str,
     make: Callable[[], Plan],
     model: str,

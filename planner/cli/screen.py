@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,10 +16,20 @@ if TYPE_CHECKING:
 PATIENCE = 0.7
 # Figures are never cut: a narrower terminal wraps the lines itself. [characters]
 LEAST_WIDTH = 78
+_STYLE = re.compile(r"(\x1b\[[\d;]*m)")
 
 
-def write(text: str) -> None:
-    """Write text and a line end to stdout; what its encoding lacks becomes a question mark."""
+def write(text: str, *, styled: bool = False) -> None:
+    """Write text and a line end to stdout.
+
+    What its encoding lacks becomes a question mark; control characters are left out, but for those
+    that choose colours in text that is styled.
+    """
+    from costmodels.errors import printable
+
+    parts = _STYLE.split(text) if styled else [text]
+    # styles are the odd parts
+    text = "".join(part if n % 2 else printable(part) for n, part in enumerate(parts))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
     sys.stdout.flush()
@@ -35,7 +46,7 @@ def show(render: Callable[[Console], None]) -> None:
     lines = capture.get().rstrip("\n").split("\n")
     if not console.is_terminal:
         lines = [line.rstrip() for line in lines]
-    write("\n".join(lines))
+    write("\n".join(lines), styled=console.is_terminal)
 
 
 @contextlib.contextmanager
@@ -59,6 +70,9 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None
         redirect_stdout=False,
         redirect_stderr=False,
     )
+    from costmodels.errors import one_line
+
+    text = one_line(text)
     task = bar.add_task(text, total=None)
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodels.errors import plain
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
 from planner.cli.screen import progress, show, write
 from planner.request.inputs.searching import SEED, TIME_LIMIT
@@ -64,7 +65,9 @@ class Solved:
     help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the solution as a JSON list.")
-def solve(problem: str, time_limit: float, seed: int, solver: str, output: str | None) -> None:
+def solve_command(
+    problem: str, time_limit: float, seed: int, solver: str, output: str | None
+) -> None:
     """Solve a problem file.
 
     PROBLEM is a file in the form of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism,
@@ -129,9 +132,9 @@ def _read_and_solve(path: str, time_limit: float, seed: int, solver: str) -> Sol
 def _so_far(cost: float, bound: float) -> str:
     """What is known while the search goes on."""
     if math.isinf(cost):
-        return f"at least {_grouped(bound)}" if math.isfinite(bound) else "nothing known yet"
+        return f"at least {_with_thousands(bound)}" if math.isfinite(bound) else "nothing known yet"
     gap = f", gap {(cost - bound) / abs(cost):.2%}" if cost and math.isfinite(bound) else ""
-    return f"{_grouped(cost)}{gap}"
+    return f"{_with_thousands(cost)}{gap}"
 
 
 def _require_choices(solved: Solved, time_limit: float) -> None:
@@ -168,7 +171,7 @@ def show_solved(solved: Solved, console: Console) -> None:
     from planner.report import figures
 
     problem, answer = solved.file.problem, solved.answer
-    console.print(Text(_printable(solved.file.name) or "unnamed problem", style="bold"))
+    console.print(Text(plain(solved.file.name) or "unnamed problem", style="bold"))
     console.print(Padding(Text(_size_of(problem)), (0, 0, 0, 2)))
     if answer.stopped_by:
         warning = f"stopped early by {answer.stopped_by}: the best solution so far"
@@ -182,8 +185,8 @@ def show_solved(solved: Solved, console: Console) -> None:
     grid.add_column(overflow="fold")
     for label, text, style in (
         ("Status", "proven optimal" if proven else str(answer.status), ""),
-        ("Cost", _grouped(answer.cost), "bold green"),
-        ("Lower bound", _grouped(answer.lower_bound) if bounded else "none was proven", ""),
+        ("Cost", _with_thousands(answer.cost), "bold green"),
+        ("Lower bound", _with_thousands(answer.lower_bound) if bounded else "none was proven", ""),
         ("Gap", gap, ""),
         ("Peak memory", _peak_of(problem, answer), ""),
         ("Path", answer.solver, ""),
@@ -211,20 +214,15 @@ def _peak_of(problem: Problem, answer: Assignment) -> str:
 
     peak, limit = answer.peak_usage, problem.usage_limit
     if limit is None:
-        return f"{_grouped(peak)} bytes, without a limit"
+        return f"{_with_thousands(peak)} bytes, without a limit"
     share = f" ({figures.percent(peak / limit)})" if limit else ""
-    return f"{_grouped(peak)} of {_grouped(limit)} bytes{share}"
+    return f"{_with_thousands(peak)} of {_with_thousands(limit)} bytes{share}"
 
 
-def _grouped(value: float) -> str:
+def _with_thousands(value: float) -> str:
     """A number with its thousands apart; costs of a file are whole, bounds need not be."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def _several(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _printable(text: str) -> str:
-    """A name from a file, without what could move the cursor."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()

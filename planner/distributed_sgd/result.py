@@ -140,7 +140,17 @@ def efficiency(
     alone: Sequence[Predicted | SimulatedThroughput | None],
     numbers: Sequence[int],
 ) -> float | None:
-    """Throughput relative to that of the same workers, each alone."""
+    """Throughput relative to that of the same workers, each alone; None where it is unknown.
+
+    Parameters
+    ----------
+    found
+        What a model says of all workers together.
+    alone
+        What it says of one worker of each kind.
+    numbers
+        Workers of each kind. [items]
+    """
     if found is None:
         return None
     ideal = sum(n * one.throughput for n, one in zip(numbers, alone, strict=True) if one)

@@ -30,6 +30,17 @@ class Builder:
         return name
 
     def network(self, name: str, *, source: str, notes: str = "") -> Network:
+        """The network of the layers so far.
+
+        Parameters
+        ----------
+        name
+            What it is called.
+        source
+            Where the architecture is published.
+        notes
+            In what it differs from that.
+        """
         return Network(
             name=name,
             input_shape=dict(self._input_shape),
@@ -45,10 +56,19 @@ def image_builder(size: int, channels: int = 3) -> Builder:
 
 
 def adaptive_pool(net: Builder, name: str, extent: int, target: int) -> None:
-    """Average pooling of `extent` positions a side down to `target`, none when they are equal.
+    """Average pooling down to a number of positions a side, none where that many are left.
 
     The windows are equal here; those of adaptive pooling differ by one where the division leaves
     a remainder, which changes no count.
+
+    Parameters
+    ----------
+    net
+        The network, which gets the layer.
+    name
+        Of the layer.
+    extent, target
+        Positions a side before and after. [items]
     """
     if extent != target:
         stride = extent // target
@@ -67,9 +87,21 @@ def conv_bn(
     function: str = "relu",
     **options: object,
 ) -> str:
-    """Convolution, batch norm and an activation, if `function` names one.
+    """Convolution, batch norm and an activation, if there is to be one; returns the last's name.
 
-    Padding is half the kernel unless given, which keeps the extents at stride 1.
+    Parameters
+    ----------
+    net
+        The network, which gets the layers.
+    name
+        What their names begin with.
+    inputs
+        Layers that the convolution reads; by default the one before it.
+    filters, kernel, stride, padding, options
+        Of the convolution; padding is half the kernel by default, which keeps the extents at
+        stride 1.
+    function
+        The activation; empty for none.
     """
     if padding is None:
         padding = kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel)
@@ -90,7 +122,17 @@ def conv_bn(
 
 
 def classifier(net: Builder, *, dropout: float = 0.0, name: str = "fc") -> None:
-    """Global average pooling, dropout if any, a linear layer for ImageNet's classes, the loss."""
+    """Global average pooling, dropout if any, a linear layer for ImageNet's classes, the loss.
+
+    Parameters
+    ----------
+    net
+        The network, which gets the layers.
+    dropout
+        Part of the features that is dropped.
+    name
+        Of the linear layer.
+    """
     net.add("avgpool", "global_pool")
     if dropout:
         net.add("dropout", "dropout", rate=dropout)

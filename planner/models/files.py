@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -22,6 +21,7 @@ from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network, build_graph, closest
 from costmodels.graph.kinds import KINDS
 from costmodels.graph.network import INPUT_AXES
+from costmodels.units.tables import parse_json, parse_toml, read_text
 from planner.models.registry import BUILT_IN, build
 
 RESIZED_AXES = ("depth", "height", "width", "sequence")
@@ -119,13 +119,8 @@ def parse_network(text: str, *, suffix: str, where: str = "the network") -> Netw
     InputError
         When the text is malformed, a field, kind or layer is unknown, or shapes do not fit.
     """
-    try:
-        raw = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise InputError(
-            f"{where} must be valid {suffix[1:].upper()} but is not: {error}; correct it there"
-        ) from None
-    return network_of(raw, where=where)
+    parse = parse_toml if suffix == ".toml" else parse_json
+    return network_of(parse(text, where), where=where)
 
 
 def network_of(tables: object, *, where: str = "the network") -> Network:
@@ -182,13 +177,7 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
     path = Path(name_or_path)
     if str(name_or_path) in BUILT_IN or path.suffix not in SUFFIXES:
         return build(str(name_or_path), input_size)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"the network file {path} must be readable but is not ({reason}); check the path"
-        ) from None
+    text = read_text(path, f"the network file {path}")
     network = parse_network(text, suffix=path.suffix, where=f"the network file {path}")
     return resized(network, input_size)
 

@@ -26,6 +26,17 @@ def _transformer_block(net: Builder, name: str, hidden: int, heads: int) -> None
 
 
 def gpt2(sequence: int, *, blocks: int = 12, hidden: int = 768, heads: int = 12) -> Network:
+    """GPT-2; by default the smallest one.
+
+    Parameters
+    ----------
+    sequence
+        Tokens of a sample. [items]
+    blocks
+        Transformer blocks. [items]
+    hidden, heads
+        Features of a token, and attention heads that share them. [items]
+    """
     net = Builder(sequence=sequence)
     net.add("token_embedding", "embedding", "input", rows=VOCABULARY, filters=hidden)
     net.add(

@@ -22,7 +22,7 @@ NO_AUXILIARY = "Without the auxiliary classifiers."
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BranchStep:
     """One convolution, or a pooling where `pool` names its mode.
 
     Padding is half the kernel at stride 1 and none at stride 2, unless given.
@@ -36,6 +36,17 @@ class Step:
     pool: str = ""
 
     def add(self, net: Builder, name: str, source: str) -> str:
+        """Add the step to a network; returns the name of its last layer.
+
+        Parameters
+        ----------
+        net
+            The network.
+        name
+            What the names of its layers begin with.
+        source
+            The layer that it reads.
+        """
         padding = self.padding
         if padding is None and self.stride > 1:
             padding = 0
@@ -63,7 +74,7 @@ class Step:
 
 
 # steps one after the other; the steps of a list all read the one before it
-Branch = tuple[Step | list[Step], ...]
+Branch = tuple[BranchStep | list[BranchStep], ...]
 
 
 def _module(net: Builder, name: str, *branches: Branch) -> None:
@@ -114,33 +125,33 @@ def googlenet(size: int) -> Network:
         _module(
             net,
             name,
-            (Step("branch1", one),),
-            (Step("branch2.0", reduce3), Step("branch2.1", three, 3)),
+            (BranchStep("branch1", one),),
+            (BranchStep("branch2.0", reduce3), BranchStep("branch2.1", three, 3)),
             # torchvision's "5x5" branch has a kernel of 3 and its weights were trained so
-            (Step("branch3.0", reduce5), Step("branch3.1", five, 3)),
-            (Step("branch4.0", kernel=3, pool="max"), Step("branch4.1", project)),
+            (BranchStep("branch3.0", reduce5), BranchStep("branch3.1", five, 3)),
+            (BranchStep("branch4.0", kernel=3, pool="max"), BranchStep("branch4.1", project)),
         )
     classifier(net, dropout=0.2)
     return net.network("googlenet", source=GOOGLENET_SOURCE, notes=NO_AUXILIARY)
 
 
 def _pooled(filters: int) -> Branch:
-    return Step("avgpool", kernel=3, pool="average"), Step("branch_pool", filters)
+    return BranchStep("avgpool", kernel=3, pool="average"), BranchStep("branch_pool", filters)
 
 
-DOWN = (Step("maxpool", kernel=3, stride=2, padding=0, pool="max"),)
+DOWN = (BranchStep("maxpool", kernel=3, stride=2, padding=0, pool="max"),)
 
 
 def _module_a(net: Builder, name: str, pool_filters: int) -> None:
     _module(
         net,
         name,
-        (Step("branch1x1", 64),),
-        (Step("branch5x5_1", 48), Step("branch5x5_2", 64, 5)),
+        (BranchStep("branch1x1", 64),),
+        (BranchStep("branch5x5_1", 48), BranchStep("branch5x5_2", 64, 5)),
         (
-            Step("branch3x3dbl_1", 64),
-            Step("branch3x3dbl_2", 96, 3),
-            Step("branch3x3dbl_3", 96, 3),
+            BranchStep("branch3x3dbl_1", 64),
+            BranchStep("branch3x3dbl_2", 96, 3),
+            BranchStep("branch3x3dbl_3", 96, 3),
         ),
         _pooled(pool_filters),
     )
@@ -152,18 +163,18 @@ def _module_c(net: Builder, name: str, width: int) -> None:
     _module(
         net,
         name,
-        (Step("branch1x1", 192),),
+        (BranchStep("branch1x1", 192),),
         (
-            Step("branch7x7_1", width),
-            Step("branch7x7_2", width, row),
-            Step("branch7x7_3", 192, column),
+            BranchStep("branch7x7_1", width),
+            BranchStep("branch7x7_2", width, row),
+            BranchStep("branch7x7_3", 192, column),
         ),
         (
-            Step("branch7x7dbl_1", width),
-            Step("branch7x7dbl_2", width, column),
-            Step("branch7x7dbl_3", width, row),
-            Step("branch7x7dbl_4", width, column),
-            Step("branch7x7dbl_5", 192, row),
+            BranchStep("branch7x7dbl_1", width),
+            BranchStep("branch7x7dbl_2", width, column),
+            BranchStep("branch7x7dbl_3", width, row),
+            BranchStep("branch7x7dbl_4", width, column),
+            BranchStep("branch7x7dbl_5", 192, row),
         ),
         _pooled(192),
     )
@@ -175,15 +186,15 @@ def _module_e(net: Builder, name: str) -> None:
     _module(
         net,
         name,
-        (Step("branch1x1", 320),),
+        (BranchStep("branch1x1", 320),),
         (
-            Step("branch3x3_1", 384),
-            [Step("branch3x3_2a", 384, row), Step("branch3x3_2b", 384, column)],
+            BranchStep("branch3x3_1", 384),
+            [BranchStep("branch3x3_2a", 384, row), BranchStep("branch3x3_2b", 384, column)],
         ),
         (
-            Step("branch3x3dbl_1", 448),
-            Step("branch3x3dbl_2", 384, 3),
-            [Step("branch3x3dbl_3a", 384, row), Step("branch3x3dbl_3b", 384, column)],
+            BranchStep("branch3x3dbl_1", 448),
+            BranchStep("branch3x3dbl_2", 384, 3),
+            [BranchStep("branch3x3dbl_3a", 384, row), BranchStep("branch3x3dbl_3b", 384, column)],
         ),
         _pooled(192),
     )
@@ -203,11 +214,11 @@ def inception_v3(size: int) -> Network:
     _module(
         net,
         "Mixed_6a",
-        (Step("branch3x3", 384, 3, 2),),
+        (BranchStep("branch3x3", 384, 3, 2),),
         (
-            Step("branch3x3dbl_1", 64),
-            Step("branch3x3dbl_2", 96, 3),
-            Step("branch3x3dbl_3", 96, 3, 2),
+            BranchStep("branch3x3dbl_1", 64),
+            BranchStep("branch3x3dbl_2", 96, 3),
+            BranchStep("branch3x3dbl_3", 96, 3, 2),
         ),
         DOWN,
     )
@@ -216,12 +227,12 @@ def inception_v3(size: int) -> Network:
     _module(
         net,
         "Mixed_7a",
-        (Step("branch3x3_1", 192), Step("branch3x3_2", 320, 3, 2)),
+        (BranchStep("branch3x3_1", 192), BranchStep("branch3x3_2", 320, 3, 2)),
         (
-            Step("branch7x7x3_1", 192),
-            Step("branch7x7x3_2", 192, (1, 7)),
-            Step("branch7x7x3_3", 192, (7, 1)),
-            Step("branch7x7x3_4", 192, 3, 2),
+            BranchStep("branch7x7x3_1", 192),
+            BranchStep("branch7x7x3_2", 192, (1, 7)),
+            BranchStep("branch7x7x3_3", 192, (7, 1)),
+            BranchStep("branch7x7x3_4", 192, 3, 2),
         ),
         DOWN,
     )

@@ -10,13 +10,14 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from costmodels.errors import InputError
 from costmodels.step.training import Training
+from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
+from planner.plan.checks import check_plan
 from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
 
 VERSION = 1
@@ -179,14 +180,7 @@ class Plan:
         InputError
             When the file is missing, is no plan, or is of another version.
         """
-        try:
-            text = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(
-                f"the plan file {path} cannot be read ({error.strerror}); give the path of a file "
-                "that 'planner optimize -o' wrote"
-            ) from None
-        return cls.from_json(text, where=str(path))
+        return cls.of_document(read_plan_file(path), where=str(path))
 
     @classmethod
     def from_json(cls, text: bytes | str, *, where: str = "the text") -> Plan:
@@ -204,12 +198,13 @@ class Plan:
         InputError
             When it is no plan, or one of another version.
         """
-        try:
-            document = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{where} is no complete JSON ({error}), so it is no plan; {ADVICE}"
-            ) from None
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        return cls.of_document(_parse_plan(text, where), where=where)
+
+    @classmethod
+    def of_document(cls, document: object, *, where: str) -> Plan:
+        """A plan from what its file holds, parsed; otherwise as `from_json`."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise InputError(f"{where} is no plan: its 'format' must be '{FORMAT}'; {ADVICE}")
         if document.get("version") != VERSION:
@@ -218,10 +213,28 @@ class Plan:
                 f"version {VERSION}; {ADVICE}"
             )
         try:
-            document["layers"] = {layer["name"]: layer for layer in document["layers"]}
-            return msgspec.convert(document, cls)
+            layers = {layer["name"]: layer for layer in document["layers"]}
+            plan = msgspec.convert({**document, "layers": layers}, cls)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise InputError(f"{where} is no valid plan ({error}); {ADVICE}") from None
+        if len(layers) < len(document["layers"]):
+            raise InputError(f"{where} is no valid plan (two layers have one name); {ADVICE}")
+        check_plan(plan, where, ADVICE)
+        return plan
+
+
+def read_plan_file(path: str | os.PathLike[str]) -> object:
+    """What a JSON file holds that should be a plan."""
+    text = read_text(
+        path,
+        f"the plan file {path}",
+        "give the path of a file that 'planner optimize -o' wrote",
+    )
+    return _parse_plan(text, str(path))
+
+
+def _parse_plan(text: str, where: str) -> object:
+    return parse_json(text, where, ADVICE)
 
 
 def _layer_summary(layer: LayerPlan) -> dict[str, object]:

@@ -27,8 +27,15 @@ Floats = NDArray[np.float64]
 # long before: each gets that much time, or this part of the time that is left. [s]
 MEMORY_SECONDS = 2.0
 MEMORY_SHARE = 0.125
+# Solvers that take graphs of any width.
+SOLVERS_OF_WIDE = ("auto",)
 # Without a time limit, work is limited instead, about as much: the same plan on every run.
 MEMORY_WORK = 2.0
+# A graph too wide for elimination keeps message passing busy for as long as it may. Its problems
+# share that much work, about as many seconds, or the time that is left; each gets a part of what is
+# left of it, so that the first, whose answer all others start from, gets most.
+WIDE_WORK = 12.0
+WIDE_SHARE = 0.3
 # A solver that is called at all gets that much time: enough for its first answer. [s]
 LEAST_SECONDS = 0.01
 
@@ -77,6 +84,8 @@ class AdditiveSearch:
         Every assignment met so far by its choices, in the order in which they were met.
     bounding
         The problem with the best bound so far.
+    wide_work
+        Work that is left for problems too wide for elimination, without a time limit.
     """
 
     formulation: Formulation
@@ -86,6 +95,7 @@ class AdditiveSearch:
     incumbent: Incumbent[Costed] = field(default_factory=lambda: Incumbent(bound=0.0))
     seen: dict[tuple[int, ...], Costed] = field(default_factory=dict)
     bounding: BoundingProblem | None = None
+    wide_work: float = WIDE_WORK
 
     @property
     def stopped(self) -> bool:
@@ -138,7 +148,9 @@ class AdditiveSearch:
             problem, time_limit=allowed, seed=self.seed, work=work
         )
         self.incumbent.path = answer.solver
-        self._keep_notes(answer, sliced=limit is not None and work is None)
+        self._keep_notes(answer, limited=limit is not None)
+        if limit is None and work is not None and answer.stopped_by == "work limit":
+            self.wide_work -= work
         if answer.choices:
             self.cost_once(answer.choices)
         if bounds:
@@ -154,26 +166,30 @@ class AdditiveSearch:
         """Time [s] and work that the next problem gets, each None where it is not limited."""
         left = time_left(self.deadline)
         if not limited:
-            return left, None
+            counted = self.wide_work if left is None else left
+            return left, WIDE_SHARE * counted if self.method in SOLVERS_OF_WIDE else None
         if left is None:
             return None, MEMORY_WORK
         return min(MEMORY_SECONDS, MEMORY_SHARE * left), None
 
-    def _keep_notes(self, answer: Assignment, *, sliced: bool) -> None:
+    def _keep_notes(self, answer: Assignment, *, limited: bool) -> None:
         """Keep the notes of an answer, and what stopped it if that ends the whole search.
 
         Parameters
         ----------
         answer
             The answer of a solver.
-        sliced
-            Whether the solver had a part of the time only.
+        limited
+            Whether the problem was under a memory limit: then it had a part of the time only.
         """
         for note in answer.notes:
             self.incumbent.add_note(note)
         late = self.deadline.passed
-        out_of_slice = answer.stopped_by == "time limit" and sliced and not late
-        if out_of_slice or answer.stopped_by == "work limit":
+        if answer.stopped_by == "work limit" and not limited:
+            self.incumbent.add_note(Note.of("wide-unproven"))
+            if late:
+                self.incumbent.stopped_by = "time limit"
+        elif answer.stopped_by in ("work limit", "time limit") and limited and not late:
             self.incumbent.add_note(Note.of("memory-unproven", seconds=MEMORY_SECONDS))
         elif answer.stopped_by or late:
             self.incumbent.stopped_by = answer.stopped_by or "time limit"

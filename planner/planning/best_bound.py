@@ -69,7 +69,7 @@ def maximise_bound(search: AdditiveSearch, limit: float | None) -> Floats:
         largest = int(terms.argmax())
         if terms[largest] <= found.answer.lower_bound * (1.0 + RELATIVE_TOLERANCE):
             break
-        better = _best_between(search, found, _corner(search, largest), limit)
+        better = _better_weights(search, found, _corner(search, largest), limit)
         if better is None:
             break
         found = better
@@ -89,7 +89,7 @@ def _terms(search: AdditiveSearch, choices: Sequence[int]) -> Floats:
     return np.append(total, terms)
 
 
-def _best_between(
+def _better_weights(
     search: AdditiveSearch, start: Weighted, end: Floats, limit: float | None
 ) -> Weighted | None:
     """The best weights between two, or None where none are better than the first.

@@ -107,7 +107,7 @@ def cost(
         step = _layer_step(costs, c, forward, backward)
         times = _layer_times(costs, c, forward + backward)
         sources += costs.sources[:, c]
-        received += _received_bytes(costs, c)
+        received += _layer_traffic(costs, c)
         if layer.name in shared:
             block = shared[layer.name]
             step, times = _with_shared_step(step, block), _with_shared_times(times, block)
@@ -168,7 +168,7 @@ def _layer_times(costs: LayerCosts, c: int, shuffle: float) -> LayerTimes:
     )
 
 
-def _received_bytes(costs: LayerCosts, c: int) -> float:
+def _layer_traffic(costs: LayerCosts, c: int) -> float:
     """What a device receives for a layer. [B]"""
     reduced = _all_reduce_bytes(float(costs.gradient_bytes[c]), costs.gradient_group[c])
     return float(costs.communication_bytes[c]) + reduced

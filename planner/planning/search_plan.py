@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.planning.additive_search import AdditiveSearch, Floats
+from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
-from search import Problem
+from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
@@ -181,5 +181,13 @@ def _cost_next_best(search: AdditiveSearch, weights: Floats, num_best: int) -> N
         or search.method not in SOLVERS_THAT_RANK
     ):
         return
-    for answer in k_best(search.formulation.problem(exposure(weights)), num_best):
+    try:
+        answers = k_best(
+            search.formulation.problem(exposure(weights)),
+            num_best,
+            time_limit=time_left(search.deadline),
+        )
+    except ProblemError:
+        return  # too wide to rank: what was met on the way to the bound must do
+    for answer in answers:
         search.cost_once(answer.choices)

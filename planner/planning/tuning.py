@@ -7,7 +7,7 @@ searched, and within a level all children are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,7 +73,8 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, C
         fits = costed[training].memory.total <= formulation.cluster.device.memory
         return costed[training].step.total if fits else math.inf
 
-    tuning = tune(objective, {"bucket_bytes": FEW_BUCKETS}, max_trials=len(FEW_BUCKETS))
+    space: dict[str, Sequence[Any]] = {"bucket_bytes": FEW_BUCKETS}
+    tuning = tune(objective, space, max_trials=len(FEW_BUCKETS))
     if tuning.stopped_by == "interrupt":
         raise KeyboardInterrupt
     winner = tuning.best

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, printable
 from planner.output import check_writable, write_text
 from planner.plan import Plan
 
-SUFFIXES = (".html", ".htm", ".md")
+# The module of each kind of report by the suffix of its files: its `report_text` turns a plan into
+# text. A new kind is a module of this folder and a row here.
+KINDS = {".html": "html", ".htm": "html", ".md": "markdown"}
 
 
 def check_report_path(path: str | os.PathLike[str]) -> None:
@@ -21,22 +24,23 @@ def check_report_path(path: str | os.PathLike[str]) -> None:
         When its suffix is of no kind of report, or it cannot be written to.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in KINDS:
+        known = tuple(KINDS)
         raise InputError(
-            f"a report must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} but the path is "
+            f"a report must end in {', '.join(known[:-1])} or {known[-1]} but the path is "
             f"'{os.fspath(path)}'; rename it"
         )
     check_writable(path)
 
 
 def write_report(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write the report of a plan, as a page or as Markdown by the suffix of the path."""
+    """Write the report of a plan, of the kind that the suffix of the path says.
+
+    Raises
+    ------
+    InputError
+        When its suffix is of no kind of report, or it cannot be written to.
+    """
     check_report_path(path)
-    if Path(path).suffix.lower() == ".md":
-        from planner.report.markdown import markdown_report
-
-        write_text(path, markdown_report(plan))
-    else:
-        from planner.report.html import html_report
-
-        write_text(path, html_report(plan))
+    module = import_module(f"planner.report.{KINDS[Path(path).suffix.lower()]}")
+    write_text(path, printable(module.report_text(plan)))

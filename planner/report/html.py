@@ -38,7 +38,7 @@ def _without_scheme(text: str) -> str:
     return text.replace("https://", "").replace("http://", "")
 
 
-def html_report(plan: Plan) -> str:
+def report_text(plan: Plan) -> str:
     """The page of a plan."""
     runs = runs_of_plan(plan)
     command, recorded = figures.command(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import planner
@@ -9,8 +10,10 @@ from planner.plan import Plan
 from planner.report import figures, sentences
 from planner.report.runs import LayerRun, runs_of_plan, shares
 
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
-def markdown_report(plan: Plan) -> str:
+
+def report_text(plan: Plan) -> str:
     """The text of a plan."""
     runs = runs_of_plan(plan)
     parts = [
@@ -26,7 +29,12 @@ def markdown_report(plan: Plan) -> str:
         _again_text(plan),
         _layers_text(runs),
     ]
-    return "\n\n".join(parts) + "\n"
+    return _without_markup("\n\n".join(parts) + "\n")
+
+
+def _without_markup(text: str) -> str:
+    """Text in which no name can start a tag or a link; the report itself has neither."""
+    return _TAG.sub("&lt;", text).replace("](", "]\\(")
 
 
 def _table_cell(text: object) -> str:

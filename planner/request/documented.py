@@ -33,12 +33,12 @@ def _parameters(command: str) -> str:
             lines.append(one.called)
             # the unit stays last
             text, unit = _UNIT.split(one.text)[0], "".join(_UNIT.findall(one.text))
-            paragraph = textwrap.wrap(f"{text}{_default(one)}{unit}", _WIDTH - 4)
+            paragraph = textwrap.wrap(f"{text}{_shown_default(one)}{unit}", _WIDTH - 4)
             lines += [f"    {line}" for line in paragraph]
     return "\n".join(lines)
 
 
-def _default(one: AnyInput) -> str:
+def _shown_default(one: AnyInput) -> str:
     """What the text does not say of the default."""
     value = one.usual if one.default is None else one.default
     if value is None or value == () or "default" in one.text:

@@ -7,25 +7,14 @@ apart. Anything else is a name.
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
-from planner.models import network_of, parse_network, resized
+from costmodels.units.tables import parse_toml, read_text
+from planner.models import network_of, resized
 from planner.plan import Plan
+from planner.plan.plan import read_plan_file
 from planner.request.strategy_tables import FORMAT, StrategyFile, strategy_file_of
-
-
-class _Heading(msgspec.Struct):
-    """The fields of a JSON file that tell networks from plans."""
-
-    format: Any = msgspec.UNSET
-    name: Any = msgspec.UNSET
 
 
 def read_source(
@@ -56,26 +45,17 @@ def read_source(
 
 
 def _read_json(path: str, input_size: int | None, networks: bool) -> Plan | Network | None:
-    try:
-        data = Path(path).read_bytes()
-    except OSError:
-        return Plan.load(path)  # says why it cannot be read
-    try:
-        heading = msgspec.json.decode(data, type=_Heading)
-        is_network = heading.format is msgspec.UNSET and heading.name is not msgspec.UNSET
-        text = data.decode("utf-8") if is_network else ""
-    except (ValueError, RecursionError):
-        is_network = False  # reading it as a plan says what is wrong
-    if not is_network:
-        return Plan.from_json(data, where=path)
+    document = read_plan_file(path)
+    if not isinstance(document, dict) or "format" in document or "name" not in document:
+        return Plan.of_document(document, where=path)
     if not networks:
         return None
-    network = parse_network(text, suffix=".json", where=f"the network file {path}")
-    return resized(network, input_size)
+    return resized(network_of(document, where=f"the network file {path}"), input_size)
 
 
 def _read_toml(path: str, input_size: int | None, networks: bool) -> StrategyFile | Network | None:
-    text, tables = _tables(path)
+    text = read_text(path, f"the file {path}")
+    tables = parse_toml(text, f"the file {path}")
     if tables.get("format") == FORMAT:
         try:
             return strategy_file_of(tables, text)
@@ -84,17 +64,3 @@ def _read_toml(path: str, input_size: int | None, networks: bool) -> StrategyFil
     if not networks:
         return None
     return resized(network_of(tables, where=f"the network file {path}"), input_size)
-
-
-def _tables(path: str) -> tuple[str, Mapping[str, object]]:
-    """The text of a TOML file, and its tables."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        return text, tomllib.loads(text)
-    except OSError as error:
-        reason = error.strerror or "it cannot be opened"
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except ValueError as error:  # no UTF-8, no TOML, or numbers of thousands of digits
-        reason = str(error)
-    raise InputError(f"the file {path} cannot be read ({reason}); correct it")

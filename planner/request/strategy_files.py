@@ -6,12 +6,12 @@ A file names a few layers and subgraphs; `costmodels.strategy` makes a complete 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy import Strategy, build_strategy, describe_strategy
+from costmodels.units.tables import read_text
 from planner.notes import words
 from planner.output import write_text
 from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
@@ -36,13 +36,7 @@ def read_strategy_file(path: str | os.PathLike[str]) -> StrategyFile:
     InputError
         When the file is missing or wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(
-            f"the strategy file {path} must be readable but is not ({reason}); check the path"
-        ) from None
+    text = read_text(path, f"the strategy file {path}")
     try:
         return parse_strategy(text)
     except InputError as error:
@@ -78,7 +72,24 @@ def load_strategy(
 def strategy_of(
     file: StrategyFile, path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
 ) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy that a file that is read already stands for; otherwise as `load_strategy`."""
+    """The strategy of a file that is read already, and notes on what followed from it.
+
+    Parameters
+    ----------
+    file
+        What it says.
+    path
+        Where it lies, for messages.
+    graph
+        The network at the batch of one micro-batch.
+    cluster, gpus
+        The machine, and how many of its GPUs take part. [items]
+
+    Raises
+    ------
+    InputError
+        When it does not fit the network or the machine.
+    """
     try:
         strategy, notes = build_strategy(file.description, graph, cluster.shape(gpus))
     except InputError as error:
@@ -132,7 +143,15 @@ def dump_strategy(
     global_batch_size: int | None = None,
     precision: str | None = None,
 ) -> None:
-    """Write the text of `strategy_text`; the file appears whole or not at all."""
+    """Write a strategy as a file, which appears whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to.
+    strategy, graph, cluster, gpus, model, global_batch_size, precision
+        As of `strategy_text`.
+    """
     text = strategy_text(
         strategy,
         graph,

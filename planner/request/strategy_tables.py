@@ -7,7 +7,6 @@ can then point at the two places that contradict each other.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -17,6 +16,7 @@ import msgspec
 from costmodels.errors import InputError
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.place import device_text
+from costmodels.units.tables import parse_toml
 from planner.models.files import toml_rows, validation_reason
 
 FORMAT = "planner-strategy"
@@ -176,11 +176,7 @@ def parse_strategy(text: str) -> StrategyFile:
     InputError
         When the text is malformed or a field is unknown or wrong.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"it must be valid TOML but is not: {error}; correct it there") from None
-    return strategy_file_of(raw, text)
+    return strategy_file_of(parse_toml(text, "it"), text)
 
 
 def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:

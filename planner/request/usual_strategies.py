@@ -157,6 +157,19 @@ def strategy_distributions(
     channel parallelism, since images have three channels; spatial parallelism gathers what it has
     before the first layer with too few positions, when most of the work lies before it, and
     replicates the rest (Kahira et al., appendix B).
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    strategy
+        A name in `STRATEGIES`.
+    shape
+        Children of each level that take part, from the inside out. [items]
+    host_index
+        The level whose parent is a host.
+    inner
+        Ways of the dim that is not the sample in a hybrid; None for a host's devices. [ways]
     """
     batch = graph.layers["input"].dims["sample"]
     if inner is None and "+" in strategy:

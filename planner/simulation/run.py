@@ -44,7 +44,7 @@ OVERLAP_FACTOR = 0.1
 # Standard deviation between devices of one kind, as part of the mean: Sinha et al. 2022 ("Not All
 # GPUs Are Created Equal", SC22) find an average variation of 8 % on five machines; that it is the
 # spread between the whiskers of box plots, 5.4 standard deviations of a normal distribution, is an
-# assumption. It makes measured steps on several GPUs (benchmarks.accuracy.training) 7.6 % off on
+# assumption. It makes measured steps on several GPUs (benchmarks.accuracy) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
 ASSUMED = (
@@ -167,7 +167,23 @@ def simulate_placed(
     loading: Loading | None,
     variation: float | None = None,
 ) -> Simulation:
-    """Simulate a network that has a machine and a strategy; parameters as of `planner.simulate`."""
+    """Simulate a network that has a machine and a strategy.
+
+    Parameters
+    ----------
+    placed
+        The network, the machine and the strategy.
+    runtime
+        The framework's runtime.
+    model
+        One of `STEP_MODELS`.
+    overlap_factor
+        How much longer computation and gradient communication take while both run.
+    loading
+        How samples are loaded; None where that costs nothing.
+    variation
+        Standard deviation between devices, as part of the mean; None for the model's default.
+    """
     setting = placed.setting
     loads = loading is not None and loading.loader != LOADER.default
     time = loading_time(placed, loading) if loading is not None and loads else None

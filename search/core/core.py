@@ -113,11 +113,22 @@ class Core:
     def profile(self, choices: np.ndarray) -> np.ndarray:
         """Usage per row. [B]"""
         held = self.holdings
-        used = held.usages[held.places + choices[held.owners]]
+        return self._filled(held.usages[held.places + choices[held.owners]])
+
+    def _filled(self, used: np.ndarray) -> np.ndarray:
+        """Usage per row, from what every holding uses. [B]"""
         size = self.num_rows + 1
-        rise = np.bincount(held.first, weights=used, minlength=size)
-        fall = np.bincount(held.last, weights=used, minlength=size)
+        rise = np.bincount(self.holdings.first, weights=used, minlength=size)
+        fall = np.bincount(self.holdings.last, weights=used, minlength=size)
         return np.asarray(self.base + np.cumsum(rise - fall)[:-1])
+
+    @property
+    def limit_is_slack(self) -> bool:
+        """Whether no assignment at all can exceed the limit."""
+        held = self.holdings
+        ends = held.places + self.graph.sizes[held.owners]
+        most = [float(held.usages[a:b].max()) for a, b in zip(held.places, ends, strict=True)]
+        return not (self._filled(np.array(most)) > self.limit).any()
 
     def is_over(self, choices: np.ndarray) -> bool:
         """Whether an assignment uses more than the limit in some row."""

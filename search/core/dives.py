@@ -17,7 +17,8 @@ import numpy as np
 from search.core.core import Core
 from search.core.messages import Messages, priced
 from search.core.pricing import PricedBound, proven
-from search.core.tree_moves import MoveRules, TreeSearch
+from search.core.tree_moves import TreeSearch
+from search.core.tree_state import MoveRules
 
 # All found by trial on the contest's four published problems, which are of very different make.
 # A dive's first passes of messages, two at a time: from then on the bound hardly rises.
@@ -36,6 +37,8 @@ RISE, DECAY = 1.05, 0.97
 REPAIR_STEP, REPAIR_GROWTH, REPAIR_RISE = 1e-3, 1.2, 1.05
 # What a scan of a small core takes in overhead. [entries]
 SCAN_OVERHEAD = 1e4
+# Where all costs are 0, prices must be above it all the same.
+TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,4 +210,4 @@ def price_unit(core: Core) -> float:
     """A price at which usage matters as much as costs do."""
     held = core.holdings.usages
     used = float(held[held > 0].mean()) if (held > 0).any() else 1.0
-    return float(np.abs(core.costs).mean() + 1e-300) / used
+    return float(np.abs(core.costs).mean() + TINY) / used

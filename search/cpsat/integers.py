@@ -20,6 +20,8 @@ from search.core.fixing import edges_of
 MAX_OBJECTIVE = 2.0**52
 # All roundings together should not matter at the precision to which answers are called optimal.
 TARGET_ROUNDING = 1e-10
+# Where all costs are alike, a unit must be above 0 all the same.
+TINY = 1e-300
 # Stands for the cost of what is not allowed: more than any sum of costs.
 GONE = np.int64(2**60)
 
@@ -83,7 +85,7 @@ def scale_of(core: Core, known_cost: float) -> Scale:
         return Scale(unit=1.0, offset=offset, noise=0.0, exact=True)
     magnitude = abs(known_cost) if 0 < abs(known_cost) < math.inf else spread
     wanted = TARGET_ROUNDING * magnitude / max(1, len(arrays))
-    unit = 2.0 ** math.floor(math.log2(max(wanted, spread / MAX_OBJECTIVE * 2, 1e-300)))
+    unit = 2.0 ** math.floor(math.log2(max(wanted, spread / MAX_OBJECTIVE * 2, TINY)))
     assert spread / unit < 2 * MAX_OBJECTIVE, "the objective would leave the exact integers"
     noise = 2.0**-50 * (spread + math.fsum(abs(x) for x in least))
     return Scale(unit=unit, offset=offset, noise=noise, exact=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,13 @@ from search.cpsat.integers import GONE, Scale, classes_of, scale_of, split_sums,
 from search.problem import ProblemError
 from search.problem.deadline import Deadline
 
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, IntVar
+
 # The most pairs of classes that a model may have.
 MAX_PAIRS = 1_000_000
 # Variables with what each is multiplied by.
-Terms = list[tuple[Any, int]]
+Terms = list[tuple["IntVar", int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,12 @@ class Built:
         How the objective relates to costs.
     """
 
-    model: Any
+    model: CpModel
     kept: list[np.ndarray]
-    chosen: list[list[Any]]
+    chosen: list[list[IntVar]]
     scale: Scale
 
-    def choices(self, is_true: Callable[[Any], bool]) -> np.ndarray:
+    def choices(self, is_true: Callable[[IntVar], bool]) -> np.ndarray:
         """The assignment of a solution, which says of a variable whether it is true."""
         picked = [
             kept[next(i for i, literal in enumerate(literals) if is_true(literal))]
@@ -60,7 +63,7 @@ class Built:
 
     def hint(self, choices: np.ndarray) -> None:
         """Let the search start near an assignment."""
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         for kept, literals, choice in zip(self.kept, self.chosen, choices.tolist(), strict=True):
             for candidate, literal in zip(kept.tolist(), literals, strict=True):
                 self.model.add_hint(literal, candidate == choice)
@@ -122,13 +125,13 @@ class _Parts(NamedTuple):
     costs in whole units."""
 
     kept: list[np.ndarray]
-    chosen: list[list[Any]]
+    chosen: list[list[IntVar]]
     weights: list[np.ndarray]
 
 
 def _add_edges(
     core: Core,
-    model: Any,
+    model: CpModel,
     alive: Alive,
     parts: _Parts,
     unit: float,
@@ -193,16 +196,20 @@ def add_row(built: Built, core: Core, row: int) -> None:
     built.model.add_linear_constraint(total, min(0, room // step), room // step)
 
 
-def _by_class(literals: list[Any], labels: np.ndarray) -> list[list[Any]]:
+def _by_class(literals: list[IntVar], labels: np.ndarray) -> list[list[IntVar]]:
     """The literals of every class."""
-    members: list[list[Any]] = [[] for _ in range(int(labels.max(initial=-1)) + 1)]
+    members: list[list[IntVar]] = [[] for _ in range(int(labels.max(initial=-1)) + 1)]
     for literal, label in zip(literals, labels.tolist(), strict=True):
         members[label].append(literal)
     return members
 
 
 def _add_edge(
-    model: Any, matrix: np.ndarray, heads: list[list[Any]], tails: list[list[Any]], terms: Terms
+    model: CpModel,
+    matrix: np.ndarray,
+    heads: list[list[IntVar]],
+    tails: list[list[IntVar]],
+    terms: Terms,
 ) -> int:
     """Model the rest of what an edge costs; returns how many pairs that took."""
     from ortools.sat.python import cp_model
@@ -212,11 +219,11 @@ def _add_edge(
         return 0
     if not matrix[allowed].any() and allowed.sum() > sum(matrix.shape):
         for head, mask in zip(heads, allowed, strict=True):
-            model.add_at_most_one([*head, *_marked(tails, ~mask)])
+            model.add_at_most_one([*head, *_marked_literals(tails, ~mask)])
         for tail, mask in zip(tails, allowed.T, strict=True):
-            model.add_at_most_one([*tail, *_marked(heads, ~mask)])
+            model.add_at_most_one([*tail, *_marked_literals(heads, ~mask)])
         return sum(matrix.shape)
-    by_end: list[list[Any]] = [[] for _ in (*heads, *tails)]
+    by_end: list[list[IntVar]] = [[] for _ in (*heads, *tails)]
     for i, j in np.argwhere(allowed).tolist():
         pair = model.new_bool_var("")
         by_end[i].append(pair)
@@ -229,11 +236,11 @@ def _add_edge(
     return int(allowed.sum())
 
 
-def _marked(members: list[list[Any]], mask: np.ndarray) -> list[Any]:
+def _marked_literals(members: list[list[IntVar]], mask: np.ndarray) -> list[IntVar]:
     return [x for some, marked in zip(members, mask.tolist(), strict=True) if marked for x in some]
 
 
-def _add_nodes(chosen: list[list[Any]], weights: list[np.ndarray], terms: Terms) -> int:
+def _add_nodes(chosen: list[list[IntVar]], weights: list[np.ndarray], terms: Terms) -> int:
     """Add what candidates cost above the least of their node; returns the sum of the least."""
     shift = 0
     for literals, weight in zip(chosen, weights, strict=True):
@@ -245,5 +252,5 @@ def _add_nodes(chosen: list[list[Any]], weights: list[np.ndarray], terms: Terms)
     return shift
 
 
-def _columns(terms: Terms) -> tuple[list[Any], list[int]]:
+def _columns(terms: Terms) -> tuple[list[IntVar], list[int]]:
     return [x for x, _ in terms], [factor for _, factor in terms]

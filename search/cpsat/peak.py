@@ -23,6 +23,8 @@ from search.problem.deadline import Deadline
 
 # Saying how far off an impossible limit is may take this long. [s]
 EXPLAIN_TIME = 5.0
+# ... and this long it may take also where time is up: a reason is worth it. [s]
+LEAST_EXPLAIN_TIME = 0.1
 # With more candidates than this, building the model would take longer than that.
 MAX_CANDIDATES = 20_000
 
@@ -54,7 +56,9 @@ def least_peak(problem: Problem, deadline: Deadline) -> Shortage | None:
     bound = problem.usage_limit + 1
     choices = [int(u.argmin()) for u in problem.usages]
     if sum(problem.sizes) <= MAX_CANDIDATES:
-        solved = _solved(problem, Deadline(min(deadline.remaining, EXPLAIN_TIME) + 0.1))
+        solved = _solved(
+            problem, Deadline(min(deadline.remaining, EXPLAIN_TIME) + LEAST_EXPLAIN_TIME)
+        )
         if solved is None:
             return None
         bound, choices = max(bound, solved[0]), solved[1] or choices

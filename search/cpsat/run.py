@@ -13,10 +13,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from search.problem import interrupts
 from search.problem.deadline import Deadline
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import (
+        CpModel,
+        CpSolver,
+        CpSolverSolutionCallback,
+        CpSolverStatus,
+    )
 
 # How long to wait until a search that was asked to stop is asked again. [s]
 ASK_AGAIN = 0.1
@@ -45,7 +53,7 @@ class Outcome:
         stop, else empty.
     """
 
-    solver: Any
+    solver: CpSolver
     optimal: bool
     feasible: bool
     infeasible: bool
@@ -55,12 +63,12 @@ class Outcome:
 
 
 def run_model(
-    model: Any,
+    model: CpModel,
     *,
     deadline: Deadline,
     seed: int,
     work: float | None = None,
-    found: Callable[[Any], None] | None = None,
+    found: Callable[[CpSolverSolutionCallback], None] | None = None,
 ) -> Outcome:
     """Solve a model.
 
@@ -101,7 +109,7 @@ def run_model(
     )
 
 
-def _configured(deadline: Deadline, seed: int, work: float | None) -> Any:
+def _configured(deadline: Deadline, seed: int, work: float | None) -> CpSolver:
     """A CP-SAT solver with its parameters."""
     from ortools.sat.python import cp_model
 
@@ -121,7 +129,7 @@ def _configured(deadline: Deadline, seed: int, work: float | None) -> Any:
     return solver
 
 
-def _telling(found: Callable[[Any], None]) -> Any:
+def _telling(found: Callable[[CpSolverSolutionCallback], None]) -> CpSolverSolutionCallback:
     """A callback of CP-SAT that hands every solution on."""
     from ortools.sat.python import cp_model
 
@@ -132,7 +140,9 @@ def _telling(found: Callable[[Any], None]) -> Any:
     return Callback()
 
 
-def _interruptible(solver: Any, solve: Callable[[], Any]) -> tuple[Any, bool]:
+def _interruptible(
+    solver: CpSolver, solve: Callable[[], CpSolverStatus]
+) -> tuple[CpSolverStatus, bool]:
     """Run a search in a thread of its own: Python looks at signals in its main thread only.
 
     An interrupt is noted instead of raised, since wherever it were raised between the start of the

@@ -18,12 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.elimination.order import EliminationOrder, plan_elimination
+from search.elimination.pairwise import Pairwise
 from search.elimination.tables import Part, arrange, min_sum
-from search.problem import Problem
+from search.problem import ProblemError
 from search.problem.deadline import Deadline
 
 # The most entries of all tables of one elimination: 0.5 GiB.
 MAX_ELEMENTS = 2.0**26
+# Entries that elimination visits in some seconds; beyond that message passing has a good bound
+# sooner, so whoever has the choice asks for no more.
+MOST_WORK = 2.0e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,14 +92,28 @@ class Eliminated:
         return choices
 
 
-def plan(problem: Problem) -> EliminationOrder:
-    """Plan the elimination of a problem's nodes, or refuse where tables would grow too large."""
+def plan(problem: Pairwise, *, max_work: float = math.inf) -> EliminationOrder:
+    """Plan the elimination of a problem's nodes, or refuse where that takes too much.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    max_work
+        The most entries that may be visited; those of all tables are limited in any case.
+    """
     pairs = [(e.source, e.target) for e in problem.edges]
-    return plan_elimination(problem.sizes, pairs, max_elements=MAX_ELEMENTS)
+    order = plan_elimination(problem.sizes, pairs, max_elements=MAX_ELEMENTS)
+    if order.work > max_work:
+        raise ProblemError(
+            f"elimination must visit at most {max_work:.3g} entries here but would visit"
+            f" {order.work:.3g}; use the solver auto, which falls back on a heuristic with a bound"
+        )
+    return order
 
 
 def eliminate(
-    problem: Problem,
+    problem: Pairwise,
     order: EliminationOrder,
     *,
     costs: Sequence[np.ndarray] | None = None,
@@ -106,7 +124,7 @@ def eliminate(
     Parameters
     ----------
     problem
-        The problem; its usages are not looked at.
+        The nodes and edges; what is used is not looked at.
     order
         An order from `plan` for this problem.
     costs
@@ -131,7 +149,7 @@ def eliminate(
         message = seen.get(key)
         if message is None:
             shape = tuple(problem.costs[u].size for u in (node, *scope))
-            message = seen[key] = min_sum(parts, shape)
+            message = seen[key] = min_sum(parts, shape, deadline)
         buckets.append(EliminationBucket(node=node, scope=scope, parts=parts, message=message))
         for u in scope:
             incident[u] = [x for x in incident[u] if node not in x[0]]
@@ -147,7 +165,7 @@ Table = tuple[tuple[int, ...], np.ndarray]
 
 
 def _initial_tables(
-    problem: Problem, costs: Sequence[np.ndarray]
+    problem: Pairwise, costs: Sequence[np.ndarray]
 ) -> tuple[list[list[Table]], float]:
     """Per node the tables that mention it; nodes with one candidate are cut out of edges."""
     interned: dict[bytes, np.ndarray] = {}

@@ -33,6 +33,8 @@ WORTHWHILE, PATIENCE = 1e-6, 4
 LAST_SCALE = 1e-2
 # What part of the direction before is kept, and the gap to aim at where no cost is known.
 MEMORY, UNKNOWN_GAP = 0.5, 0.05
+# ... which is above 0 also where the bound is 0.
+LEAST_GAP = 1e-9
 # Large prices cancel against what the limit is worth: how much of that may be rounding.
 NOISE = 2.0**-44
 
@@ -190,5 +192,5 @@ def _subgradient(dual: Dual, deadline: Deadline) -> None:
         if norm == 0:
             return
         cost = dual.known.cost
-        target = cost if cost < math.inf else bound + UNKNOWN_GAP * abs(bound) + 1e-9
+        target = cost if cost < math.inf else bound + UNKNOWN_GAP * abs(bound) + LEAST_GAP
         prices = np.maximum(0.0, prices + scale * (target - bound) / norm * direction)

@@ -5,7 +5,8 @@ Models: without a usage limit that binds, one elimination and Lawler's partition
 changes. Under a limit the same enumeration runs at the best prices on usage (see
 `search.elimination.dual`). Costs at these prices, less what the limit is worth, never exceed the
 true costs of assignments that fit; so once they reach the K-th best true cost seen, nothing better
-can follow (Handler and Zang 1980). Assumes: elimination accepts the graph.
+can follow (Handler and Zang 1980). Assumes: elimination accepts the graph and takes seconds; else
+the problem is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import islice
 
-from search.elimination.buckets import Eliminated, eliminate, plan
+from search.elimination.buckets import MOST_WORK, Eliminated, eliminate, plan
 from search.elimination.dual import Dual, tighten
 from search.elimination.ranking import increasing_assignments
 from search.problem import Assignment, Problem, ProblemError, cost_and_peak
@@ -53,13 +54,18 @@ def k_best(
         Time after which the best assignments so far are returned. [s]
     seed
         Not used: nothing is random here.
+
+    Raises
+    ------
+    ProblemError
+        When fewer than one is asked for, or where elimination refuses the graph.
     """
     if k < 1:
         raise ProblemError.rule(
             "the number of best assignments", "be at least 1", k, "ask for more"
         )
     deadline = Deadline(time_limit)
-    order = plan(problem)
+    order = plan(problem, max_work=MOST_WORK)
     if problem.limit_is_slack:
         try:
             eliminated = eliminate(problem, order, deadline=deadline)

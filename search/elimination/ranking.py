@@ -15,6 +15,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,17 @@ class _Known:
     candidates: list[np.ndarray]
 
 
+class _Departure(NamedTuple):
+    """The best assignment that departs from a known one at one place, queued by its cost; of
+    equal ones the first to be queued comes first."""
+
+    cost: float
+    number: int
+    place: int
+    rank: int
+    known: _Known
+
+
 def increasing_assignments(eliminated: Eliminated) -> Iterator[tuple[float, list[int]]]:
     """Yield (cost, choices) from the cheapest on, every assignment that is not forbidden once.
 
@@ -41,9 +53,9 @@ def increasing_assignments(eliminated: Eliminated) -> Iterator[tuple[float, list
     if eliminated.minimum == math.inf:
         return
     backwards = list(reversed(eliminated.buckets))
-    best = _first(backwards)
+    best = _cheapest_known(backwards)
     yield eliminated.minimum, best.choices
-    heap: list[tuple[float, int, int, int, _Known]] = []
+    heap: list[_Departure] = []
     count = 0
     cost, start, known = eliminated.minimum, 0, best
     while True:
@@ -60,7 +72,7 @@ def increasing_assignments(eliminated: Eliminated) -> Iterator[tuple[float, list
 
 
 def _push(
-    heap: list[tuple[float, int, int, int, _Known]],
+    heap: list[_Departure],
     base: float,
     place: int,
     rank: int,
@@ -72,20 +84,20 @@ def _push(
     # The rest of a departure at rank r is completed as at rank 0, so only this bucket differs.
     if rank < values.size and values[rank] < math.inf:
         cost = base + float(values[rank] - values[0])
-        heapq.heappush(heap, (cost, count, place, rank, known))
+        heapq.heappush(heap, _Departure(cost, count, place, rank, known))
     return count + 1
 
 
-def _first(backwards: list[EliminationBucket]) -> _Known:
+def _cheapest_known(backwards: list[EliminationBucket]) -> _Known:
     choices = [0] * len(backwards)
     values: list[np.ndarray] = []
     candidates: list[np.ndarray] = []
     for bucket in backwards:
-        _rank(bucket, choices, values, candidates)
+        _rank_candidates(bucket, choices, values, candidates)
     return _Known(choices, values, candidates)
 
 
-def _rank(
+def _rank_candidates(
     bucket: EliminationBucket,
     choices: list[int],
     values: list[np.ndarray],
@@ -116,7 +128,7 @@ def _departed(
             candidates.append(parent.candidates[later])
             continue
         before = choices[bucket.node]
-        _rank(bucket, choices, values, candidates)
+        _rank_candidates(bucket, choices, values, candidates)
         if choices[bucket.node] != before:
             changed.add(bucket.node)
     return _Known(choices, values, candidates)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from search.problem.deadline import Deadline
+
 # An axis list says which axes of the joint table an array spans, ascending.
 Part = tuple[tuple[int, ...], np.ndarray]
 
@@ -19,7 +21,17 @@ CHUNK_ELEMENTS = 2**17
 
 
 def arrange(scope: Sequence[int], array: np.ndarray, position: dict[int, int]) -> Part:
-    """Put the axes of a table in the order of the joint table."""
+    """Put the axes of a table in the order of the joint table.
+
+    Parameters
+    ----------
+    scope
+        The node of each axis.
+    array
+        The table.
+    position
+        Per node its axis in the joint table.
+    """
     axes = [position[u] for u in scope]
     order = sorted(range(len(axes)), key=axes.__getitem__)
     if order != list(range(len(axes))):
@@ -28,7 +40,9 @@ def arrange(scope: Sequence[int], array: np.ndarray, position: dict[int, int]) -
     return tuple(axes[i] for i in order), np.ascontiguousarray(array)
 
 
-def min_sum(parts: Sequence[Part], shape: tuple[int, ...]) -> np.ndarray:
+def min_sum(
+    parts: Sequence[Part], shape: tuple[int, ...], deadline: Deadline | None = None
+) -> np.ndarray:
     """Add tables and take the minimum over axis 0.
 
     Parameters
@@ -37,6 +51,8 @@ def min_sum(parts: Sequence[Part], shape: tuple[int, ...]) -> np.ndarray:
         Tables with the axes they span; axis 0 is among the axes of each.
     shape
         Shape of the joint table.
+    deadline
+        When to give up by raising `OutOfTime`: a single table may take long.
     """
     merged = merge_parts(parts, shape)
     if len(merged) == 1 and merged[0].shape == shape:
@@ -45,6 +61,8 @@ def min_sum(parts: Sequence[Part], shape: tuple[int, ...]) -> np.ndarray:
     per_row = shape[0] * int(np.prod(shape[2:], dtype=np.int64))
     step = max(1, CHUNK_ELEMENTS // max(per_row, 1))
     for low in range(0, shape[1], step):
+        if deadline is not None:
+            deadline.check()
         rows = slice(low, low + step)
         np.minimum.reduce(_joint(merged, rows), axis=0, out=result[rows])
     return result

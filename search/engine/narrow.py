@@ -16,6 +16,7 @@ from search.core.core import Core
 from search.elimination.dual import NOISE, Dual, tighten
 from search.elimination.marginals import min_marginals
 from search.elimination.order import EliminationOrder
+from search.elimination.pairwise import PairwiseCosts
 from search.presolve.reduction import shrink
 from search.problem import CostEdge, Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -27,39 +28,36 @@ from search.problem.notes import Note
 PRICING_SHARE = 0.4
 
 
-def as_problem(core: Core) -> Problem:
+def as_problem(core: Core, pairs: PairwiseCosts) -> Problem:
     """The same problem with one holding per node: further ones go to nodes that are tied to it.
 
     The core's nodes come first, in their order.
+
+    Parameters
+    ----------
+    core
+        The core.
+    pairs
+        Its nodes and edges.
     """
-    graph, held = core.graph, core.holdings
-    offsets = graph.offsets.tolist()
-    costs = [core.costs[a:b] for a, b in pairwise(offsets)]
-    usages: list[np.ndarray] = [np.zeros(c.size) for c in costs]
+    held = core.holdings
+    costs = list(pairs.costs)
+    usages = [np.zeros(c.size) for c in costs]
     intervals: list[tuple[int, int] | None] = [None] * core.num_nodes
-    edges: list[CostEdge] = []
-    matrices: dict[tuple[int, int, int], np.ndarray] = {}
-    for v in range(core.num_nodes):
-        size = int(graph.sizes[v])
-        for e in range(int(graph.starts[v]), int(graph.starts[v + 1])):
-            u = int(graph.neighbours[e])
-            if u > v:
-                key = (int(graph.places[e]), size, int(graph.sizes[u]))
-                if key not in matrices:
-                    values = graph.matrices[key[0] : key[0] + key[1] * key[2]].reshape(key[1:])
-                    matrices[key] = np.where(values >= core.penalty, np.inf, values)
-                edges.append(CostEdge(source=v, target=u, matrix=matrices[key]))
-        for h in range(int(held.starts[v]), int(held.starts[v + 1])):
-            used = held.usages[held.places[h] : held.places[h] + size]
-            interval = (int(held.first[h]), int(held.last[h]))
-            if intervals[v] is None:
-                usages[v], intervals[v] = used, interval
-                continue
-            tie = matrices.setdefault((-1, size, size), np.where(np.eye(size) > 0, 0.0, np.inf))
-            edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
-            costs.append(np.zeros(size))
-            usages.append(used)
-            intervals.append(interval)
+    edges = [CostEdge(source=e.source, target=e.target, matrix=e.matrix) for e in pairs.edges]
+    ties: dict[int, np.ndarray] = {}
+    for h, v in enumerate(held.owners.tolist()):
+        size = costs[v].size
+        used = held.usages[held.places[h] : held.places[h] + size]
+        interval = (int(held.first[h]), int(held.last[h]))
+        if intervals[v] is None:
+            usages[v], intervals[v] = used, interval
+            continue
+        tie = ties.setdefault(size, np.where(np.eye(size) > 0, 0.0, np.inf))
+        edges.append(CostEdge(source=v, target=len(costs), matrix=tie))
+        costs.append(np.zeros(size))
+        usages.append(used)
+        intervals.append(interval)
     # What is used and paid whatever is chosen.
     costs.append(np.array([core.constant]))
     usages.append(np.zeros(1))
@@ -104,7 +102,7 @@ def search_narrow(
     seed
         Seed of what is random.
     """
-    dual = Dual(problem=problem, order=order)
+    dual = Dual(problem=problem, order=order, known=Incumbent(watch=known.watch))
     tighten(dual, deadline=Deadline(deadline.remaining * PRICING_SHARE))
     priced = dual.known
     if priced.closed or priced.stopped_by == "interrupt":
@@ -172,6 +170,7 @@ def _alive(core: Core, dual: Dual, deadline: Deadline) -> np.ndarray:
 def _take_over(core: Core, known: Incumbent[np.ndarray], dual: Dual, path: str) -> None:
     """Hand what prices have shown to the core's search."""
     priced = dual.known
+    known.watch = None  # Prices have told of it already, and the end is told by whoever asked.
     known.path, known.stopped_by = path, priced.stopped_by
     if priced.choices is not None:
         known.offer(np.array(priced.choices[: core.num_nodes]), priced.cost)

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -52,7 +51,7 @@ class _Body(msgspec.Struct):
     name: str = ""
 
 
-class _File(msgspec.Struct):
+class _Content(msgspec.Struct):
     problem: _Body
 
 
@@ -92,7 +91,7 @@ def read_problem(path: str | os.PathLike[str]) -> ContestFile:
             f"{path} cannot be read ({error.strerror}); check the path and its permissions"
         ) from None
     try:
-        return _parse(_unzipped(data))
+        return _parsed_problem(_unzipped(data))
     except ProblemError as error:
         raise ProblemError(f"in {path}, {error}") from None
 
@@ -112,7 +111,7 @@ def _unzipped(data: bytes) -> bytes:
 
 def _decode(data: bytes) -> _Body:
     try:
-        return msgspec.json.decode(data, type=_File).problem
+        return msgspec.json.decode(data, type=_Content).problem
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         place = f"at {place.rstrip('`')}" if place else "at the top"
@@ -126,7 +125,7 @@ def _decode(data: bytes) -> _Body:
         ) from None
 
 
-def _parse(data: bytes) -> ContestFile:
+def _parsed_problem(data: bytes) -> ContestFile:
     body = _decode(data)
     nodes, edges = body.nodes, body.edges
     _check_counts(nodes, edges)
@@ -144,9 +143,8 @@ def _parse(data: bytes) -> ContestFile:
     limit = body.usage_limit
     if limit is not None and not 0 <= limit <= _LARGEST:
         raise ProblemError(
-            f"the usage limit must lie between 0 and 2**63 - 1, but is"
-            f" {_shown(limit)}; leave it out for no"
-            " limit"
+            f"the usage limit must lie between 0 and 2**63 - 1, but is {_shortened(limit)};"
+            " leave it out for no limit"
         )
     problem = Problem(
         costs=tuple(costs),
@@ -197,7 +195,7 @@ def _array(
         rule = "at least 0" if least == 0 else "above -2**53"
         raise ProblemError(
             f"the {label} must be {rule} and fit in 64 bits, but one is"
-            f" {_shown(low if low < least else high)}; correct that entry or use a larger unit"
+            f" {_shortened(low if low < least else high)}; correct that entry or use a larger unit"
         )
     whole = np.array(values, dtype=np.int64)
     forbidden = whole >= FORBIDDEN if forbidding else np.zeros(whole.shape, dtype=bool)
@@ -231,12 +229,12 @@ def _stranger(text: bytes, reason: str) -> str:
     except ValueError:  # numbers of thousands of digits, text in another encoding
         return f"are not ({reason.partition(' - at')[0].lower()})"
     if not isinstance(value, list):
-        return f"they are {_shown(value)}"
+        return f"they are {_shortened(value)}"
     strange = next(v for v in value if isinstance(v, bool) or not isinstance(v, int))
-    return f"one is {_shown(strange)}"
+    return f"one is {_shortened(strange)}"
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -249,7 +247,7 @@ def _interval(raw: msgspec.Raw, node: int) -> tuple[int, int] | None:
     if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= _LARGEST:
         raise ProblemError(
             f"the interval of node {node} must be [start, end) with 0 <= start <= end < 2**63, but"
-            f" is {_shown(bounds)}; correct it, or give [] for a node that is never live"
+            f" is {_shortened(bounds)}; correct it, or give [] for a node that is never live"
         )
     return None if bounds[0] == bounds[1] else (bounds[0], bounds[1])
 
@@ -264,8 +262,8 @@ def _edges(
         if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= v < len(sizes) for v in pair):
             raise ProblemError(
                 f"the nodes of edge {number} must be two different ones out of 0 to"
-                f" {len(sizes) - 1}, but are {_shown(pair)}; add a cost that concerns one node to"
-                " that node"
+                f" {len(sizes) - 1}, but are {_shortened(pair)}; add a cost that concerns one node"
+                " to that node"
             )
         source, target = pair
         flat = _array(costs, f"costs of edge {number}", known, least=1 - EXACT)

@@ -25,7 +25,15 @@ _HUGE = 1e300
 
 
 def reduce_edge(state: State, a: int, b: int) -> None:
-    """Do what can be done about one edge."""
+    """Do what can be done about one edge.
+
+    Parameters
+    ----------
+    state
+        The problem; changed.
+    a, b
+        The nodes that it joins.
+    """
     if b not in state.edges[a]:
         return
     ahead = state.pool.once(matrix_facts, state.edges[a][b])
@@ -108,7 +116,7 @@ def _reduce_between(state: State, node: int) -> None:
     if ahead.array.size * back.array.shape[1] > MAX_TRIPLES:
         return
     usages = state.usages(node)
-    found = state.pool.once(_between, ahead, back, state.costs[node], *usages)
+    found = state.pool.once(_best_between, ahead, back, state.costs[node], *usages)
     if found is None:
         return
     chosen, matrix, parts = found
@@ -120,7 +128,7 @@ def _reduce_between(state: State, node: int) -> None:
             state.hold(end, first, last, part)
 
 
-def _between(
+def _best_between(
     pool: Pool, ahead: PooledArray, back: PooledArray, costs: PooledArray, *usages: PooledArray
 ) -> tuple[np.ndarray, PooledArray, list[tuple[PooledArray, PooledArray]]] | None:
     """The best candidate per pair of the neighbours' candidates, what it costs, and per usage how
@@ -138,14 +146,16 @@ def _between(
     chosen = found.reshape(size)
     parts = []
     for usage in usages:
-        part = _parts(usage.array[chosen], np.isfinite(least))
+        part = _row_and_column_parts(usage.array[chosen], np.isfinite(least))
         if part is None:
             return None
         parts.append((pool.table(part[0]), pool.table(part[1])))
     return chosen, pool.table(least), parts
 
 
-def _parts(usage: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _row_and_column_parts(
+    usage: np.ndarray, allowed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Write a usage per pair as a sum of one per row and one per column, if it is one."""
     if allowed.all():
         rows, columns = usage[:, 0] - usage[0, 0], usage[0]

@@ -9,9 +9,9 @@ Assumes: usages are whole numbers, so sums and differences of them are exact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,34 @@ from search.presolve.tables import (
 
 # (first row, row after the last, usage per candidate)
 Holding = tuple[int, int, PooledArray]
-# (node, its label per label of each of the leaders, the nodes that lead it)
-Step = tuple[int, Any, tuple[int, ...]]
+
+
+class Step(NamedTuple):
+    """How the candidate of a node that is gone follows from those of others.
+
+    Parameters
+    ----------
+    node
+        The node.
+    labels
+        Its label, for every label of each of its leaders.
+    leaders
+        The nodes that lead it.
+    """
+
+    node: int
+    labels: np.ndarray
+    leaders: tuple[int, ...]
+
+    def choice(self, found: Sequence[int]) -> int:
+        """The label that follows.
+
+        Parameters
+        ----------
+        found
+            The label of each node; those of the leaders count.
+        """
+        return int(self.labels[tuple(found[leader] for leader in self.leaders)])
 
 
 class Impossible(Exception):
@@ -110,7 +136,15 @@ class State:
         self.set_costs(node, self.pool.once(plus, self.costs[node], costs))
 
     def set_edge(self, a: int, b: int, matrix: PooledArray) -> None:
-        """Put an edge, with a row per candidate of a, in the place of what joins two nodes."""
+        """Put an edge, with a row per candidate of a, in the place of what joins two nodes.
+
+        Parameters
+        ----------
+        a, b
+            The nodes.
+        matrix
+            Cost per pair, with a row per candidate of a.
+        """
         self.edges[a][b] = matrix
         self.edges[b][a] = self.pool.once(turn, matrix)
         pair = (a, b) if a < b else (b, a)
@@ -121,7 +155,15 @@ class State:
         self.touch(b)
 
     def add_edge(self, a: int, b: int, matrix: PooledArray) -> None:
-        """Put an edge beside what joins two nodes."""
+        """Put an edge beside what joins two nodes.
+
+        Parameters
+        ----------
+        a, b
+            The nodes.
+        matrix
+            Cost per pair, with a row per candidate of a.
+        """
         present = self.edges[a].get(b)
         self.set_edge(a, b, matrix if present is None else self.pool.once(plus, present, matrix))
 
@@ -132,7 +174,17 @@ class State:
         self.touch(b)
 
     def hold(self, node: int, first: int, last: int, usage: PooledArray) -> None:
-        """Add a holding."""
+        """Add a holding.
+
+        Parameters
+        ----------
+        node
+            The node that holds.
+        first, last
+            The first row, and the row after the last one.
+        usage
+            Usage per candidate. [B]
+        """
         least, beyond = self.pool.once(split, usage)
         if least:
             self.use(first, last, least)
@@ -141,7 +193,15 @@ class State:
             self.holdings[node].append((first, last, beyond))
 
     def use(self, first: int, last: int, usage: float) -> None:
-        """Add to what is used whatever is chosen."""
+        """Add to what is used whatever is chosen.
+
+        Parameters
+        ----------
+        first, last
+            The first row, and the row after the last one.
+        usage
+            How much is added. [B]
+        """
         self.rise[first] += usage
         self.rise[last] -= usage
 
@@ -204,17 +264,27 @@ class State:
         self.constant += float(self.costs[node].array[choice])
         for first, last, usage in self.holdings[node]:
             self.use(first, last, float(usage.array[choice]))
-        self.steps.append((node, int(self.labels[node].array[choice]), ()))
+        self.steps.append(Step(node, self.labels[node].array[choice], ()))
         self._remove(node)
 
     def absorb(self, node: int, gone: int, partner: PooledArray) -> None:
-        """Let a node go that takes the candidate `partner[i]` if the other takes candidate i."""
+        """Let a node go that takes the candidate `partner[i]` if the other takes candidate i.
+
+        Parameters
+        ----------
+        node
+            The node that stays.
+        gone
+            The node that goes.
+        partner
+            Candidate of the one that goes per candidate of the one that stays.
+        """
         once = self.pool.once
         matrix = self.edges[node][gone]
         following = once(
-            _labels, self.labels[node], self.labels[gone], partner, self.num_labels[node]
+            _following_labels, self.labels[node], self.labels[gone], partner, self.num_labels[node]
         )
-        self.steps.append((gone, following, (node,)))
+        self.steps.append(Step(gone, following, (node,)))
         extra = once(_picked, matrix, self.costs[gone], partner)
         edges, holdings = self.edges[gone], self.holdings[gone]
         self._remove(gone)
@@ -226,11 +296,23 @@ class State:
         self.add_costs(node, extra)
 
     def bridge(self, gone: int, a: int, b: int, chosen: np.ndarray, matrix: PooledArray) -> None:
-        """Let a node go that takes the candidate `chosen[i, j]` if its neighbours take i and j."""
+        """Let a node go that takes the candidate `chosen[i, j]` if its neighbours take i and j.
+
+        Parameters
+        ----------
+        gone
+            The node that goes.
+        a, b
+            Its neighbours.
+        chosen
+            Its candidate per pair of theirs.
+        matrix
+            What the pairs then cost.
+        """
         following = np.zeros((self.num_labels[a], self.num_labels[b]), dtype=np.int64)
         ends = np.ix_(self.labels[a].array, self.labels[b].array)
         following[ends] = self.labels[gone].array[chosen]
-        self.steps.append((gone, self.pool.table(following).array, (a, b)))
+        self.steps.append(Step(gone, self.pool.table(following).array, (a, b)))
         self._remove(gone)
         self.add_edge(a, b, matrix)
 
@@ -244,14 +326,13 @@ class State:
         self.alive[node] = False
 
 
-def _labels(
+def _following_labels(
     pool: Pool, kept: PooledArray, gone: PooledArray, partner: PooledArray, size: int
-) -> list[int]:
+) -> np.ndarray:
     """The label of the node that goes, per label of the one that stays."""
     following = np.zeros(size, dtype=np.int64)
     following[kept.array] = gone.array[partner.array]
-    found: list[int] = following.tolist()
-    return found
+    return following
 
 
 def _picked(

@@ -7,7 +7,7 @@ Assumes: tables are never changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class Pool:
             found = self._tables[key] = PooledArray(np.ascontiguousarray(array), len(self._tables))
         return found
 
-    def once(self, function: Callable[..., T], *tables: Any) -> T:
+    def once(self, function: Callable[..., T], *tables: Hashable) -> T:
         """`function(self, *tables)`, computed the first time; it must depend on nothing else."""
         key = (function, *tables)
         try:
@@ -52,17 +52,43 @@ class Pool:
 
 
 def plus(pool: Pool, a: PooledArray, b: PooledArray) -> PooledArray:
-    """The sum."""
+    """The sum.
+
+    Parameters
+    ----------
+    pool
+        Where the sum goes.
+    a, b
+        What is added.
+    """
     return pool.table(a.array + b.array)
 
 
 def minus(pool: Pool, a: PooledArray, b: PooledArray) -> PooledArray:
-    """The difference."""
+    """The difference.
+
+    Parameters
+    ----------
+    pool
+        Where the difference goes.
+    a, b
+        From what to take what.
+    """
     return pool.table(a.array - b.array)
 
 
 def take(pool: Pool, table: PooledArray, index: PooledArray) -> PooledArray:
-    """The rows at these positions."""
+    """The rows at these positions.
+
+    Parameters
+    ----------
+    pool
+        Where they go.
+    table
+        Where they come from.
+    index
+        The positions.
+    """
     return pool.table(table.array[index.array])
 
 
@@ -73,7 +99,7 @@ def turn(pool: Pool, matrix: PooledArray) -> PooledArray:
 
 def allowed(pool: Pool, costs: PooledArray) -> PooledArray | None:
     """The positions of finite costs, or None where all are."""
-    return _positions(pool, np.isfinite(costs.array))
+    return _true_positions(pool, np.isfinite(costs.array))
 
 
 class Split(NamedTuple):
@@ -98,7 +124,15 @@ def most_of(pool: Pool, usage: PooledArray) -> float:
 
 
 def most_added(pool: Pool, old: PooledArray, new: PooledArray) -> float:
-    """By how much usage rises at the most from one vector to the other."""
+    """By how much usage rises at the most from one vector to the other.
+
+    Parameters
+    ----------
+    pool
+        Not used: a single number goes nowhere.
+    old, new
+        Usage per candidate before and after. [B]
+    """
     return float((new.array - old.array).max())
 
 
@@ -134,12 +168,12 @@ def matrix_facts(pool: Pool, matrix: PooledArray) -> MatrixFacts | None:
         return None
     finite = np.isfinite(values)
     counts = finite.sum(axis=1)
-    supported = _positions(pool, counts > 0)
+    supported = _true_positions(pool, counts > 0)
     partner = pool.table(finite.argmax(axis=1)) if (counts == 1).all() else None
     if supported is None and partner is None:
         return None
     return MatrixFacts(supported, None, partner)
 
 
-def _positions(pool: Pool, mask: np.ndarray) -> PooledArray | None:
+def _true_positions(pool: Pool, mask: np.ndarray) -> PooledArray | None:
     return None if mask.all() else pool.table(np.flatnonzero(mask))

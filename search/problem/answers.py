@@ -1,6 +1,6 @@
 """How solvers wrap up what they found.
 
-Assumes: no solver's own arithmetic is trusted; costs and peaks are recomputed by `evaluate`.
+Assumes: no solver's own arithmetic is trusted; costs and peaks are recomputed.
 """
 
 from __future__ import annotations

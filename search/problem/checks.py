@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from search.errors import ProblemError
 
@@ -18,8 +18,18 @@ from search.errors import ProblemError
 EXACT_LIMIT = 2.0**53
 
 
-def cost_array(values: Any, label: str, ndim: int) -> np.ndarray:
-    """Costs as a read-only float64 array that is neither empty, NaN nor -inf."""
+def cost_array(values: ArrayLike, label: str, ndim: int) -> np.ndarray:
+    """Costs as a read-only float64 array that is neither empty, NaN nor -inf.
+
+    Parameters
+    ----------
+    values
+        The costs.
+    label
+        What to call their owner in a message.
+    ndim
+        How many dimensions they must have.
+    """
     array = _float_array(values, f"the costs of {label}")
     if array.ndim != ndim or array.size == 0:
         raise ProblemError(
@@ -36,12 +46,12 @@ def cost_array(values: Any, label: str, ndim: int) -> np.ndarray:
     return array
 
 
-def node_costs(costs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+def node_costs(costs: Sequence[ArrayLike]) -> tuple[np.ndarray, ...]:
     """Costs of nodes as `cost_array` makes them; an array that nodes share is checked once."""
     return _each_once(costs, lambda array, node: cost_array(array, f"node {node}", 1))
 
 
-def usage_arrays(usages: Sequence[Any]) -> tuple[np.ndarray, ...]:
+def usage_arrays(usages: Sequence[ArrayLike]) -> tuple[np.ndarray, ...]:
     """Usages as read-only float64 arrays of whole numbers, fractions rounded up."""
     arrays = _each_once(usages, _usage_array)
     most = {id(array): float(array.max()) for array in arrays}
@@ -53,7 +63,7 @@ def usage_arrays(usages: Sequence[Any]) -> tuple[np.ndarray, ...]:
     return arrays
 
 
-def interval_pair(interval: Any, node: int) -> tuple[int, int] | None:
+def interval_pair(interval: tuple[int, int] | None, node: int) -> tuple[int, int] | None:
     """A half-open interval of whole time steps, or None."""
     if interval is None:
         return None
@@ -69,7 +79,17 @@ def interval_pair(interval: Any, node: int) -> tuple[int, int] | None:
 def check_lengths(
     sizes: Sequence[int], usages: Sequence[np.ndarray], num_intervals: int, num_names: int
 ) -> None:
-    """One entry per node, wherever entries are given."""
+    """One entry per node, wherever entries are given.
+
+    Parameters
+    ----------
+    sizes
+        Candidates per node.
+    usages
+        Usage per candidate, per node, or nothing. [B]
+    num_intervals, num_names
+        How many of each there are.
+    """
     for what, count in (
         ("usages", len(usages)),
         ("intervals", num_intervals),
@@ -120,7 +140,7 @@ def check_limit(limit: float | None, has_usages: bool) -> float | None:
     return None if limit == math.inf else float(math.floor(limit))
 
 
-def _float_array(values: Any, label: str) -> np.ndarray:
+def _float_array(values: ArrayLike, label: str) -> np.ndarray:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -132,7 +152,7 @@ def _float_array(values: Any, label: str) -> np.ndarray:
 
 
 def _each_once(
-    values: Sequence[Any], check: Callable[[Any, int], np.ndarray]
+    values: Sequence[ArrayLike], check: Callable[[ArrayLike, int], np.ndarray]
 ) -> tuple[np.ndarray, ...]:
     """What `check` makes of every value and its position; it sees each distinct object once."""
     values = tuple(values)  # holds on to them: what is gone may leave its id to another
@@ -143,7 +163,7 @@ def _each_once(
     return tuple(checked[id(value)] for value in values)
 
 
-def _usage_array(values: Any, node: int) -> np.ndarray:
+def _usage_array(values: ArrayLike, node: int) -> np.ndarray:
     array = _float_array(values, f"the usages of node {node}")
     if array.ndim != 1 or array.size == 0:
         raise ProblemError(
@@ -155,10 +175,10 @@ def _usage_array(values: Any, node: int) -> np.ndarray:
             f"the usages of node {node} must be finite and at least 0 bytes, but range from"
             f" {array.min()} to {array.max()}; forbid a candidate by the cost +inf instead"
         )
-    return _whole(array)
+    return _rounded_up(array)
 
 
-def _whole(array: np.ndarray) -> np.ndarray:
+def _rounded_up(array: np.ndarray) -> np.ndarray:
     rounded: np.ndarray = np.ceil(array)
     if np.array_equal(rounded, array):
         return array

@@ -38,6 +38,20 @@ class Deadline:
         """Whether the moment has come."""
         return self._end < math.inf and time.monotonic() >= self._end
 
+    def earlier(self, seconds: float) -> Deadline:
+        """A deadline so much before this one, to leave time for what must follow.
+
+        Parameters
+        ----------
+        seconds
+            How much earlier; below zero for a later one. [s]
+        """
+        return Deadline(self.remaining - seconds, self.work)
+
+    def part(self, share: float) -> Deadline:
+        """A deadline after a share of the time that is left."""
+        return Deadline(self.remaining * share, self.work)
+
     def check(self) -> None:
         """Raise `OutOfTime` once the moment has come."""
         if self.passed:

@@ -31,7 +31,17 @@ def flatten(
     usages: Sequence[np.ndarray],
     edges: Sequence[tuple[int, int, np.ndarray]],
 ) -> Flat:
-    """Lay node costs, usages and the distinct edge matrices end to end."""
+    """Lay node costs, usages and the distinct edge matrices end to end.
+
+    Parameters
+    ----------
+    costs
+        Cost per candidate, per node.
+    usages
+        Usage per candidate, per node, or nothing. [B]
+    edges
+        Both nodes and the matrix of each edge.
+    """
     distinct = {id(matrix): matrix for _, _, matrix in edges}
     starts = np.cumsum([0] + [m.size for m in distinct.values()])
     base_of = dict(zip(distinct, starts.tolist(), strict=False))

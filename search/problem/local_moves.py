@@ -16,6 +16,9 @@ from search.problem.answers import fits
 from search.problem.deadline import Deadline
 from search.problem.problem import Problem
 
+# Moves that lower a cost by less than that part of it may only undo each other's rounding.
+ROUNDING = 1e-12
+
 
 class LocalState:
     """An assignment with what every move from it would cost.
@@ -120,7 +123,7 @@ def descend(state: LocalState, deadline: Deadline) -> None:
                 costs = np.where(state.affordable(node), costs, np.inf)
             best = int(costs.argmin())
             now = float(state.of(node)[state.choices[node]])
-            if costs[best] < now - 1e-12 * abs(now):
+            if costs[best] < now - ROUNDING * abs(now):
                 state.move(node, best)
                 pending.update(u for u, _ in state.incident[node])
 
@@ -128,7 +131,17 @@ def descend(state: LocalState, deadline: Deadline) -> None:
 def improved(
     problem: Problem, choices: Sequence[int], deadline: Deadline | None = None
 ) -> list[int] | None:
-    """Repair and descend from an assignment; None where the result still does not fit."""
+    """Repair and descend from an assignment; None where the result still does not fit.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    choices
+        Where to start; it may be forbidden or over the limit.
+    deadline
+        When to stop.
+    """
     deadline = deadline or Deadline(None)
     state = LocalState(problem, choices)
     if repair(state, deadline):

@@ -54,7 +54,7 @@ class CostEdge:
     target
         Node whose candidates index the columns.
     matrix
-        Cost per pair; +inf forbids the pair.
+        Cost per pair, candidates of the source x candidates of the target; +inf forbids the pair.
     """
 
     source: int
@@ -69,6 +69,8 @@ class CostEdge:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """Choose one candidate per node at the least cost, within the usage limit.
+
+    Raises a `ProblemError` where these do not fit together.
 
     Parameters
     ----------
@@ -196,7 +198,7 @@ class Assignment:
     choices
         The candidate of each node; empty where no assignment was found.
     cost
-        What `evaluate` says of the choices; +inf where there are none.
+        What `cost_and_peak` says of the choices; +inf where there are none.
     lower_bound
         No assignment costs less.
     status
@@ -234,7 +236,7 @@ class Assignment:
 
 
 def cost_and_peak(problem: Problem, choices: Sequence[int]) -> tuple[float, float]:
-    """Cost and peak usage of one assignment; the cost is +inf where it is forbidden.
+    """Cost and peak usage [B] of one assignment; the cost is +inf where it is forbidden.
 
     Parameters
     ----------
@@ -242,13 +244,18 @@ def cost_and_peak(problem: Problem, choices: Sequence[int]) -> tuple[float, floa
         The problem.
     choices
         The candidate of each node.
+
+    Raises
+    ------
+    ProblemError
+        When there is not one choice per node, or a choice that does not exist.
     """
     costs, peaks = costs_and_peaks(problem, np.array(choices, dtype=np.int64).reshape(1, -1))
     return float(costs[0]), float(peaks[0])
 
 
 def costs_and_peaks(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cost and peak usage of many assignments at once.
+    """Costs and peak usages [B] of many assignments at once; +inf is the cost of a forbidden one.
 
     Parameters
     ----------
@@ -256,6 +263,11 @@ def costs_and_peaks(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, 
         The problem.
     choices
         Whole numbers, assignments x nodes.
+
+    Raises
+    ------
+    ProblemError
+        When there is not one choice per node, or a choice that does not exist.
     """
     if choices.ndim != 2 or choices.shape[1] != problem.num_nodes:
         raise ProblemError(

@@ -34,14 +34,26 @@ class UsageTimeline:
     last: np.ndarray
 
     def profile(self, usages: np.ndarray) -> np.ndarray:
-        """Usage at every step, from one usage per node."""
+        """Usage at every step, from one usage per node.
+
+        Parameters
+        ----------
+        usages
+            One per node. [B]
+        """
         size = self.steps.size + 1
         rise = np.bincount(self.first, weights=usages, minlength=size)
         fall = np.bincount(self.last, weights=usages, minlength=size)
         return np.cumsum(rise - fall)[:-1]
 
     def profiles(self, usages: np.ndarray) -> np.ndarray:
-        """Usage at every step for many assignments at once; `usages` is assignments x nodes."""
+        """Usage at every step for many assignments at once; `usages` is assignments x nodes.
+
+        Parameters
+        ----------
+        usages
+            One per assignment and node. [B]
+        """
         change = np.zeros((self.steps.size + 1, usages.shape[0]))
         np.add.at(change, self.first, usages.T)
         np.subtract.at(change, self.last, usages.T)

@@ -18,12 +18,13 @@ from search.core.core import Core
 from search.cpsat.peak import nothing_fits
 from search.elimination import buckets
 from search.elimination.chains import is_chain
-from search.elimination.order import plan_elimination
+from search.elimination.order import EliminationOrder
+from search.elimination.pairwise import Pairwise, pairwise_costs
 from search.engine.narrow import as_problem, search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts
 from search.problem.answers import make_assignment, no_assignment, trivial_bound
-from search.problem.cut_short import stopped_answer
+from search.problem.cut_short import LAST_RESORT, stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.incumbent import Incumbent, Watch
 from search.problem.local_moves import cheap_start
@@ -33,8 +34,6 @@ from search.solvers import elimination, shortest_path
 NAME = "auto"
 # Share of the time limit that presolve may take; what it has reached by then is taken.
 PRESOLVE_SHARE = 0.25
-# How long to look for any assignment once time is up. [s]
-LAST_RESORT = 0.5
 
 
 def solve(
@@ -77,10 +76,9 @@ def _pick(problem: Problem, deadline: Deadline, seed: int, watch: Watch | None) 
         left = None if deadline.remaining == math.inf else deadline.remaining
         if is_chain(problem):
             return shortest_path.solve(problem, time_limit=left)
-        try:
+        if _elimination_order(problem) is not None:
             return elimination.solve(problem, time_limit=left)
-        except ProblemError:
-            pass  # Too wide as it stands; presolve may help.
+        # Too wide as it stands; presolve may help.
     allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
     reduction = presolve(problem, deadline=allowed)
     cut = [Note.of("presolve-cut-short")] if allowed.passed else []
@@ -135,32 +133,40 @@ def _restored(
 
 def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: int) -> None:
     """By exact elimination at prices where that is possible, by messages where it is not."""
-    graph, most = core.graph, buckets.MAX_ELEMENTS
-    pairs = zip(graph.owners.tolist(), graph.neighbours.tolist(), strict=True)
-    try:
-        plan_elimination(graph.sizes.tolist(), pairs, max_elements=most)
-        as_it_was = as_problem(core)
-        order = buckets.plan(as_it_was)
-    except ProblemError:
+    pairwise = pairwise_costs(core)
+    limited = None
+    order = _elimination_order(pairwise)
+    if order is not None and not core.limit_is_slack:
+        limited = as_problem(core, pairwise)
+        order = _elimination_order(limited)
+    if order is None:
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.engine.wide import search_core
 
-        known.add_note(Note.of("too-wide", elements=most))
+        known.add_note(Note.of("too-wide", elements=buckets.MAX_ELEMENTS))
         search_core(core, known, deadline=deadline, seed=seed)
         return
-    if not as_it_was.limit_is_slack:
-        search_narrow(core, known, as_it_was, order, deadline=deadline, seed=seed)
+    if limited is not None:
+        search_narrow(core, known, limited, order, deadline=deadline, seed=seed)
         return
     known.path = "elimination"
     try:
-        eliminated = buckets.eliminate(as_it_was, order, deadline=deadline)
+        eliminated = buckets.eliminate(pairwise, order, deadline=deadline)
     except OutOfTime:
         known.stopped_by = "time limit"
         return
     if not eliminated.is_forbidden:
-        choices = np.array(eliminated.decode()[: core.num_nodes], dtype=np.int64)
-        known.offer(choices, eliminated.minimum)
-    known.raise_bound(eliminated.minimum)
+        choices = np.array(eliminated.decode(), dtype=np.int64)
+        known.offer(choices, core.constant + eliminated.minimum)
+    known.raise_bound(core.constant + eliminated.minimum)
+
+
+def _elimination_order(problem: Pairwise) -> EliminationOrder | None:
+    """How to eliminate a problem, or None where that takes too large tables or too long."""
+    try:
+        return buckets.plan(problem, max_work=buckets.MOST_WORK)
+    except ProblemError:
+        return None
 
 
 def all_whole(problem: Problem) -> bool:

@@ -52,7 +52,7 @@ def solve(
     """
     deadline = Deadline(time_limit, work)
     try:
-        return _answer(problem, Incumbent(watch=watch), deadline, seed)
+        return _solved_by_cp_sat(problem, Incumbent(watch=watch), deadline, seed)
     except (KeyboardInterrupt, ImportError) as stop:
         if not interrupts.is_interrupt(stop):
             raise
@@ -60,7 +60,7 @@ def solve(
         return stopped_answer(problem, solver=NAME, stop=KeyboardInterrupt())
 
 
-def _answer(
+def _solved_by_cp_sat(
     problem: Problem, known: Incumbent[np.ndarray], deadline: Deadline, seed: int
 ) -> Assignment:
     reduction = presolve(problem, deadline=deadline)

@@ -19,9 +19,16 @@ from benchmarks.search import __main__ as benchmark_module
 from benchmarks.search import worker as search_worker
 from benchmarks.search.__main__ import benchmark, parser
 from benchmarks.search.check import FORBIDDEN, cost_of, disagreements, peak_of, read_raw
-from benchmarks.search.known import BadInput, Instance, Known, contest_limit, find, read_known
-from benchmarks.search.runs import Interrupted, SolverRun, best_known, make_run, run
-from benchmarks.search.tables import cells, markdown, remarks, show
+from benchmarks.search.known import (
+    BadInput,
+    Instance,
+    Known,
+    contest_limit,
+    find_instances,
+    read_known,
+)
+from benchmarks.search.runs import RunInterrupted, SolverRun, best_known, make_run, run
+from benchmarks.search.tables import cells, markdown, remarks, show_runs
 from search.files.contest import read_problem
 
 CHOICES = [*BEST_CHOICES, 0]
@@ -151,7 +158,7 @@ def test_instances_by_their_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "asplos-2025-iopddl-W.json.gz").touch()
     (tmp_path / "known.csv").write_text(HEAD + "A,45,100,team02,,\n")
-    found = find([str(tmp_path)], time_limit=None, known=None)
+    found = find_instances([str(tmp_path)], time_limit=None, known=None)
     facts = {i.name: (i.path.name, i.time_limit, i.assumed, i.known.best) for i in found}
     assert facts == {
         "A": ("asplos-2025-iopddl-A.json.gz", 45.0, False, 100),
@@ -164,7 +171,7 @@ def test_instances_by_their_files(tmp_path: Path) -> None:
         300,
         300,
     ]
-    (one,) = find([str(tmp_path / "mine.json")], time_limit=2.0, known=None)
+    (one,) = find_instances([str(tmp_path / "mine.json")], time_limit=2.0, known=None)
     assert (one.time_limit, one.assumed) == (2.0, False)
 
 
@@ -250,7 +257,7 @@ def test_tables_leave_out_what_says_nothing_and_mark_what_is_odd() -> None:
     assert "A, cp-sat, seed 0: the process was killed" in text
     assert "no limit is published" in text
     console = Console(width=230, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    show([RUN], console)
+    show_runs([RUN], console)
     printed = console.export_text()
     assert "[MB]" in printed
     assert "1,004" in printed
@@ -268,7 +275,7 @@ def test_a_trace_notes_every_improvement(tmp_path: Path, monkeypatch: Any) -> No
         return real(problem, **options)
 
     monkeypatch.setattr(search, "solve", watched)
-    found = search_worker.answer_of(str(path), "exhaustive", 5.0, 0)
+    found = search_worker.solve_file(str(path), "exhaustive", 5.0, 0)
     assert [point[1:] for point in found["trace"]] == [[None, 2.0], [20.0, 2.0], [12.0, 12.0]]
     assert found["trace"] == sorted(found["trace"], key=lambda point: point[0])
     assert found["peak_memory"] > 1e6
@@ -292,8 +299,8 @@ def test_the_limit_can_count_from_the_start_of_the_process(
 
     monkeypatch.setattr(search, "solve", solve)
     now = search_worker.time.monotonic()
-    search_worker.answer_of(str(path), "exhaustive", 30.0, 0, now - 10.0)
-    search_worker.answer_of(str(path), "exhaustive", 30.0, 0, now - 100.0)
+    search_worker.solve_file(str(path), "exhaustive", 30.0, 0, now - 10.0)
+    search_worker.solve_file(str(path), "exhaustive", 30.0, 0, now - 100.0)
     assert 10.0 < limits[0] <= 20.0
     assert limits[1] == search_worker.LEAST_TIME
 
@@ -383,7 +390,7 @@ def test_an_interrupt_prints_what_there_is(tmp_path: Path, monkeypatch: Any, cap
     def stopped(instance: Instance, solver: str, seed: int, **kept: Any) -> SolverRun:
         done = run(instance, solver, seed, **kept)
         if instance.name == "b":
-            raise Interrupted(replace(done, stopped_by="interrupt"))
+            raise RunInterrupted(replace(done, stopped_by="interrupt"))
         return done
 
     monkeypatch.setattr(benchmark_module, "run", stopped)

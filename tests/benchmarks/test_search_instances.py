@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.search.check import FORBIDDEN, cost_of, peak_of
-from benchmarks.search.instances import FAMILIES, generate, network, parse
+from benchmarks.search.instances import FAMILIES, generate, mesh_network, parse
 from search import Problem, Status, solve
 from search.files.contest import read_problem
 
@@ -25,7 +25,7 @@ def test_equal_seeds_make_equal_problems(family: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_splitting_the_first_dim_everywhere_is_allowed_and_fits(family: str, seed: int) -> None:
     what = f"{family}:300:{seed}"
-    net, raw = network(what), generate(what)["problem"]
+    net, raw = mesh_network(what), generate(what)["problem"]
     safe = [one.layouts.index((one.out[0],) * len(net.mesh)) for one in net.operations]
     assert cost_of(raw, safe) < FORBIDDEN
     usages = raw["nodes"]["usages"]

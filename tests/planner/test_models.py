@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, printable
 from costmodels.graph import LayerSpec, Network, build_graph
 from costmodels.graph.kinds import KINDS
 from planner.models import (
@@ -188,7 +188,10 @@ def test_files_say_what_built_in_networks_say(name: str, suffix: str) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(text=st.text(max_size=20), rate=st.floats(0, 1, exclude_max=True))
+@given(
+    text=st.text(max_size=20).map(lambda text: f"x{printable(text)}"),
+    rate=st.floats(0, 1, exclude_max=True),
+)
 def test_any_text_survives_a_file(text: str, rate: float) -> None:
     network = Network(
         name=text,
@@ -317,3 +320,50 @@ def test_a_shared_weight_must_exist_and_fit(share: str, message: str) -> None:
         {"name": "tied", "kind": "linear", "filters": 5, "share": share},
     ]
     assert message in error_of({**tiny(), "layer": layers})
+
+
+def _layers(*rows: dict[str, object], **head: object) -> str:
+    first = {"name": "fc", "kind": "linear", "inputs": ["input"], "filters": 4}
+    network = {"name": "mine", "input": {"channel": 4}, "layer": [first, *rows], **head}
+    return json.dumps(network)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_layers({"name": "a", "kind": "activation", "function": "mystery"}), "be one of relu, "),
+        (_layers({"name": "a", "kind": "activation", "function": ""}), "be one of relu, "),
+        (
+            _layers({"name": "l", "kind": "loss"}, {"name": "d", "kind": "dropout"}),
+            "a loss must be the last layer",
+        ),
+        (_layers({"name": "a", "kind": "add"}), "must read at least 2 layers but reads 1"),
+        (
+            _layers({"name": "b", "kind": "linear", "filters": 4, "share": "b"}),
+            "share the weight of another one",
+        ),
+        (
+            _layers(
+                {"name": "b", "kind": "linear", "filters": 4, "share": "c"},
+                {"name": "c", "kind": "linear", "filters": 4, "share": "b"},
+            ),
+            "share the weight of another one",
+        ),
+        (_layers(name=""), "name of a network must be text"),
+        (_layers(name="\x1b"), "name of a network must be text"),
+        (_layers(name="a\nb"), "name of a network must be text"),
+        (_layers({"name": " ", "kind": "dropout"}), "name of a layer must be text"),
+        (_layers(input={"height": 8, "width": 8}), "must have a channel"),
+        (_layers({"name": "b", "kind": "linear", "filters": int("9" * 4000)}), "64 bits"),
+    ],
+)
+def test_networks_that_nobody_can_mean_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_network(text, suffix=".json")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"name": ' + "9" * 5000 + "}"])
+def test_what_no_parser_takes_is_refused(text: str) -> None:
+    for suffix in (".json", ".toml"):
+        with pytest.raises(InputError, match="must be valid"):
+            parse_network(text if suffix == ".json" else f"a = {text}", suffix=suffix)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from planner.notes import words
+import search
+from planner.notes import WORDS, words
 from planner.plan import SearchSummary
 from planner.planning.optimize import summary_notes
 from search.problem.notes import Note
@@ -70,3 +74,20 @@ def test_a_whole_search_needs_no_notes() -> None:
 def test_what_was_left_out_and_what_stopped_it_are_told_apart() -> None:
     notes = summary_notes(summary(num_candidates=3, stopped_by="time limit"))
     assert [note.kind for note in notes] == ["space-clipped", "search-stopped"]
+
+
+def test_every_kind_of_note_has_words_and_all_words_are_said() -> None:
+    root = Path(search.__file__).parent.parent
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for package in ("search", "costmodels", "planner")
+        for path in (root / package).rglob("*.py")
+    }
+    kinds = {
+        kind
+        for text in texts.values()
+        for kind in re.findall(r'Note(?:\.of)?\(\s*"([a-z-]+)"', text)
+    }
+    assert kinds <= set(WORDS)
+    said = "".join(text for path, text in texts.items() if path.name != "notes.py")
+    assert [kind for kind in WORDS if f'"{kind}"' not in said] == []

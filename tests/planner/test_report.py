@@ -13,11 +13,12 @@ from rich.console import Console
 
 from costmodels.errors import InputError
 from costmodels.step.training import Training
+from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
 from planner.report import check_report_path, figures, sentences, svg, write_report
 from planner.report.charts import split_index
-from planner.report.html import html_report
-from planner.report.markdown import markdown_report
+from planner.report.html import report_text as html_page
+from planner.report.markdown import report_text as markdown_text
 from planner.report.runs import group_runs, letter, runs_of_plan, shares
 from planner.report.terminal import main_split, plan_line, show_plan
 
@@ -301,7 +302,7 @@ def test_many_runs_are_cut_to_the_main_ones_on_the_terminal() -> None:
 
 def test_a_plan_that_does_not_fit_says_so_everywhere() -> None:
     plan = make_plan(memory_capacity_bytes=4.0 * 2**30)
-    for text in (terminal(plan), markdown_report(plan), html_report(plan), plan_line(plan)):
+    for text in (terminal(plan), markdown_text(plan), html_page(plan), plan_line(plan)):
         assert "not fit" in text.lower()
 
 
@@ -344,7 +345,7 @@ class Page(HTMLParser):
 
 def test_the_page_is_well_formed_and_shows_all_figures() -> None:
     plan = make_plan()
-    page = Page(html_report(plan))
+    page = Page(html_page(plan))
     assert page.open == []
     words = " ".join(" ".join(page.words).split())
     for figure in key_figures(plan):
@@ -357,7 +358,7 @@ def test_the_page_is_well_formed_and_shows_all_figures() -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    text = html_report(make_plan())
+    text = html_page(make_plan())
     page = Page(text)
     assert "http" not in text
     assert "@import" not in text
@@ -372,7 +373,7 @@ def test_the_page_loads_nothing() -> None:
 
 def test_the_page_draws_every_layer_with_its_tip() -> None:
     plan = make_plan()
-    text = html_report(plan)
+    text = html_page(plan)
     tips = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
     for row in plan.layers.values():
         name = row.name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -401,7 +402,7 @@ def test_ticks_are_round_and_within_the_axis() -> None:
 
 def test_markdown_shows_all_figures_in_whole_tables() -> None:
     plan = make_plan()
-    text = markdown_report(plan)
+    text = markdown_text(plan)
     words = " ".join(text.replace("\\|", "|").split())
     for figure in key_figures(plan):
         assert " ".join(figure.split()) in words
@@ -419,8 +420,8 @@ def test_markdown_shows_all_figures_in_whole_tables() -> None:
 
 def test_a_plan_from_python_gets_a_command_and_a_caveat() -> None:
     plan = make_plan(command="")
-    assert "planner optimize handmade --gpus 64 --cluster lassen" in markdown_report(plan)
-    for text in (markdown_report(plan), html_report(plan)):
+    assert "planner optimize handmade --gpus 64 --cluster lassen" in markdown_text(plan)
+    for text in (markdown_text(plan), html_page(plan)):
         assert "made from Python" in text
 
 
@@ -428,8 +429,8 @@ def test_reports_of_the_same_plan_are_the_same(tmp_path: Path) -> None:
     plan = make_plan()
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
-    assert html_report(again) == html_report(plan)
-    assert markdown_report(again) == markdown_report(plan)
+    assert html_page(again) == html_page(plan)
+    assert markdown_text(again) == markdown_text(plan)
 
 
 def test_the_suffix_chooses_the_report(tmp_path: Path) -> None:
@@ -443,6 +444,24 @@ def test_the_suffix_chooses_the_report(tmp_path: Path) -> None:
 def test_layers_without_any_time_can_be_reported() -> None:
     rows = {"x": replace(layer("x", forward=0.0), gradient_s=0.0)}
     plan = make_plan(layers=rows, compute_sources_s={}, baselines=())
-    assert Page(html_report(plan)).open == []
-    assert "none of the usual strategies" in markdown_report(plan)
+    assert Page(html_page(plan)).open == []
+    assert "none of the usual strategies" in markdown_text(plan)
     assert "one device" not in terminal(plan)
+
+
+def test_names_bring_no_markup_and_no_control_characters(tmp_path):
+    odd = "<script>x</script>\x1b]0;x\x07\u202e[x](javascript:x)"
+    plan = make_plan(model=odd, provenance={odd: odd}, command=odd)
+    for name in ("plan.md", "plan.html"):
+        write_report(plan, tmp_path / name)
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert not set("\x1b\x07\u202e") & set(text)
+        assert "](javascript" not in text or name.endswith("html")
+
+
+def test_the_terminal_shows_no_control_characters(capsys):
+    show(lambda console: show_plan(make_plan(model="a\x1b]0;x\x07b\x9b2J\u202ec"), console))
+    assert "a]0;xb2Jc on" in capsys.readouterr().out
+    write("\x1b[1ma\x1b]0;x\x07\x1b[0m", styled=True)
+    assert capsys.readouterr().out == "\x1b[1ma]0;x\x1b[0m\n"

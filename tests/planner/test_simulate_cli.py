@@ -413,8 +413,8 @@ def test_a_network_file_may_be_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("gone.toml", "the file gone.toml cannot be read"),
-        ("alexnet --gpus 4 --strategy gone.toml", "the file gone.toml cannot be read"),
+        ("gone.toml", "the file gone.toml must be readable"),
+        ("alexnet --gpus 4 --strategy gone.toml", "the file gone.toml must be readable"),
         ("alexnet --gpus 4 --model paradl --servers 2", "knows no --servers"),
         ("alexnet --gpus 4 --trace trace.toml", "must end in .json"),
         ("alexnet --gpus 4 --dump-strategy plan.json", "must end in .toml"),

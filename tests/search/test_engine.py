@@ -15,7 +15,8 @@ from random_cores import allowed, cores, optimum, random_core
 from search.core.core import Core
 from search.core.messages import Messages, priced
 from search.core.pricing import Pricing, proven
-from search.core.tree_moves import MoveRules, TreeSearch
+from search.core.tree_moves import TreeSearch
+from search.core.tree_state import MoveRules
 from search.engine import wide
 from search.engine.wide import RoundSearch, close_gap, search_core
 from search.problem.deadline import Deadline

@@ -15,6 +15,8 @@ from random_problems import assert_one_sentence, naive_cost, naive_peak, naive_p
 from search import (
     Assignment,
     CostEdge,
+    Incumbent,
+    Note,
     Problem,
     ProblemError,
     Status,
@@ -153,3 +155,25 @@ def test_the_gap_is_relative_to_the_cost() -> None:
     assert answer(3.0, 3.0).gap == 0.0
     assert answer(0.0, -1.0).gap == math.inf
     assert answer(math.inf, 1.0, ()).gap == math.inf
+
+
+def test_an_incumbent_keeps_what_is_better_and_tells_of_it() -> None:
+    told: list[tuple[float, float]] = []
+    known: Incumbent[str] = Incumbent(watch=lambda cost, bound: told.append((cost, bound)))
+    assert not known.closed
+    assert known.raise_bound(-5.0)
+    assert not known.offer(None, 3.0)
+    assert known.offer("first", 10.0)
+    assert not known.offer("dearer", 10.0)
+    assert not known.raise_bound(-5.0)
+    assert not known.raise_bound(-5.0 + 1e-9), "kept, but not worth telling"
+    assert known.raise_bound(9.0)
+    assert known.offer("best", 9.0)
+    assert told == [(math.inf, -5.0), (10.0, -5.0), (10.0, 9.0), (9.0, 9.0)]
+    assert (known.choices, known.closed, known.infeasible) == ("best", True, False)
+    nothing: Incumbent[str] = Incumbent(bound=math.inf)
+    assert (nothing.closed, nothing.infeasible) == (True, True)
+    note = Note.of("paths-fixed", paths=2)
+    known.add_note(note)
+    known.add_note(note)
+    assert known.notes == [note]

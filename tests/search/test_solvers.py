@@ -29,6 +29,7 @@ from search.cpsat.lazy_rows import solve_core
 from search.elimination import buckets, tables
 from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
+from search.elimination.pairwise import pairwise_costs
 from search.engine.narrow import as_problem
 from search.problem.deadline import Deadline
 
@@ -124,7 +125,7 @@ def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> N
 @settings(max_examples=60)
 @given(cores())
 def test_a_core_as_a_problem(core: Core) -> None:
-    problem = as_problem(core)
+    problem = as_problem(core, pairwise_costs(core))
     answer = solve(problem, solver="cp-sat")
     assert answer.cost == close(optimum(core))
     if answer.choices:
@@ -287,7 +288,7 @@ def test_a_core_without_rows_as_a_problem() -> None:
     costs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
     edges = [(0, 1, np.array([[9.0, 9.0], [0.0, 9.0]]))]
     core = make_core(costs, edges, [], base=np.zeros(0), limit=np.inf, constant=7.0)
-    assert solve(as_problem(core)).cost == 12.0
+    assert solve(as_problem(core, pairwise_costs(core))).cost == 12.0
 
 
 @settings(max_examples=60)

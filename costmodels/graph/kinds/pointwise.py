@@ -10,6 +10,14 @@ from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import features_axis, own_dims, relabel, spatial_axes
 from costmodels.graph.layer import Layer, Statistics, Tensor
 
+# Those of PyTorch, by their names there; that which a function keeps depends on its beginning.
+FUNCTIONS = (
+    *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "gelu_tanh"),
+    *("silu", "swish", "mish", "sigmoid", "hardsigmoid", "hard_sigmoid", "logsigmoid", "tanh"),
+    *("hardtanh", "hard_tanh", "hardswish", "hard_swish", "softplus", "softsign", "softshrink"),
+    *("hardshrink", "tanhshrink", "threshold", "exp", "sin", "square", "identity"),
+)
+
 
 def _elementwise(
     name: str,
@@ -60,8 +68,15 @@ def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -
     name, inputs
         The layer, and the one tensor that it reads.
     function
-        Name of the function.
+        One of `FUNCTIONS`.
     """
+    if function not in FUNCTIONS:
+        raise InputError.rule(
+            f"layer '{name}': function",
+            f"be one of {', '.join(FUNCTIONS)}",
+            f"'{function}'",
+            "choose the closest one",
+        )
     relu = function.startswith(("relu", "leaky_relu"))
     return _elementwise(
         name,
@@ -76,6 +91,11 @@ def activation(name: str, inputs: Sequence[Tensor], *, function: str = "relu") -
 @layer_kind("add", num_inputs=None)
 def add(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Residual connection; it may write over an operand that nobody else reads again."""
+    if len(inputs) < 2:
+        raise InputError(
+            f"layer '{name}': an addition must read at least 2 layers but reads {len(inputs)}; "
+            "add the other one to its inputs"
+        )
     return _elementwise(name, inputs, "add", in_place=True)
 
 

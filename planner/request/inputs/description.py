@@ -115,7 +115,17 @@ def part_inputs(inputs: Sequence[AnyInput], part: str) -> tuple[AnyInput, ...]:
 
 
 def at_least(least: float, what: str, advice: str, *, unit: str = "") -> Rule:
-    """Numbers from a least one on."""
+    """The rule of numbers from a least one on.
+
+    Parameters
+    ----------
+    least
+        The least one that can be used.
+    what, advice
+        What the number is, and what to do if it is less.
+    unit
+        Its unit, if it has one.
+    """
 
     def check(value: float) -> None:
         if not value >= least:
@@ -126,7 +136,15 @@ def at_least(least: float, what: str, advice: str, *, unit: str = "") -> Rule:
 
 
 def between(least: float, most: float, what: str, advice: str) -> Rule:
-    """Numbers from one to another."""
+    """The rule of numbers from one to another.
+
+    Parameters
+    ----------
+    least, most
+        The least and the largest one that can be used.
+    what, advice
+        What the number is, and what to do if it is another.
+    """
 
     def check(value: float) -> None:
         if not least <= value <= most:
@@ -136,7 +154,17 @@ def between(least: float, most: float, what: str, advice: str) -> Rule:
 
 
 def one_of(what: str, known: Callable[[], Sequence[str]], advice: str = "") -> Rule:
-    """Names out of some, which are asked for only where the value is not the default."""
+    """The rule of names out of some.
+
+    Parameters
+    ----------
+    what
+        What the name is of.
+    known
+        Gives the names; asked only where there is a name to check.
+    advice
+        What to do about another one.
+    """
 
     def check(value: str) -> None:
         names = known()

@@ -308,19 +308,19 @@ def test_paleo_hybrid_of_convolutions_by_sample_and_the_rest_by_filter():
 @pytest.mark.parametrize(("scheme", "steps"), [("one_to_all", 14), ("tree", 6), ("butterfly", 3)])
 def test_paleo_schemes(scheme, steps):
     used, where = everywhere((8,), sample=(8,)), machine(cluster(8))
-    result = paleo.step_time(network(), used, where, scheme=scheme)
+    result = paleo.paleo_step(network(), used, where, scheme=scheme)
     assert result.communication["gradient"] == pytest.approx(steps * (ALPHA + W * DELTA * BETA))
 
 
 def test_paleo_counts_the_platforms_percent_of_peak():
     used, where = plan((1,)), machine(cluster(1))
     for percent in (0.25, 1.0):
-        result = paleo.step_time(network(), used, where, percent_of_peak=percent)
+        result = paleo.paleo_step(network(), used, where, percent_of_peak=percent)
         assert result.forward == pytest.approx(paleo_passes(BATCH, peak=percent)[0])
     with pytest.raises(InputError, match="percent of peak"):
-        paleo.step_time(network(), used, where, percent_of_peak=62)
+        paleo.paleo_step(network(), used, where, percent_of_peak=62)
     with pytest.raises(InputError, match="scheme"):
-        paleo.step_time(network(), used, where, scheme="ring")
+        paleo.paleo_step(network(), used, where, scheme="ring")
 
 
 @pytest.mark.parametrize("dim", ["width", "channel"])

@@ -168,7 +168,7 @@ def test_an_exported_cluster_reads_back_as_the_same(name: str, tmp_path: Path) -
 
 def test_export_escapes_text_and_keeps_odd_numbers(tmp_path: Path) -> None:
     level = Level(
-        name='a "b"\\', size=3, latency=1 / 3e6, bandwidth=1e9 / 7, peer_links=4 / 3, source="\x7f"
+        name='a "b"\\', size=3, latency=1 / 3e6, bandwidth=1e9 / 7, peer_links=4 / 3, source="a\tb"
     )
     machine = Cluster(
         name="ü\n",
@@ -284,3 +284,47 @@ def test_nouns_cannot_change() -> None:
 @pytest.mark.parametrize("name", list_devices())
 def test_devices_have_the_name_of_their_file(name: str) -> None:
     assert load_device(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kernel_latency": 5.0}, "kernel_latency must be from 0 to 1 s but is 5 s"),
+        ({"memory_bandwidth": 1e-21}, "memory_bandwidth must be from 1000 to"),
+        ({"peak_flops": {"fp32": 1e-300}}, r"peak_flops\.fp32 must be from"),
+        ({"memory": 1e290}, "memory must be from"),
+        ({"num_sms": 2**31}, "num_sms must be from 1 to"),
+        ({"name": ""}, "name of a device must be text"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        device(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": 2**31}, "size must be from 1 to"),
+        ({"latency": 1e308}, "latency must be from 0 to 1 s"),
+        ({"start_latency": 5.0}, "start_latency must be from 0 to 1 s"),
+        ({"bandwidth": 1e-21}, "bandwidth must be from 1000 to"),
+        ({"send_recv_bandwidth": 1e300}, "send_recv_bandwidth must be from 1000 to"),
+        ({"links": 2**31}, "links must be from"),
+        ({"ramp": 1e9}, "ramp must be from"),
+        ({"oversubscription": 1e300}, "oversubscription must be from"),
+        ({"name": "a\x1b"}, "name of a level must be text"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(changes: dict[str, object], words: str) -> None:
+    fields: dict[str, object] = {"name": "host", "size": 4, "latency": 1e-6, "bandwidth": 1e9}
+    with pytest.raises(InputError, match=words):
+        Level(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_cluster_has_a_number_of_devices_that_can_be() -> None:
+    levels = tuple(
+        Level(name=f"l{n}", size=2**12, latency=1e-6, bandwidth=1e9, links=1) for n in range(3)
+    )
+    with pytest.raises(InputError, match="num_devices must be from 1 to"):
+        Cluster(name="c", device=device(), levels=levels, host_level="l0", default_precision="fp32")

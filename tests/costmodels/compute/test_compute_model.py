@@ -118,3 +118,12 @@ def test_importing_and_timing_needs_numpy_alone() -> None:
         "assert not {'pandas', 'scipy', 'torch', 'networkx', 'ortools'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("family", family_names())
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+def test_a_device_without_single_precision_has_times(family: str, precision: str) -> None:
+    gpu = Gpu(name="mine", peak_flops={precision: 312e12})
+    model = ComputeModel(gpu, precision, family=family)
+    for direction in ("forward", "backward_data", "backward_weight"):
+        assert (model.time(conv(direction, groups=2))[0] > 0).all()

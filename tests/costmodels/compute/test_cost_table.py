@@ -127,3 +127,25 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     path.write_text("operation,direction\nconv,forward\n")
     with pytest.raises(InputError, match=r"lacks precision.*seconds"):
         CostTable.load(path)
+
+
+@pytest.mark.parametrize("column", ["samples", "channels", "groups"])
+def test_extents_are_whole(column: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", [row(1e-3) | {column: "1.5"}])
+    with pytest.raises(InputError, match=f"line 4, column {column} of t.csv must be a whole"):
+        CostTable.load(path)
+
+
+def test_cells_that_no_reader_takes_are_refused(tmp_path: Path) -> None:
+    for cell, words in (("x" * 200_000, "CSV table"), ('"a\nb"', "several|be a whole")):
+        path = write(tmp_path / "t.csv", [row(1e-3)])
+        path.write_text(path.read_text() + f"{cell}\n{cell}\n")
+        with pytest.raises(InputError, match=words):
+            CostTable.load(path)
+
+
+def test_names_of_a_table_lose_their_control_characters(tmp_path: Path) -> None:
+    path = write(tmp_path / "t\x1b]0;x\x07\n.csv", [row(1e-3)])
+    path.write_text(f"# driver\x9b = a\u202eb\n{path.read_text()}")
+    assert "\x1b" not in CostTable.load(path).describe()
+    assert "driver ab" in CostTable.load(path).describe()

@@ -1,0 +1,191 @@
+"""What must hold of a plan that was read from a file: files are edited.
+
+Every figure has a sign and a range, and figures that say the same must agree within rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, Protocol
+
+import msgspec
+
+from costmodels.errors import InputError
+from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
+
+STATUSES = ("optimal", "feasible", "given")
+# What a step is made of; all but the last sum to it.
+CAUSES = (
+    *("compute", "update", "halo", "reduction", "shuffle", "gradient_exposed"),
+    "gradient_hidden",
+)
+# More than any training takes, so that no sum of them overflows. [s], [B], [items]
+LONGEST, LARGEST, MOST = 1e12, 1e24, 2**53
+# How far apart two sums of the same figures may be: they are written to the last digit.
+ROUNDING = 1e-6
+
+
+class CheckedPlan(Protocol):
+    """What is checked of a `planner.plan.Plan`, which says what each field is."""
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def global_batch_size(self) -> int: ...
+
+    @property
+    def input_shape(self) -> Mapping[str, int]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def level_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def host_level(self) -> str: ...
+
+    @property
+    def step_time_s(self) -> float: ...
+
+    @property
+    def breakdown_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def memory_capacity_bytes(self) -> float: ...
+
+    @property
+    def search(self) -> SearchSummary: ...
+
+    @property
+    def layers(self) -> Mapping[str, LayerPlan]: ...
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]: ...
+
+    @property
+    def simulated(self) -> tuple[Recost, ...]: ...
+
+
+def check_plan(plan: CheckedPlan, where: str, advice: str) -> None:
+    """Refuse a plan whose figures cannot be, or contradict each other.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    where
+        What error messages call its file.
+    advice
+        What to do next.
+
+    Raises
+    ------
+    InputError
+        When a figure is out of its range, or two figures contradict each other.
+    """
+    # the first is enough, and later ones may rest on it
+    for rule, value in chain(_counts(plan), _figures(plan), _contradictions(plan)):
+        raise InputError(f"{where} is no valid plan: {rule} but {value}; {advice}")
+
+
+def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
+    """Numbers of things, and names, that cannot be."""
+    for what in ("model", "cluster", "device"):
+        if not getattr(plan, what).strip():
+            yield f"{what} must have a name", "has none"
+    counts = {
+        "gpus": plan.gpus,
+        "global_batch_size": plan.global_batch_size,
+        **{f"input_shape.{axis}": extent for axis, extent in plan.input_shape.items()},
+        **{f"shape[{level}]": size for level, size in enumerate(plan.shape)},
+    }
+    for what, count in counts.items():
+        if not 1 <= count <= MOST:
+            yield f"{what} must be from 1 to 2**53", f"is {count}"
+    if math.prod(plan.shape) != plan.gpus:
+        yield f"the product of shape must be gpus, {plan.gpus},", f"shape is {list(plan.shape)}"
+    if len(plan.level_names) != len(plan.shape):
+        levels = f"there are {len(plan.level_names)} names"
+        yield f"level_names must name the {len(plan.shape)} levels of shape", levels
+    if plan.host_level not in plan.level_names:
+        yield "host_level must be one of level_names", f"is '{plan.host_level}'"
+    if not plan.layers:
+        yield "there must be layers", "there are none"
+    for name, layer in plan.layers.items():
+        if tuple(layer.shape) != tuple(plan.shape):
+            yield f"the shape of layer '{name}' must be that of the plan", f"is {list(layer.shape)}"
+        try:
+            layer.distribution.describe(plan.level_names)
+        except InputError as error:
+            yield f"the degrees of layer '{name}' must split it", f"{error}"
+    found = plan.search
+    for what in ("num_sensible", "num_candidates", "cap", "num_costed"):
+        if not 0 <= getattr(found, what) <= MOST:
+            yield f"search.{what} must be from 0 to 2**53", f"is {getattr(found, what)}"
+    if found.status not in STATUSES:
+        yield f"search.status must be one of {', '.join(STATUSES)}", f"is '{found.status}'"
+
+
+def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
+    """Times and sizes that cannot be."""
+    for cause in CAUSES:
+        if cause not in plan.breakdown_s:
+            yield f"breakdown_s must have {', '.join(CAUSES)}", f"lacks {cause}"
+    for path, value in _leaves(msgspec.to_builtins(plan), ""):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        parts = re.sub(r"\[\d+\]", "", path).split(".")
+        seconds, sizes = (any(part.endswith(end) for part in parts) for end in ("_s", "_bytes"))
+        most, unit = (LONGEST, "s") if seconds else (LARGEST, "bytes")
+        if (seconds or sizes) and not 0 <= value <= most:
+            yield f"{path} must be from 0 to {most:g} {unit}", f"is {value:g} {unit}"
+    if not 0 <= plan.search.gap < LONGEST:
+        yield "search.gap must not be negative", f"is {plan.search.gap:g}"
+    steps = {"step_time_s": plan.step_time_s, "memory_capacity_bytes": plan.memory_capacity_bytes}
+    for number, row in enumerate(plan.baselines):
+        if row.step_time_s is not None:
+            steps[f"baselines[{number}].step_time_s"] = row.step_time_s
+    for number, again in enumerate(plan.simulated):
+        steps[f"simulated[{number}].timeline_s"] = again.timeline_s
+        steps[f"simulated[{number}].simulated_s"] = again.simulated_s
+    for what, value in steps.items():
+        # less than a clock of any machine ticks, so that quotients stay finite
+        if value < 1e-12:
+            yield f"{what} must be greater than 0", f"is {value:g}"
+
+
+def _contradictions(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
+    """Figures that say the same, and differ."""
+    step, causes = plan.step_time_s, plan.breakdown_s
+    total = sum(causes[cause] for cause in CAUSES[:-1])
+    if not math.isclose(total, step, rel_tol=ROUNDING):
+        yield f"breakdown_s must sum to step_time_s, {step:g} s,", f"sums to {total:g} s"
+    by_layer = sum(layer.time for layer in plan.layers.values())
+    if by_layer > step * (1 + ROUNDING):
+        yield f"times of layers must sum to at most the step, {step:g} s,", f"sum to {by_layer:g} s"
+    bound = plan.search.lower_bound_s
+    if bound > step * (1 + ROUNDING):
+        yield f"search.lower_bound_s must not exceed the step, {step:g} s,", f"is {bound:g} s"
+    for row in plan.baselines:
+        if row.fits and (row.step_time_s is None or row.peak_memory_bytes is None):
+            yield f"the strategy '{row.name}' must have figures, since it fits,", "has none"
+    chosen = sum(row.chosen for row in plan.simulated)
+    if plan.simulated and chosen != 1:
+        yield "one of simulated must be chosen", f"{chosen} are"
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
+    """Every value of a tree with its place."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}[{number}]")
+    else:
+        yield path, value

@@ -1,0 +1,72 @@
+"""Networks too wide for elimination: each gets a plan and a bound, the same on every run."""
+
+from __future__ import annotations
+
+import pytest
+from wide_networks import WIDE, cells, dense_blocks, hrnet, long_skips, random_dag, unet_plus_plus
+
+import planner
+from costmodels.graph import Network
+from search.elimination import buckets
+from search.errors import ProblemError
+
+# of the kinds of `WIDE`, small enough to be planned for in a second or two
+SMALL = {
+    "dense": lambda: dense_blocks(1, 8, growth=8, size=32),
+    "hrnet": lambda: hrnet(3, 2, filters=8, size=64),
+    "unet-plus-plus": lambda: unet_plus_plus(3, filters=8, size=64),
+    "cells": lambda: cells(2, 4, filters=8),
+    "long-skips": lambda: long_skips(20, filters=8, size=32),
+    "random": lambda: random_dag(200, filters=8, size=16),
+    "random-1": lambda: random_dag(60, filters=8, size=16, seed=1),
+}
+
+
+@pytest.fixture
+def narrow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elimination gives up early."""
+    monkeypatch.setattr(buckets, "MAX_ELEMENTS", 1000.0)
+
+
+def plan_of(network: Network, **options: object) -> planner.Plan:
+    return planner.optimize(network, gpus=16, global_batch_size=32, cap=8, **options)
+
+
+@pytest.mark.usefixtures("narrow_tables")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_wide_network_gets_a_plan_with_a_bound(name: str) -> None:
+    plan = plan_of(SMALL[name]())
+    usual = [b.step_time_s for b in plan.baselines if b.fits and b.step_time_s is not None]
+    assert plan.step_time_s <= min(usual) * (1 + 1e-9)
+    assert 0.5 * plan.step_time_s < plan.search.lower_bound_s <= plan.step_time_s
+    assert plan.search.stopped_by == ""
+    assert "dives" in plan.search.solver
+
+
+@pytest.mark.usefixtures("narrow_tables")
+def test_a_wide_network_gets_the_same_plan_on_every_run() -> None:
+    first, second = (plan_of(SMALL["cells"](), seed=3) for _ in range(2))
+    assert first.to_json() == second.to_json()
+
+
+@pytest.mark.usefixtures("narrow_tables")
+def test_under_a_memory_limit_a_wide_network_gets_a_plan_too() -> None:
+    free = plan_of(SMALL["long-skips"]())
+    held = sum(free.memory_bytes.values())
+    reserved = free.memory_bytes["reserved"]
+    plan = plan_of(SMALL["long-skips"](), memory=reserved + 0.97 * (held - reserved))
+    assert sum(plan.memory_bytes.values()) < held
+    assert plan.search.lower_bound_s > 0.0
+
+
+@pytest.mark.usefixtures("narrow_tables")
+def test_what_was_asked_of_elimination_alone_is_refused() -> None:
+    with pytest.raises(ProblemError, match="use the solver auto"):
+        plan_of(SMALL["cells"](), search="elimination")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDE)
+def test_a_large_wide_network_gets_a_plan_with_a_bound(name: str) -> None:
+    plan = planner.optimize(WIDE[name](), gpus=64)
+    assert 0.8 * plan.step_time_s < plan.search.lower_bound_s <= plan.step_time_s
