@@ -20,15 +20,22 @@ def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Laye
     network
         Name of the network, for messages.
     layers
-        All layers in the order of the forward pass; whom one shares with must be among them.
+        All layers in the order of the forward pass; whom one shares with is among them, and no
+        chain comes back to where it began.
 
     Raises
     ------
     InputError
-        When no layer of a chain has a weight of its own, or two hold it in different shapes.
+        When two layers hold a weight in different shapes.
     """
     first: dict[str, str] = {}
-    ends = {name: _end_of_chain(network, layers, name) for name in layers}
+    ends: dict[str, str] = {}
+    for name in layers:
+        end = name
+        while (owner := layers[end].shares_weight_with) is not None:
+            end = ends.get(owner, owner)
+        ends[name] = end
+        _check_shapes(network, layers[end], layers[name])
     shared = {end for name, end in ends.items() if end != name}
     resolved = dict(layers)
     for name, end in ends.items():
@@ -40,33 +47,22 @@ def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Laye
     return resolved
 
 
-def _end_of_chain(network: str, layers: Mapping[str, Layer], name: str) -> str:
-    """The layer that is said to have the weight that a layer uses.
+def _check_shapes(network: str, owner: Layer, sharer: Layer) -> None:
+    """Refuse layers that hold one weight in different shapes.
 
     Parameters
     ----------
     network
         Name of the network, for messages.
-    layers
-        All layers.
-    name
-        The layer.
+    owner, sharer
+        The layers.
     """
-    chain = [name]
-    while (owner := layers[chain[-1]].shares_weight_with) is not None:
-        if owner in chain:
-            raise InputError(
-                f"network '{network}': a layer that shares a weight must lead to one that has it "
-                f"but {' -> '.join([*chain, owner])} does not; leave out one 'share'"
-            )
-        chain.append(owner)
-    if shared_dims(layers[chain[-1]], layers[name]) is None:
+    if shared_dims(owner, sharer) is None:
         raise InputError(
             f"network '{network}': layers that share a weight must hold it in one shape but "
-            f"'{name}' has {_shape(layers[name])} and '{chain[-1]}' {_shape(layers[chain[-1]])}; "
+            f"'{sharer.name}' has {_shape(sharer)} and '{owner.name}' {_shape(owner)}; "
             "correct their extents"
         )
-    return chain[-1]
 
 
 def shared_dims(owner: Layer, sharer: Layer) -> tuple[tuple[str, str], ...] | None:

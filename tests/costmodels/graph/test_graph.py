@@ -415,20 +415,13 @@ def test_layers_of_unlike_kinds_hold_a_weight_by_the_same_axes() -> None:
     assert dims_shared(other, wide, channel=8) == (("filter", "filter"), ("channel", "channel"))
 
 
-@pytest.mark.parametrize(
-    ("shares", "message"),
-    [
-        (("b", "a"), "a -> b -> a does not"),
-        (("b", "b"), "a -> b -> b does not"),
-    ],
-)
-def test_sharing_must_lead_to_a_weight(shares: tuple[str, str], message: str) -> None:
+@pytest.mark.parametrize("shares", [("b", "a"), ("b", "b")])
+def test_sharing_must_lead_to_a_weight(shares: tuple[str, str]) -> None:
     rows = [
         spec(n, "linear", "input", filters=4, share=s) for n, s in zip("ab", shares, strict=True)
     ]
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="must share the weight of another one"):
         graph_of(*rows, channel=4)
-    assert message in str(caught.value)
 
 
 def test_layers_that_share_a_weight_hold_it_in_one_shape() -> None:
