@@ -63,10 +63,24 @@ def tiny_unet() -> Graph:
     return graph({"channel": 4, "height": 64, "width": 64}, rows, 2)
 
 
+def tied() -> Graph:
+    """A head that uses the table of the embedding."""
+    rows: list = [
+        ("embedding", "embedding", {"rows": 512, "filters": 256}),
+        ("fc", "linear", {"filters": 256}),
+        ("gelu", "activation", {"function": "gelu"}),
+        ("norm", "layer_norm", {}),
+        ("head", "linear", {"filters": 512, "bias": False, "share": "embedding"}),
+        ("loss", "loss", {}),
+    ]
+    return graph({"sequence": 32}, rows, 4)
+
+
 SMALL = {
     "resnet18": lambda: first_layers("resnet18", 6, 4, 64),
     "inception": inception_block,
     "unet": tiny_unet,
+    "tied": tied,
 }
 # few candidates a layer, but of all sorts: every assignment of them can be costed
 CAP = 4
@@ -96,9 +110,9 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
 
 
 # the first layers of ResNet-18 hold their activations whatever is split, and next to no weights
-@pytest.mark.parametrize("name", ["inception", "unet"])
+@pytest.mark.parametrize(("name", "within"), [("inception", 1.1), ("unet", 1.1), ("tied", 1.25)])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, share):
+def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, share):
     formulation = small(name)
     costs = every_assignment(formulation)
     least = min(costed.memory.total for costed in costs) - LASSEN.device.reserved_memory
@@ -116,7 +130,7 @@ def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, share):
     assert found.best.memory.total <= capacity
     assert found.lower_bound <= min(fitting) * (1 + 1e-9)
     assert found.best.step.total >= min(fitting) * (1 - 1e-9)
-    assert found.best.step.total <= min(fitting) * 1.1
+    assert found.best.step.total <= min(fitting) * within
 
 
 def test_a_memory_limit_that_nothing_meets_has_no_plan():
