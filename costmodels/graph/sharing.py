@@ -39,7 +39,7 @@ def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Laye
         if shared_dims(layers[chain[-1]], layer) is None:
             raise InputError(
                 f"network '{network}': layers that share a weight must hold it in one shape but "
-                f"'{name}' has {_shape(layer)} and '{chain[-1]}' {_shape(layers[chain[-1]])}; "
+                f"'{name}' has {_weight_shape(layer)} and '{chain[-1]}' {_weight_shape(layers[chain[-1]])}; "
                 "correct their extents"
             )
         resolved[name] = replace(layer, shares_weight_with=chain[-1])
@@ -63,5 +63,5 @@ def shared_dims(owner: Layer, sharer: Layer) -> tuple[tuple[str, str], ...] | No
     return None
 
 
-def _shape(layer: Layer) -> str:
+def _weight_shape(layer: Layer) -> str:
     return " x ".join(f"{dim} {layer.dims[dim]}" for dim in layer.weight_dims)

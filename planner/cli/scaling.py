@@ -151,10 +151,10 @@ def size_line(size: ScaledPlan) -> str:
         if plan.search.stopped_by:
             shape += f" (stopped early by {plan.search.stopped_by})"
     line = "".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
-    return _cut(f"{line}  {shape}")
+    return _clipped(f"{line}  {shape}")
 
 
-def _cut(line: str) -> str:
+def _clipped(line: str) -> str:
     """Keep to one line on a terminal; what is piped stays whole."""
     import shutil
 
