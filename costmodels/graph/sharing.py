@@ -10,40 +10,59 @@ from costmodels.graph.layer import Layer
 
 
 def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Layer]:
-    """The layers, each sharing with the layer that has the weight itself, however long the chain.
+    """The layers, each sharing with the first user of its weight, however long the chain.
+
+    The first user in the order of the layers counts as the owner: its backward pass is the last
+    that adds to the gradient.
 
     Parameters
     ----------
     network
         Name of the network, for messages.
     layers
-        All layers; whom one shares with must be among them.
+        All layers in the order of the forward pass; whom one shares with is among them, and no
+        chain comes back to where it began.
 
     Raises
     ------
     InputError
-        When no layer of a chain has a weight of its own, or two hold it in different shapes.
+        When two layers hold a weight in different shapes.
     """
+    first: dict[str, str] = {}
+    ends: dict[str, str] = {}
+    for name in layers:
+        end = name
+        while (owner := layers[end].shares_weight_with) is not None:
+            end = ends.get(owner, owner)
+        ends[name] = end
+        _check_shapes(network, layers[end], layers[name])
+    shared = {end for name, end in ends.items() if end != name}
     resolved = dict(layers)
-    for name, layer in layers.items():
-        if layer.shares_weight_with is None:
-            continue
-        chain = [name]
-        while (owner := layers[chain[-1]].shares_weight_with) is not None:
-            if owner in chain:
-                raise InputError(
-                    f"network '{network}': a layer that shares a weight must lead to one that has "
-                    f"it but {' -> '.join([*chain, owner])} does not; leave out one 'share'"
-                )
-            chain.append(owner)
-        if shared_dims(layers[chain[-1]], layer) is None:
-            raise InputError(
-                f"network '{network}': layers that share a weight must hold it in one shape but "
-                f"'{name}' has {_weight_shape(layer)} and '{chain[-1]}' {_weight_shape(layers[chain[-1]])}; "
-                "correct their extents"
+    for name, end in ends.items():
+        if end in shared:
+            owner = first.setdefault(end, name)
+            resolved[name] = replace(
+                layers[name], shares_weight_with=None if owner == name else owner
             )
-        resolved[name] = replace(layer, shares_weight_with=chain[-1])
     return resolved
+
+
+def _check_shapes(network: str, owner: Layer, sharer: Layer) -> None:
+    """Refuse layers that hold one weight in different shapes.
+
+    Parameters
+    ----------
+    network
+        Name of the network, for messages.
+    owner, sharer
+        The layers.
+    """
+    if shared_dims(owner, sharer) is None:
+        raise InputError(
+            f"network '{network}': layers that share a weight must hold it in one shape but "
+            f"'{sharer.name}' has {_weight_shape(sharer)} and '{owner.name}' {_weight_shape(owner)}; "
+            "correct their extents"
+        )
 
 
 def shared_dims(owner: Layer, sharer: Layer) -> tuple[tuple[str, str], ...] | None:

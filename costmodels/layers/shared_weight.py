@@ -78,6 +78,8 @@ class SharedWeight:
         Row of each candidate of the owner, and of the sharer.
     parameters
         Numbers that a rank holds for the sharer beyond the owner's block. [items]
+    beyond_mean
+        By how many the union of both blocks exceeds their mean. [items]
     gradient_bytes
         The sharer's gradient where it is all-reduced by itself, else 0. [B]
     gradient_group
@@ -94,6 +96,7 @@ class SharedWeight:
     owner_rows: Ints
     sharer_rows: Ints
     parameters: Floats
+    beyond_mean: Floats
     gradient_bytes: Floats
     gradient_group: Ints
     gradient_time: Floats
@@ -165,7 +168,7 @@ class _Blocks:
     group: Ints
 
 
-def _blocks(layer: Layer, candidates: Candidates, dims: tuple[str, ...]) -> _Blocks:
+def _weight_blocks(layer: Layer, candidates: Candidates, dims: tuple[str, ...]) -> _Blocks:
     """How a layer cuts its weight.
 
     Parameters
@@ -241,7 +244,10 @@ def shared_weight(
     pairs = shared_dims(owner[0], sharer[0])
     assert pairs is not None, "layers that share a weight hold it in one shape"
     training, topology = machine.training, machine.topology
-    a, b = _blocks(*owner, tuple(p[0] for p in pairs)), _blocks(*sharer, tuple(p[1] for p in pairs))
+    a, b = (
+        _weight_blocks(*owner, tuple(p[0] for p in pairs)),
+        _weight_blocks(*sharer, tuple(p[1] for p in pairs)),
+    )
     whole = float(owner[0].parameters)
     lacks = lacking_part(a.layouts, b.layouts, 0, topology.shape)
     lacks_back = lacking_part(b.layouts, a.layouts, 0, topology.shape).T
@@ -259,6 +265,7 @@ def shared_weight(
         owner_rows=a.rows,
         sharer_rows=b.rows,
         parameters=further,
+        beyond_mean=(a.parameters[:, None] - b.parameters) / 2.0 + further,
         gradient_bytes=gradient_bytes,
         gradient_group=b.group,
         gradient_time=rate * gradient_bytes,

@@ -112,3 +112,8 @@ class Training:
     def state_size(self) -> int:
         """Size of the optimizer's state for one weight. [B]"""
         return 4 * _STATE[self.optimizer]
+
+    @property
+    def parameter_size(self) -> int:
+        """Size of a weight with its gradient and optimizer state. [B]"""
+        return self.weight_size + self.gradient_size + self.state_size

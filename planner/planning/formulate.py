@@ -104,7 +104,7 @@ class Formulation:
         counted, backward = self._shares(exposure)
         return Problem(
             costs=self._node_costs(counted, backward, price),
-            edges=(*self._pair_costs(backward), *self._shared_costs(counted)),
+            edges=(*self._pair_costs(backward), *self._shared_costs(counted, price)),
             usages=() if usage_limit is None else self._usages(usage_limit),
             usage_limit=usage_limit,
             names=tuple(layer.name for layer in self.layers),
@@ -153,15 +153,24 @@ class Formulation:
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
 
-    def _shared_costs(self, counted: Floats) -> tuple[PairCost, ...]:
-        """What sharers of weights add, by how much of each layer's all-reduce counts. [s]"""
+    def _shared_costs(self, counted: Floats, price: float) -> tuple[PairCost, ...]:
+        """What sharers of weights add. [s]
+
+        Parameters
+        ----------
+        counted
+            How much of each layer's all-reduce counts; (layers,).
+        price
+            Added for each byte that users of a weight hold beyond what each of them counts. [s/B]
+        """
+        size = self.machine.training.parameter_size
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         pairs = []
         for name, shared in self.shared.items():
             owner = self.graph.layers[name].shares_weight_with
             assert owner is not None, "a layer that shares a weight has an owner of it"
             costs = shared.exchange + shared.update + counted[index[name]] * shared.gradient_time
-            matrix = shared.spread(costs)
+            matrix = shared.spread(costs + price * size * shared.beyond_mean)
             pairs.append(PairCost(source=index[owner], target=index[name], matrix=matrix))
         return tuple(pairs)
 

@@ -115,8 +115,7 @@ def _kept_memory(
     """
     fixed = costs.weights + costs.gradients + costs.state
     if users > 1:
-        size = training.weight_size + training.gradient_size + training.state_size
-        fixed = local_parameters(layer, candidates) * size / users
+        fixed = local_parameters(layer, candidates) * training.parameter_size / users
     kept = fixed + costs.saved + costs.output * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
         kept = kept + local_size(tensor, candidates) * training.activation_size * counts

@@ -173,6 +173,29 @@ def test_kept_memory_is_never_more_than_the_peak(formulation):
         assert kept + reserved <= cost(f, choices).memory.total
 
 
+def test_one_all_reduce_waits_for_all_users_of_a_weight():
+    where = cluster(4)
+    conv = {"filters": 32, "kernel": 3, "padding": 1}
+
+    def step(owner: str):
+        rows: list = [
+            (name, "conv", conv if name == owner else {**conv, "share": owner})
+            for name in ("first", "second", "third")
+        ]
+        g = graph({"channel": 32, "height": 16}, rows, 16)
+        split = {
+            layer.name: Distribution(degrees={"sample": (4,)}, shape=(4,))
+            for layer in g.compute_layers
+        }
+        m = machine(where, bucket_bytes=1.0)
+        f = formulate(g, where, m, strategies=[split], only_strategies=True)
+        return cost(f, f.choices(split)).step
+
+    # whoever is said to have the weight, its gradient is complete when the first layer is through
+    assert step("first").exposed == step("first").gradient > 0.0
+    assert step("second") == step("third") == step("first")
+
+
 def test_users_of_a_weight_hold_the_union_of_their_blocks():
     where = load_cluster("lassen")
     for options in ({}, {"memory_model": "paradl"}):
