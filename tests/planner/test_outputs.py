@@ -127,6 +127,7 @@ def test_a_packed_problem_is_unpacked_up_to_a_limit(
         (("simulate", "alexnet", *STEP, "--strategy", ""), "strategy"),
         (("evaluate", "alexnet", *STEP, "--strategy", ""), "strategy"),
         (("simulate", "alexnet", *STEP, "--runtime", ""), "the runtime must be one of"),
+        (("simulate", "alexnet", *STEP, "--pp", "2", "--degree", "0"), "must be at least 1"),
         (("throughput", "alexnet", "--host", "lassen"), "raise --gpus-per-host"),
         (("throughput", "alexnet", "--update-time", "1e308 s"), "from 0 to 3600 s"),
         (("throughput", "alexnet", "--variation", "1e-320"), "be 0 or at least"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import planner
 from costmodels.cluster import load_cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
