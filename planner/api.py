@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -287,13 +286,13 @@ def evaluate_request(request: Request) -> Plan:
         )
     if strategy is not None and not isinstance(strategy, Plan):
         path = os.fspath(strategy)
-        if path not in STRATEGIES and (path.endswith(".json") or Path(path).exists()):
+        if path not in STRATEGIES and (path.endswith(".json") or os.path.exists(path)):
             strategy = Plan.load(path)
     if isinstance(strategy, Plan):
         setting = resolve(made_as(strategy, request))
         return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
     setting = resolve(request)
-    name = os.fspath(strategy or "data")
+    name = "data" if strategy is None else os.fspath(strategy)
     shape, host = setting.machine.topology.shape, setting.cluster.host_index
     rows = strategy_distributions(setting.graph, name, shape, host, request.degree)
     if isinstance(rows, Infeasible):
