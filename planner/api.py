@@ -32,6 +32,7 @@ from planner.request.setting import find_cluster, find_network, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
+from search.problem.deadline import Deadline
 
 
 @documented("optimize")
@@ -76,7 +77,7 @@ def optimize(
     InputError
         When an input cannot be used.
     InfeasibleError
-        When no plan fits.
+        When no plan that fits was found; it says whether there is none.
     """
     return optimize_request(make_request("optimize", locals()))
 
@@ -262,6 +263,7 @@ def throughput(
 
 def optimize_request(request: Request) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does."""
+    deadline = Deadline(request.time_limit)
     given = request.bucket_bytes
     options = SearchOptions(
         search=request.search,
@@ -274,7 +276,7 @@ def optimize_request(request: Request) -> Plan:
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
         dump_problem=request.dump_problem,
     )
-    return plan_for(resolve(request), options)
+    return plan_for(resolve(request), options, deadline)
 
 
 def evaluate_request(request: Request) -> Plan:

@@ -184,7 +184,7 @@ def _show_infeasible(error: Exception) -> None:
 
     if isinstance(error, InfeasibleError):
         facts = {
-            "status": "infeasible",
+            "status": error.status,
             "missing_bytes": error.missing_bytes,
             "layer": error.layer,
             "message": str(error),

@@ -29,6 +29,7 @@ from planner.planning.layer_space import LayerSpace, cost_layers
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 
@@ -211,6 +212,7 @@ def formulate(
     cap: int = DEFAULT_CAP,
     full: bool = False,
     bucket_bytes: float | None = None,
+    deadline: Deadline | None = None,
 ) -> Formulation:
     """Cost every candidate of every layer and every shuffle between them.
 
@@ -230,6 +232,8 @@ def formulate(
         Whether levels across hosts may be split over any dims.
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     distinct = cost_layers(
         graph,
@@ -239,9 +243,10 @@ def formulate(
         space="given" if only_strategies else ("full" if full else "sensible"),
         cap=cap,
         bucket_bytes=bucket_bytes,
+        deadline=deadline,
     )
     spaces, moves = number_layouts(distinct, machine.topology)
-    edge_times = shuffle_times(graph, spaces, moves, machine)
+    edge_times = shuffle_times(graph, spaces, moves, machine, deadline)
     return Formulation(
         graph=graph,
         cluster=cluster,

@@ -17,6 +17,7 @@ from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
 from planner.planning.candidates import Group, select_candidates
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 # What layers must agree in to be alike: all but the name, which inputs need gradients, and which
@@ -158,6 +159,7 @@ def cost_layers(
     space: str,
     cap: int,
     bucket_bytes: float | None,
+    deadline: Deadline | None = None,
 ) -> list[tuple[LayerSpace, list[Layer]]]:
     """Cost all candidates of every distinct layer, and keep those that the search sees.
 
@@ -173,11 +175,15 @@ def cost_layers(
         Candidates that a layer may keep. [items]
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     largest = _largest_bucket(graph, machine.training, bucket_bytes)
     members = _alike_layers(graph)
     groups = []
     for (_, gradients, held), alike in members.items():
+        if deadline is not None:
+            deadline.check()
         wanted = [s[layer.name] for s in strategies for layer in alike]
         candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
