@@ -157,7 +157,7 @@ def scale(
     -------
     Iterator
         For each number of GPUs the plan, or why there is none; each is searched for when it is
-        asked for.
+        asked for. After an interrupt the best of that search is the last.
 
     Raises
     ------
@@ -317,6 +317,17 @@ def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
     for count in request.counts:
         size = batch if request.strong else max(batch * count // first, 1)
         try:
-            yield optimize_request(replace(request, gpus=count, global_batch_size=size))
+            answer: Plan | InfeasibleError = optimize_request(
+                replace(request, gpus=count, global_batch_size=size)
+            )
         except InfeasibleError as error:
-            yield error
+            answer = error
+        yield answer
+        if was_interrupted(answer):
+            return
+
+
+def was_interrupted(answer: Plan | InfeasibleError) -> bool:
+    """Whether an interrupt ended the search for an answer, so that no other is wanted."""
+    stopped = answer.stopped_by if isinstance(answer, InfeasibleError) else answer.search.stopped_by
+    return stopped == "interrupt"

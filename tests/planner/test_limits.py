@@ -187,6 +187,76 @@ def test_out_of_time_in_a_trial_ends_the_trial_only(monkeypatch):
     assert planner.optimize("resnet18", tune_trials=2, **QUESTION).fits
 
 
+SCALE = ["scale", "alexnet", "--cluster", "lassen", "--cap", "16", "--gpus", "4,8,16"]
+
+
+@pytest.fixture
+def interrupted_at_8(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The solver is interrupted at 8 GPUs; for how many there were searches."""
+    asked: list[int] = []
+    searched = api.optimize_request
+
+    def search(request):
+        asked.append(request.gpus)
+        solvers = dict(SOLVERS)
+        if request.gpus == 8:
+
+            def interrupt(*_, **__):
+                raise KeyboardInterrupt
+
+            solvers["auto"] = interrupt
+        monkeypatch.setattr(additive_search, "SOLVERS", solvers)
+        return searched(request)
+
+    monkeypatch.setattr(api, "optimize_request", search)
+    return asked
+
+
+def test_an_interrupted_scale_shows_its_rows_and_stops(interrupted_at_8) -> None:
+    result = run(*SCALE)
+    rows = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
+    assert result.exit_code == 130
+    assert [row for row in rows if row in ("4", "8", "16")] == ["4", "8"]
+    assert "(stopped early by interrupt)" in result.stdout
+    assert result.stderr == "interrupted\n"
+    assert interrupted_at_8 == [4, 8]
+
+
+def test_an_interrupted_scale_gives_its_rows_as_json(interrupted_at_8) -> None:
+    result = run(*SCALE, "--json")
+    assert result.exit_code == 130
+    assert [row["gpus"] for row in json.loads(result.stdout)["sizes"]] == [4, 8]
+
+
+def test_an_interrupt_between_searches_ends_scale_too(monkeypatch) -> None:
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    searched = api.optimize_request
+    first = iter([searched])
+    monkeypatch.setattr(api, "optimize_request", lambda r: next(first, interrupt)(r))
+    result = run(*SCALE)
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+    assert sum(line.split()[:1] == ["4"] for line in result.stdout.splitlines()) == 1
+
+
+def test_the_iterator_of_scale_ends_with_an_interrupt(interrupted_at_8) -> None:
+    plans = list(planner.scale("alexnet", gpus=[4, 8, 16], cluster="lassen", cap=16))
+    assert [plan.gpus for plan in plans] == [4, 8]
+    assert plans[-1].search.stopped_by == "interrupt"
+
+
+def test_scale_without_any_plan_claims_no_proof_without_one(monkeypatch) -> None:
+    def nothing_found(request):
+        raise InfeasibleError("none", missing_bytes=1.0, layer="fc", proven=False)
+
+    monkeypatch.setattr(api, "optimize_request", nothing_found)
+    result = run(*SCALE)
+    assert result.exit_code == 4
+    assert result.stderr == "error: no plan was found that fits at any of these numbers of GPUs\n"
+    assert result.stdout.count("none found") == 3
+
+
 def test_help_and_the_table_of_statuses_tell_of_status_4() -> None:
     from planner.cli import failures
 
