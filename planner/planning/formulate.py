@@ -29,7 +29,7 @@ from planner.planning.layer_space import LayerSpace, cost_layers
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
-from search.problem.deadline import Deadline
+from search.problem.deadline import Deadline, OutOfTime
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +37,10 @@ Floats = NDArray[np.float64]
 BEYOND_LIMIT = 2.0
 # Candidates that a layer may keep unless told otherwise. [items]
 DEFAULT_CAP = 64
+
+
+class TooManyCandidates(OutOfTime):
+    """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -233,7 +237,7 @@ def formulate(
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
     deadline
-        When to give up by raising `OutOfTime`.
+        When to give up by raising `OutOfTime`, or `TooManyCandidates` where fewer would help.
     """
     distinct = cost_layers(
         graph,
@@ -246,7 +250,10 @@ def formulate(
         deadline=deadline,
     )
     spaces, moves = number_layouts(distinct, machine.topology)
-    edge_times = shuffle_times(graph, spaces, moves, machine, deadline)
+    try:
+        edge_times = shuffle_times(graph, spaces, moves, machine, deadline)
+    except OutOfTime:
+        raise TooManyCandidates from None
     return Formulation(
         graph=graph,
         cluster=cluster,

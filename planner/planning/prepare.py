@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
-from planner.planning.formulate import Formulation, formulate
+from planner.planning.formulate import Formulation, TooManyCandidates, formulate
 from planner.planning.options import SearchOptions
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
@@ -114,19 +114,23 @@ def prepare(
             deadline=until,
         )
 
+    def of_usual() -> Formulation:
+        few_layers = len(setting.graph.compute_layers) <= FEW_LAYERS
+        until = Deadline(None) if few_layers else deadline.earlier(-STRATEGIES_GRACE)
+        return formulated(NO_CAP, until, only_strategies=True)
+
     notes: tuple[Note, ...] = ()
+    few = min(cap, FEW_A_LAYER)
     try:
         formulation = formulated(cap, deadline.part(SPACE_SHARE))
-    except OutOfTime:
+    except TooManyCandidates:
         try:
-            few = min(cap, FEW_A_LAYER)
             formulation = formulated(few, deadline.part(SPACE_SHARE))
             notes = (Note.of("no-time-for-candidates", cap=few),)
         except OutOfTime:
-            few_layers = len(setting.graph.compute_layers) <= FEW_LAYERS
-            until = Deadline(None) if few_layers else deadline.earlier(-STRATEGIES_GRACE)
-            formulation = formulated(NO_CAP, until, only_strategies=True)
-            notes = (ONLY_USUAL,)
+            formulation, notes = of_usual(), (ONLY_USUAL,)
+    except OutOfTime:
+        formulation, notes = of_usual(), (ONLY_USUAL,)
     return Prepared(
         formulation=formulation,
         starts=tuple(formulation.choices(rows) for rows in usable),
