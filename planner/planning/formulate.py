@@ -199,10 +199,15 @@ class Formulation:
     def choices(self, distributions: Mapping[str, Distribution]) -> tuple[int, ...]:
         """The assignment of given distributions, which must be among the candidates."""
         found = []
+        known: dict[tuple[object, ...], int] = {}
         for layer in self.layers:
-            choice = self.spaces[layer.name].candidates.find(distributions[layer.name])
-            assert choice is not None, f"{layer.name} lacks {distributions[layer.name]}"
-            found.append(choice)
+            space, given = self.spaces[layer.name], distributions[layer.name]
+            key = (id(space), *sorted(given.degrees.items()))
+            if key not in known:
+                choice = space.candidates.find(given)
+                assert choice is not None, f"{layer.name} lacks {given}"
+                known[key] = choice
+            found.append(known[key])
         return tuple(found)
 
 

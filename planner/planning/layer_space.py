@@ -184,7 +184,10 @@ def cost_layers(
     for (_, gradients, held), alike in members.items():
         if deadline is not None:
             deadline.check()
-        wanted = [s[layer.name] for s in strategies for layer in alike]
+        # of thousands of layers that are alike most are split alike, too
+        wanted = list(
+            {_frozen(d): d for s in strategies for d in (s[x.name] for x in alike)}.values()
+        )
         candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest
