@@ -176,9 +176,9 @@ def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
 def report_output(option: str, path: str) -> Output:
     """A report to be written."""
     from planner.output import Output
-    from planner.report import SUFFIXES
+    from planner.report import KINDS
 
-    return Output(option=option, path=path, suffixes=SUFFIXES)
+    return Output(option=option, path=path, suffixes=tuple(KINDS))
 
 
 def _show_plan(plan: Plan) -> None:
@@ -213,7 +213,7 @@ def _show_infeasible(error: Exception) -> None:
 
     if isinstance(error, InfeasibleError):
         facts = {
-            "status": "infeasible",
+            "status": error.status,
             "missing_bytes": error.missing_bytes,
             "layer": error.layer,
             "message": str(error),

@@ -31,7 +31,7 @@ THROUGHPUT_MODELS = ("coarse", "fine", "both")
 SHARING_RULES = ("auto", "processor-sharing", "first-come")
 
 
-def _bandwidth(what: str) -> Callable[[str], float]:
+def _bandwidth_of_links(what: str) -> Callable[[str], float]:
     """Reads text such as "10 Gbps" and refuses what no link carries."""
 
     def read(text: str) -> float:
@@ -94,7 +94,7 @@ BANDWIDTH: Input[str] = Input(
     metavar="RATE",
     help="Link of a worker or server in one direction.",
     text='Link of a worker or server in one direction, a number or text such as "10 Gbps". [B/s]',
-    unit=_bandwidth("the bandwidth"),
+    unit=_bandwidth_of_links("the bandwidth"),
     rule=plausible_bandwidth("the bandwidth"),
 )
 ARCHITECTURE: Input[str] = Input(
@@ -157,7 +157,7 @@ FLOW_CAP: Input[None] = Input(
     help="Limit of one flow between worker and server.",
     text="Limit of one flow between worker and server, a number or text such as "
     '"1 Gbps"; none by default. [B/s]',
-    unit=_bandwidth("the cap of a flow"),
+    unit=_bandwidth_of_links("the cap of a flow"),
     rule=plausible_bandwidth("the cap of a flow"),
 )
 GPUS_PER_HOST: Input[int] = Input(
