@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -32,6 +31,7 @@ from planner.request.setting import find_cluster, find_network, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
+from search.problem.deadline import Deadline
 
 
 @documented("optimize")
@@ -76,7 +76,7 @@ def optimize(
     InputError
         When an input cannot be used.
     InfeasibleError
-        When no plan fits.
+        When no plan that fits was found; it says whether there is none.
     """
     return optimize_request(make_request("optimize", locals()))
 
@@ -156,7 +156,7 @@ def scale(
     -------
     Iterator
         For each number of GPUs the plan, or why there is none; each is searched for when it is
-        asked for.
+        asked for. After an interrupt the best of that search is the last.
 
     Raises
     ------
@@ -262,6 +262,7 @@ def throughput(
 
 def optimize_request(request: Request) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does."""
+    deadline = Deadline(request.time_limit)
     given = request.bucket_bytes
     options = SearchOptions(
         search=request.search,
@@ -274,7 +275,7 @@ def optimize_request(request: Request) -> Plan:
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
         dump_problem=request.dump_problem,
     )
-    return plan_for(resolve(request), options)
+    return plan_for(resolve(request), options, deadline)
 
 
 def evaluate_request(request: Request) -> Plan:
@@ -287,13 +288,13 @@ def evaluate_request(request: Request) -> Plan:
         )
     if strategy is not None and not isinstance(strategy, Plan):
         path = os.fspath(strategy)
-        if path not in STRATEGIES and (path.endswith(".json") or Path(path).exists()):
+        if path not in STRATEGIES and (path.endswith(".json") or os.path.exists(path)):
             strategy = Plan.load(path)
     if isinstance(strategy, Plan):
         setting = resolve(made_as(strategy, request))
         return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
     setting = resolve(request)
-    name = os.fspath(strategy or "data")
+    name = "data" if strategy is None else os.fspath(strategy)
     shape, host = setting.machine.topology.shape, setting.cluster.host_index
     rows = strategy_distributions(setting.graph, name, shape, host, request.degree)
     if isinstance(rows, Infeasible):
@@ -315,6 +316,17 @@ def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
     for count in request.counts:
         size = batch if request.strong else max(batch * count // first, 1)
         try:
-            yield optimize_request(replace(request, gpus=count, global_batch_size=size))
+            answer: Plan | InfeasibleError = optimize_request(
+                replace(request, gpus=count, global_batch_size=size)
+            )
         except InfeasibleError as error:
-            yield error
+            answer = error
+        yield answer
+        if was_interrupted(answer):
+            return
+
+
+def was_interrupted(answer: Plan | InfeasibleError) -> bool:
+    """Whether an interrupt ended the search for an answer, so that no other is wanted."""
+    stopped = answer.stopped_by if isinstance(answer, InfeasibleError) else answer.search.stopped_by
+    return stopped == "interrupt"

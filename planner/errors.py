@@ -15,19 +15,40 @@ class ConflictError(InputError):
 
 
 class InfeasibleError(Exception):
-    """No plan of the searched space fits in memory.
+    """No plan that fits in memory was found.
 
     The message says which layer holds most, how many bytes are short, and what would make it fit.
 
     Attributes
     ----------
     missing_bytes
-        How much memory is short. [B]
+        How much memory is short for the smallest plan met. [B]
     layer
-        The layer that holds most.
+        The layer that holds most, empty where no plan was met.
+    proven
+        Whether it is proven that no plan of the searched space fits.
+    stopped_by
+        "time limit" or "interrupt" where the search was cut short, else empty.
     """
 
-    def __init__(self, message: str, *, missing_bytes: float, layer: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing_bytes: float,
+        layer: str,
+        proven: bool = True,
+        stopped_by: str = "",
+    ) -> None:
         super().__init__(message)
         self.missing_bytes = missing_bytes
         self.layer = layer
+        self.proven = proven
+        self.stopped_by = stopped_by
+
+    @property
+    def status(self) -> str:
+        """In a word: "infeasible", "stopped" or, where neither is known, "not found"."""
+        if self.proven:
+            return "infeasible"
+        return "stopped" if self.stopped_by else "not found"

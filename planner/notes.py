@@ -49,6 +49,18 @@ WORDS: Mapping[str, str] = {
         "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "
         "layer (--cap); bound and optimality hold for those"
     ),
+    "no-time-for-candidates": (
+        "the time limit left no time to cost all splits: about {cap} a layer were searched"
+    ),
+    "no-time-for-space": (
+        "the time limit left no time to search for splits: the usual strategies alone were compared"
+    ),
+    "no-time-to-tune": "the time limit left no time to choose the bucket size",
+    "no-time-to-simulate": (
+        "the time limit left no time to simulate all of the best plans: {simulated} of {wanted} "
+        "were simulated"
+    ),
+    "no-time-for-baselines": "the time limit left no time to cost every usual strategy",
     "search-stopped": "search stopped early by {reason}: best plan so far",
     # the decision by simulation
     "order-changed": (

@@ -5,9 +5,92 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from costmodels.errors import InputError
+
+# As a path on the command line: standard output.
+STDOUT = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A file that a command is to write.
+
+    Parameters
+    ----------
+    option
+        The option that names it.
+    path
+        Where to.
+    suffixes
+        What its path must end in, to fit what is written.
+    streams
+        Whether "-" stands for standard output.
+    """
+
+    option: str
+    path: str
+    suffixes: tuple[str, ...]
+    streams: bool = False
+
+
+def check_outputs(outputs: Iterable[Output], inputs: Iterable[object]) -> None:
+    """Refuse outputs that cannot be written, or that would overwrite an input or each other.
+
+    Files are compared, not paths: links lead to one file, too.
+
+    Parameters
+    ----------
+    outputs
+        All files that a command is to write.
+    inputs
+        All that it may read: paths, names of what is built in, and what was not given.
+
+    Raises
+    ------
+    InputError
+        When a suffix does not fit, a file cannot be written, or two files are one.
+    """
+    read: set[object] | None = None
+    written: dict[object, str] = {}
+    for one in outputs:
+        if one.path == STDOUT and one.streams:
+            continue
+        if not one.path.lower().endswith(one.suffixes) and not _is_special(one.path):
+            raise InputError(
+                f"the file of {one.option} cannot be written: it must end in "
+                f"{' or '.join(one.suffixes)} but is '{one.path}'; rename it"
+            )
+        check_writable(one.path)
+        if _is_special(one.path):
+            continue
+        if read is None:
+            read = {key for path in inputs if isinstance(path, str) for key in _identities(path)}
+        for key in _identities(one.path):
+            if key in read:
+                raise InputError(
+                    f"'{one.path}' of {one.option} is read by this command, too; write to another "
+                    "file"
+                )
+            if key in written:
+                raise InputError(
+                    f"{written[key]} and {one.option} must be different files but both are "
+                    f"'{one.path}'; rename one"
+                )
+        written |= dict.fromkeys(_identities(one.path), one.option)
+
+
+def _identities(path: str) -> tuple[object, ...]:
+    """What is equal for two paths of one file, there or not."""
+    real = os.path.realpath(path)
+    try:
+        found = os.stat(real)
+    except (OSError, ValueError):
+        return (real,)
+    return real, (found.st_dev, found.st_ino)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -19,11 +102,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         When the folder is missing or cannot be written to, or the path is a folder.
     """
     target = _real(path)
-    if not os.fspath(path) or target.is_dir():
+    if not os.fspath(path) or os.path.isdir(target):
         raise InputError(
             f"'{os.fspath(path)}' cannot be written: it is a folder, not a file; add a file name"
         )
-    if not target.parent.is_dir() and not _is_special(path):
+    if not os.path.isdir(target.parent) and not _is_special(path):
         raise InputError(
             f"{path} cannot be written: the folder {target.parent} does not exist; create it or "
             "choose another path"
@@ -81,8 +164,8 @@ def _real(path: str | os.PathLike[str]) -> Path:
 
 def _is_special(path: str | os.PathLike[str]) -> bool:
     # not of the resolved path: that of a pipe behind /dev/stdout does not exist
-    given = Path(path)
-    return given.exists() and not given.is_file() and not given.is_dir()
+    given = os.fspath(path)
+    return os.path.exists(given) and not os.path.isfile(given) and not os.path.isdir(given)
 
 
 def _mode(target: Path) -> int:

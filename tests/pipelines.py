@@ -26,7 +26,7 @@ from costmodels.strategy import Strategy
 
 PLAIN = Behaviour(overlap_factor=0.0, sharing=False)
 # Links so fast that communication is free.
-FREE: dict[str, Any] = {"latency": 0.0, "bandwidth": 1e24}
+FREE: dict[str, Any] = {"latency": 0.0, "bandwidth": 1e18}
 SAMPLES, CHANNELS = 5000, 1000
 MS = 1e-3  # a product of SAMPLES x CHANNELS x CHANNELS multiply-adds
 BLOCK = 4.0 * SAMPLES * CHANNELS  # an activation of the chain. [B]

@@ -66,7 +66,7 @@ class Movement:
         return time
 
 
-def _blocks(codes: Ints, shape: tuple[int, ...]) -> Floats:
+def _blocks_of_codes(codes: Ints, shape: tuple[int, ...]) -> Floats:
     """Start of the block of every rank for axis codes (codes, 2, levels): (codes, ranks)."""
     start = np.zeros((len(codes), 1))
     width = np.ones(len(codes))
@@ -111,7 +111,7 @@ def _axis_overlap(
     unique = rows[first]
     inverse = inverse.reshape(-1)
     codes = unique.reshape(len(unique), 2, -1)
-    starts = _blocks(codes, shape[cut:])
+    starts = _blocks_of_codes(codes, shape[cut:])
     widths = 1.0 / codes[:, 0].prod(axis=1)
     ends = starts + widths[:, None]
     least = np.empty((len(codes), len(codes)))

@@ -60,8 +60,8 @@ def _check_shapes(network: str, owner: Layer, sharer: Layer) -> None:
     if shared_dims(owner, sharer) is None:
         raise InputError(
             f"network '{network}': layers that share a weight must hold it in one shape but "
-            f"'{sharer.name}' has {_shape(sharer)} and '{owner.name}' {_shape(owner)}; "
-            "correct their extents"
+            f"'{sharer.name}' has {_weight_shape(sharer)} and '{owner.name}' "
+            f"{_weight_shape(owner)}; correct their extents"
         )
 
 
@@ -82,5 +82,5 @@ def shared_dims(owner: Layer, sharer: Layer) -> tuple[tuple[str, str], ...] | No
     return None
 
 
-def _shape(layer: Layer) -> str:
+def _weight_shape(layer: Layer) -> str:
     return " x ".join(f"{dim} {layer.dims[dim]}" for dim in layer.weight_dims)

@@ -18,6 +18,8 @@ _SIZES = {
 }
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
+# [B]
+LARGEST_BUCKET = 1e18
 MEMORY_MODELS = ("liveness", "paradl")
 
 
@@ -87,10 +89,10 @@ class Training:
                 f"{self.launch_time:g} s",
                 "PyTorch takes about 25 us",
             )
-        if not self.bucket_bytes > 0:
+        if not 1 <= self.bucket_bytes <= LARGEST_BUCKET:
             raise InputError(
-                f"gradient buckets must be larger than 0 bytes but are {self.bucket_bytes:g}; "
-                "PyTorch uses 25 MiB"
+                f"gradient buckets must be from 1 to {LARGEST_BUCKET:g} bytes but are "
+                f"{self.bucket_bytes:g}; PyTorch uses 25 MiB"
             )
 
     @property

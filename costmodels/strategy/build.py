@@ -97,6 +97,11 @@ def _partitioned(
         for node in selected(tree, entry.name, entry.label)
         for name in node.own_layers
     ]
+    if not entry.partition:
+        raise InputError(
+            f"{entry.label} must say how its layers are split but 'partition' is empty; write "
+            "sample = 1 where they are not"
+        )
     taking = [row for row in rows if _takes(graph.layers[row[0]], entry.partition)]
     if not taking:
         layer = graph.layers[rows[0][0]]

@@ -60,7 +60,8 @@ def _named_distributions(strategy: Strategy, graph: Graph) -> dict[str, Distribu
 def _layer_entries(tree: Node, named: Mapping[str, Distribution]) -> tuple[LayerEntry, ...]:
     groups: list[tuple[dict[str, int | tuple[int, ...]], list[str]]] = []
     for name, distribution in named.items():
-        partition = _partition(distribution)
+        # a file must say that a layer is not split, lest it was forgotten
+        partition = _partition(distribution) or {"sample": 1}
         for known, names in groups:
             if known == partition:
                 names.append(name)

@@ -39,13 +39,14 @@ def models_command(name: str | None, input_size: int | None, output: str | None)
     from planner.models import load_network
     from planner.models.files import SUFFIXES, format_network
 
-    suffix = ".toml" if output is None else Path(output).suffix.lower()
+    suffix = ".toml" if output in (None, "-") else Path(str(output)).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
             f"a network file must end in {' or '.join(SUFFIXES)} but the path is '{output}'; "
             "rename it"
         )
-    _write_or_show(format_network(load_network(name, input_size), suffix=suffix), output)
+    text = format_network(load_network(name, input_size), suffix=suffix)
+    _write_or_show(text, name, output, SUFFIXES)
 
 
 @click.command("clusters")
@@ -60,7 +61,7 @@ def clusters_command(name: str | None, output: str | None) -> None:
         return
     from costmodels.cluster import dump_cluster, load_cluster
 
-    _write_or_show(dump_cluster(load_cluster(name)), output)
+    _write_or_show(dump_cluster(load_cluster(name)), name, output, (".toml",))
 
 
 @click.command("runtimes")
@@ -77,12 +78,13 @@ def loaders_command() -> None:
     show(_list_storages)
 
 
-def _write_or_show(text: str, output: str | None) -> None:
-    if output is None:
+def _write_or_show(text: str, name: str, output: str | None, suffixes: tuple[str, ...]) -> None:
+    if output is None or output == "-":
         write(text.rstrip("\n"))
         return
-    from planner.output import write_text
+    from planner.output import Output, check_outputs, write_text
 
+    check_outputs([Output(option="-o", path=output, suffixes=suffixes)], [name])
     write_text(output, text)
     write(f"written to {output}")
 

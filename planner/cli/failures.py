@@ -5,8 +5,8 @@
 | 0 | done |
 | 1 | a problem file cannot be used (`solve`), or a defect; PLANNER_DEBUG=1 shows where |
 | 2 | an input or the command line cannot be used |
-| 3 | no plan fits in memory, or a problem has no solution |
-| 4 | no solution was found in time |
+| 3 | proven: no plan of the searched space fits in memory, or a problem has no solution |
+| 4 | no plan that fits, or no solution, was found; it is not proven that there is none |
 | 130 | interrupted before there was anything to show |
 | 141 | nobody reads the output any more |
 """
@@ -80,7 +80,7 @@ def _explain(error: Exception) -> tuple[int, str]:
     if isinstance(error, Failure):
         return error.status, str(error)
     if isinstance(error, InfeasibleError):
-        return INFEASIBLE, str(error)
+        return INFEASIBLE if error.proven else UNSOLVED, str(error)
     # only a search that has begun can raise it: no need to import the module just to ask
     problem_error = getattr(sys.modules.get("search.errors"), "ProblemError", None)
     if isinstance(error, OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,11 +65,28 @@ def output_options(command: _F) -> _F:
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON."),
         click.option("-q", "--quiet", is_flag=True, help="One line instead of tables."),
-        click.option("--report", metavar="FILE", help="Write a report: .html (one page) or .md."),
-        click.option("-o", "--output", metavar="FILE", help="Write the plan as JSON."),
+        click.option(
+            "--report",
+            metavar="FILE",
+            multiple=True,
+            help="Write a report: .html (one page) or .md; may be repeated.",
+        ),
+        click.option(
+            "-o", "--output", metavar="FILE", help="Write the plan as JSON; '-' for stdout."
+        ),
     ):
         command = decorate(command)
     return command
+
+
+def inputs_of(subject: str, values: Mapping[str, object]) -> Iterator[object]:
+    """All that a command may read: its subject, its options, and what strategy files name."""
+    from planner.request.sources import named_in
+
+    for value in (subject, *values.values()):
+        yield from value if isinstance(value, tuple) else (value,)
+    for path in (subject, values.get("strategy")):
+        yield from named_in(path) if isinstance(path, str) else ()
 
 
 def command_line(command: str, plan: Plan, model: str, values: Mapping[str, object]) -> str:

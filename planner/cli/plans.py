@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.options import command_line, input_options, output_options
-from planner.cli.screen import progress, show, write
+from planner.cli.options import command_line, input_options, inputs_of, output_options
+from planner.cli.screen import progress, show, write, write_output
 from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
+    from planner.output import Output
     from planner.plan import Plan
 
 
@@ -23,39 +24,54 @@ class PlanOutputs:
 
     Parameters
     ----------
-    output, report, problem
-        Paths of the plan, of its report and of its search problem, None where none is wanted.
+    output, reports, problem
+        Paths of the plan, of its reports and of its search problem, None where none is wanted.
     quiet, as_json
         Whether one line, or only the figures, are shown instead of tables.
     """
 
     output: str | None
-    report: str | None
+    reports: tuple[str, ...]
     quiet: bool
     as_json: bool
     problem: str | None = None
 
-    def check(self) -> None:
-        """Refuse what cannot be written or shown, before anybody waits for a search."""
+    def check(self, inputs: Iterable[object]) -> None:
+        """Refuse what cannot be written or shown, before anybody waits for a search.
+
+        Nothing is written over one of the inputs.
+        """
         if self.quiet and self.as_json:
             raise click.UsageError("--quiet and --json exclude each other")
+        from planner.output import STDOUT, Output, check_outputs
+        from planner.report import check_report_path
+
+        if self.output == STDOUT and (self.quiet or self.as_json):
+            raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
+        for path in self.reports:
+            check_report_path(path)
+        outputs = [report_output("--report", path) for path in self.reports]
         if self.output is not None:
-            from planner.output import check_writable
-
-            check_writable(self.output)
-        if self.report is not None:
-            from planner.report import check_report_path
-
-            check_report_path(self.report)
+            plain = Output(option="-o", path=self.output, suffixes=(".json",), streams=True)
+            outputs.append(plain)
+        if self.problem is not None:
+            suffixes = (".json", ".gz")
+            outputs.append(Output(option="--dump-problem", path=self.problem, suffixes=suffixes))
+        check_outputs(outputs, inputs)
 
     def write(self, plan: Plan) -> None:
         """Write a plan where asked for, and show it."""
+        from planner.output import STDOUT
+
         if self.output is not None:
-            plan.save(self.output)
-        if self.report is not None:
+            write_output(self.output, plan.to_json())
+        if self.reports:
             from planner.report import write_report
 
-            write_report(plan, self.report)
+            for path in self.reports:
+                write_report(plan, path)
+        if self.output == STDOUT:
+            return
         if self.as_json:
             write(json.dumps(plan.summary(), indent=1))
         elif self.quiet:
@@ -64,7 +80,8 @@ class PlanOutputs:
             write(plan_line(plan))
         else:
             _show_plan(plan)
-            named = (("plan", self.output), ("report", self.report), ("problem", self.problem))
+            reports = [("report", path) for path in self.reports]
+            named = (("plan", self.output), *reports, ("problem", self.problem))
             lines = [f"{what} written to {path}" for what, path in named if path is not None]
             if lines:
                 write("\n" + "\n".join(lines))
@@ -77,7 +94,7 @@ class PlanOutputs:
 def optimize_command(
     model: str,
     output: str | None,
-    report: str | None,
+    report: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     dump_problem: str | None,
@@ -96,7 +113,7 @@ def optimize_command(
         return api.optimize_request(make_request("optimize", everything))
 
     outputs = PlanOutputs(
-        output=output, report=report, quiet=quiet, as_json=as_json, problem=dump_problem
+        output=output, reports=report, quiet=quiet, as_json=as_json, problem=dump_problem
     )
     doing = f"planning {model} on {values['gpus']} GPUs (Ctrl-C stops the search)"
     _answer_command("optimize", make, model, values, outputs, doing)
@@ -109,7 +126,7 @@ def optimize_command(
 def evaluate_command(
     model: str,
     output: str | None,
-    report: str | None,
+    report: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **values: object,
@@ -125,7 +142,7 @@ def evaluate_command(
 
         return api.evaluate_request(make_request("evaluate", {**values, "model": model}))
 
-    outputs = PlanOutputs(output=output, report=report, quiet=quiet, as_json=as_json)
+    outputs = PlanOutputs(output=output, reports=report, quiet=quiet, as_json=as_json)
     _answer_command(
         "evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs"
     )
@@ -141,17 +158,27 @@ def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
 
     PLAN is a file that 'planner optimize -o' wrote. Without -o it is shown on the terminal.
     """
+    from planner.output import check_outputs
     from planner.plan import Plan
     from planner.report import check_report_path, write_report
 
     for path in outputs:
         check_report_path(path)
+    check_outputs([report_output("-o", path) for path in outputs], [plan_file])
     plan = Plan.load(plan_file)
     for path in outputs:
         write_report(plan, path)
         write(f"report written to {path}")
     if not outputs:
         _show_plan(plan)
+
+
+def report_output(option: str, path: str) -> Output:
+    """A report to be written."""
+    from planner.output import Output
+    from planner.report import KINDS
+
+    return Output(option=option, path=path, suffixes=tuple(KINDS))
 
 
 def _show_plan(plan: Plan) -> None:
@@ -169,7 +196,7 @@ def _answer_command(
     doing: str,
 ) -> None:
     """Make a plan, write it where asked for, and show it."""
-    outputs.check()
+    outputs.check(inputs_of(model, values))
     try:
         with progress(doing, quiet=outputs.quiet):
             plan = make()
@@ -186,7 +213,7 @@ def _show_infeasible(error: Exception) -> None:
 
     if isinstance(error, InfeasibleError):
         facts = {
-            "status": "infeasible",
+            "status": error.status,
             "missing_bytes": error.missing_bytes,
             "layer": error.layer,
             "message": str(error),

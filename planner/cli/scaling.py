@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.failures import INFEASIBLE
+from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import input_options
 from planner.cli.screen import progress, write
 from planner.request.inputs.question import DEFAULT_CLUSTER, QUESTION, SCALE_SIZES
@@ -83,19 +83,33 @@ def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> Non
         write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
     sizes: list[ScaledPlan] = []
     answers = api.scale_request(request)
-    for count in counts:
-        with progress(f"planning {model} on {count} GPUs"):
-            answer = next(answers)
-        sizes.append(_scaled(count, answer, sizes))
-        if not as_json:
-            write(size_line(sizes[-1]))
+    try:
+        for count in counts:
+            with progress(f"planning {model} on {count} GPUs (Ctrl-C stops)"):
+                answer = next(answers)
+            sizes.append(_scaled(count, answer, sizes))
+            if not as_json:
+                write(size_line(sizes[-1]))
+            if api.was_interrupted(answer):
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        _show_rest(model, request.strong, sizes, as_json=as_json)
+        raise
+    _show_rest(model, request.strong, sizes, as_json=as_json)
+    if all(not size.efficiency for size in sizes):
+        proven = all(isinstance(s.plan, Exception) and s.plan.proven for s in sizes)
+        verdict = "no plan fits" if proven else "no plan was found that fits"
+        raise Failure(
+            INFEASIBLE if proven else UNSOLVED, f"{verdict} at any of these numbers of GPUs"
+        )
+
+
+def _show_rest(model: str, strong: bool, sizes: Sequence[ScaledPlan], *, as_json: bool) -> None:
+    """What follows the lines of the table; as JSON all of it."""
     if as_json:
-        write(json.dumps(_scaling_facts(model, request.strong, sizes), indent=1))
+        write(json.dumps(_scaling_facts(model, strong, sizes), indent=1))
     else:
         _remarks(sizes)
-    if all(not size.efficiency for size in sizes):
-        click.echo("error: no plan fits at any of these numbers of GPUs", err=True)
-        sys.exit(INFEASIBLE)
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -137,7 +151,13 @@ def size_line(size: ScaledPlan) -> str:
     plan = size.plan
     if isinstance(plan, Exception):
         cells = [f"{size.gpus:,}", "-", "-", "-", "-", "-"]
-        shape = f"does not fit: {figures.size(plan.missing_bytes)} too much a GPU"
+        short = f"{figures.size(plan.missing_bytes)} too much a GPU"
+        if plan.stopped_by:
+            shape = f"stopped before a plan was found, by the {plan.stopped_by}"
+        elif plan.proven:
+            shape = f"does not fit: {short}"
+        else:
+            shape = f"none found, the smallest does not fit: {short}"
     else:
         cells = [
             f"{size.gpus:,}",
@@ -151,10 +171,10 @@ def size_line(size: ScaledPlan) -> str:
         if plan.search.stopped_by:
             shape += f" (stopped early by {plan.search.stopped_by})"
     line = "".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
-    return _cut(f"{line}  {shape}")
+    return _one_line(f"{line}  {shape}")
 
 
-def _cut(line: str) -> str:
+def _one_line(line: str) -> str:
     """Keep to one line on a terminal; what is piped stays whole."""
     import shutil
 
@@ -191,7 +211,7 @@ def _scaling_facts(model: str, strong: bool, sizes: Sequence[ScaledPlan]) -> dic
             rows.append(
                 {
                     "gpus": size.gpus,
-                    "status": "infeasible",
+                    "status": plan.status,
                     "missing_bytes": plan.missing_bytes,
                     "layer": plan.layer,
                     "message": str(plan),

@@ -35,6 +35,18 @@ def write(text: str, *, styled: bool = False) -> None:
     sys.stdout.flush()
 
 
+def write_output(path: str, text: str) -> None:
+    """Write a text to a file, or to standard output where the path is "-"."""
+    from planner.output import STDOUT, write_text
+
+    if path != STDOUT:
+        write_text(path, text)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.flush()
+
+
 def show(render: Callable[[Console], None]) -> None:
     """Write what `render` prints, in colour on a terminal that wants it, else as plain text."""
     from rich.console import Console

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.options import input_options
-from planner.cli.screen import progress, show, write
+from planner.cli.options import input_options, inputs_of
+from planner.cli.screen import progress, show, write, write_output
 from planner.errors import ConflictError
 from planner.request.inputs import COMMANDS
 
@@ -39,10 +39,10 @@ class SimulationOutputs:
     def write(self, found: Simulation) -> None:
         """Write a simulation where asked for, and show it."""
         text = json.dumps(found.summary(), indent=1)
-        if self.output is not None:
-            from planner.output import write_text
+        from planner.output import STDOUT
 
-            write_text(self.output, f"{text}\n")
+        if self.output is not None:
+            write_output(self.output, f"{text}\n")
         if self.trace is not None:
             from planner.report.trace import save_trace
 
@@ -51,6 +51,8 @@ class SimulationOutputs:
             from planner.simulation.run import save_strategy
 
             save_strategy(found, self.strategy)
+        if self.output == STDOUT:
+            return
         if self.as_json:
             write(text)
         elif self.quiet:
@@ -81,7 +83,7 @@ class SimulationOutputs:
 @click.option(
     "--dump-strategy", metavar="FILE.toml", help="Write the strategy as a file to start from."
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the figures as JSON.")
+@click.option("-o", "--output", metavar="FILE", help="Write the figures as JSON; '-' for stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="One line instead of tables.")
 @click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
 def simulate_command(
@@ -106,11 +108,13 @@ def simulate_command(
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other")
+    if output == "-" and (quiet or as_json):
+        raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
     _check_heeded({**values, "trace": trace})
     try:
         request = make_request("simulate", {**values, "source": subject})
         # found out now, nobody waits for a simulation whose result cannot be written
-        _check_paths(subject, {".json": trace, ".toml": dump_strategy, "": output})
+        _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
         with progress(f"simulating {subject}", quiet=quiet):
             found = simulate_request(request)
     except ConflictError as error:
@@ -141,18 +145,18 @@ def _check_heeded(values: Mapping[str, object]) -> None:
             )
 
 
-def _check_paths(subject: str, outputs: Mapping[str, str | None]) -> None:
-    """Refuse outputs that nobody could use; the keys are the endings that they must have."""
-    from planner.output import check_writable
+def _check_paths(
+    inputs: Iterable[object], trace: str | None, strategy: str | None, output: str | None
+) -> None:
+    """Refuse outputs that nobody could use."""
+    from planner.output import Output, check_outputs
 
-    paths = [path for path in outputs.values() if path is not None]
-    for ending, path in outputs.items():
-        if path is None:
-            continue
-        if not path.endswith(ending):
-            raise click.UsageError(f"the file must end in {ending} but is '{path}'; rename it")
-        if path == subject:
-            raise click.UsageError(f"'{path}' is what is simulated; write to another file")
-        check_writable(path)
-    if len(set(paths)) < len(paths):
-        raise click.UsageError("--trace, --dump-strategy and --output must be different files")
+    named = (("--trace", trace, ".json"), ("--dump-strategy", strategy, ".toml"))
+    outputs = [
+        Output(option=option, path=path, suffixes=(ending,))
+        for option, path, ending in named
+        if path is not None
+    ]
+    if output is not None:
+        outputs.append(Output(option="-o", path=output, suffixes=(".json",), streams=True))
+    check_outputs(outputs, inputs)

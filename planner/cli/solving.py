@@ -11,7 +11,7 @@ import click
 
 from costmodels.errors import plain
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
-from planner.cli.screen import progress, show, write
+from planner.cli.screen import progress, show, write, write_output
 from planner.request.inputs.searching import SEED, TIME_LIMIT
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Solved:
     metavar="NAME",
     help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the solution as a JSON list.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the solution as a JSON list; '-' for stdout."
+)
 def solve_command(
     problem: str, time_limit: float, seed: int, solver: str, output: str | None
 ) -> None:
@@ -77,16 +79,18 @@ def solve_command(
     TIME_LIMIT.check(time_limit)
     _check_solver(solver)
     if output is not None:
-        from planner.output import check_writable
+        from planner.output import Output, check_outputs
 
-        check_writable(output)
+        written = Output(option="-o", path=output, suffixes=(".json",), streams=True)
+        check_outputs([written], [problem])
     solved = _read_and_solve(problem, time_limit, seed, solver)
     _require_choices(solved, time_limit)
     if output is not None:
-        from planner.output import write_text
         from search.files.contest_output import solution_text
 
-        write_text(output, solution_text(solved.answer.choices))
+        write_output(output, solution_text(solved.answer.choices))
+        if output == "-":
+            return
     show(lambda console: show_solved(solved, console))
     if output is not None:
         write(f"\nsolution written to {output}")

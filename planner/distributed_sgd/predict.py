@@ -38,6 +38,11 @@ def predict_throughput(request: Request) -> Throughput:
         When an input cannot be used.
     """
     _check_servers(request)
+    if request.host is not None and request.gpus_per_host == 1:
+        raise InputError(
+            "a host (--host) must join several GPUs of a worker but there is 1; raise "
+            "--gpus-per-host or leave the host out"
+        )
     check_effort(request.steps, request.computation_variation)
     cap = request.flow_cap
     links = Links(

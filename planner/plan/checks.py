@@ -22,6 +22,8 @@ CAUSES = (
     *("compute", "update", "halo", "reduction", "shuffle", "gradient_exposed"),
     "gradient_hidden",
 )
+# What holds memory in every plan, if only 0 bytes.
+HOLDERS = ("weights", "activations", "reserved")
 # More than any training takes, so that no sum of them overflows. [s], [B], [items]
 LONGEST, LARGEST, MOST = 1e12, 1e24, 2**53
 # How far apart two sums of the same figures may be: they are written to the last digit.
@@ -54,6 +56,9 @@ class CheckedPlan(Protocol):
 
     @property
     def breakdown_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def memory_bytes(self) -> Mapping[str, float]: ...
 
     @property
     def memory_capacity_bytes(self) -> float: ...
@@ -136,6 +141,9 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for cause in CAUSES:
         if cause not in plan.breakdown_s:
             yield f"breakdown_s must have {', '.join(CAUSES)}", f"lacks {cause}"
+    for holder in HOLDERS:
+        if holder not in plan.memory_bytes:
+            yield f"memory_bytes must have {', '.join(HOLDERS)}", f"lacks {holder}"
     for path, value in _leaves(msgspec.to_builtins(plan), ""):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue

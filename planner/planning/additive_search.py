@@ -8,6 +8,7 @@ timeline tells how long it really takes and whether it fits. What is known so fa
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -86,6 +87,8 @@ class AdditiveSearch:
         The problem with the best bound so far.
     wide_work
         Work that is left for problems too wide for elimination, without a time limit.
+    seconds
+        Time that costing took so far. [s]
     """
 
     formulation: Formulation
@@ -96,11 +99,17 @@ class AdditiveSearch:
     seen: dict[tuple[int, ...], Costed] = field(default_factory=dict)
     bounding: BoundingProblem | None = None
     wide_work: float = WIDE_WORK
+    seconds: float = 0.0
 
     @property
     def stopped(self) -> bool:
         """Whether the search was cut short."""
         return bool(self.incumbent.stopped_by)
+
+    @property
+    def pace(self) -> float:
+        """Time that costing one assignment takes. [s]"""
+        return self.seconds / max(len(self.seen), 1)
 
     @property
     def fastest(self) -> Costed:
@@ -115,7 +124,9 @@ class AdditiveSearch:
         """Cost an assignment unless it was met before, and keep it if it is the best that fits."""
         key = tuple(int(choice) for choice in choices)
         if key not in self.seen:
+            began = time.monotonic()
             costed = self.seen[key] = cost(self.formulation, key)
+            self.seconds += time.monotonic() - began
             if self.fits(costed):
                 self.incumbent.offer(costed, costed.step.total)
         return self.seen[key]

@@ -17,11 +17,14 @@ from planner.request.plans import cluster_digest, network_digest
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
 from planner.simulation.notes import estimate_notes
+from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
 # Above this part of the memory a plan says that fragmentation is not modelled: PyTorch's allocator
 # may well lose the rest of it. An assumption.
 NEARLY_FULL = 0.9
+# Why a usual strategy has no figures where time was up.
+NOT_COSTED = "not costed: the time limit left no time"
 
 
 def assemble_plan(
@@ -33,6 +36,9 @@ def assemble_plan(
     usual: UsualStrategies,
     notes: Sequence[Note] = (),
     simulated: tuple[Recost, ...] = (),
+    met: Mapping[tuple[int, ...], Costed] | None = None,
+    starts: Sequence[tuple[int, ...]] = (),
+    deadline: Deadline | None = None,
 ) -> Plan:
     """A plan from an assignment.
 
@@ -52,8 +58,22 @@ def assemble_plan(
         What is worth knowing of how it was found.
     simulated
         The best assignments, simulated.
+    met
+        Assignments that are costed already, by their choices.
+    starts
+        The usual strategies that can be used as assignments, in their order, where known.
+    deadline
+        After which no further usual strategy is costed.
     """
     cluster, training = setting.cluster, formulation.machine.training
+    usable = (name for name, rows in usual.items() if not isinstance(rows, Infeasible))
+    known = {name: (met or {}).get(choices) for name, choices in zip(usable, starts, strict=False)}
+    baselines = tuple(
+        _baseline(formulation, name, rows, known.get(name), deadline)
+        for name, rows in usual.items()
+    )
+    if any(row.reason == NOT_COSTED for row in baselines):
+        notes = (*notes, Note.of("no-time-for-baselines"))
     return Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),
@@ -74,7 +94,7 @@ def assemble_plan(
         communication_bytes=costed.communication_bytes,
         search=summary,
         layers=_layer_plans(formulation, costed),
-        baselines=tuple(_baseline(formulation, name, rows) for name, rows in usual.items()),
+        baselines=baselines,
         compute_sources_s=dict(costed.sources),
         provenance=dict(formulation.machine.compute.describe()),
         fallbacks=(
@@ -131,7 +151,11 @@ def _layer_plans(formulation: Formulation, costed: Costed) -> dict[str, LayerPla
 
 
 def _baseline(
-    formulation: Formulation, name: str, rows: Mapping[str, Distribution] | Infeasible
+    formulation: Formulation,
+    name: str,
+    rows: Mapping[str, Distribution] | Infeasible,
+    costed: Costed | None,
+    deadline: Deadline | None,
 ) -> Baseline:
     """What a usual strategy costs, or why it cannot be used.
 
@@ -143,12 +167,21 @@ def _baseline(
         The strategy.
     rows
         How it splits every layer, or why it cannot.
+    costed
+        What it costs, if that is known already.
+    deadline
+        After which it is not costed.
     """
     if isinstance(rows, Infeasible):
         return Baseline(
             name=name, step_time_s=None, peak_memory_bytes=None, fits=False, reason=rows.reason
         )
-    costed = cost(formulation, formulation.choices(rows))
+    if costed is None:
+        if deadline is not None and deadline.passed:
+            return Baseline(
+                name=name, step_time_s=None, peak_memory_bytes=None, fits=False, reason=NOT_COSTED
+            )
+        costed = cost(formulation, formulation.choices(rows))
     short = costed.memory.total - formulation.cluster.device.memory
     return Baseline(
         name=name,

@@ -19,8 +19,10 @@ from planner.plan import Recost
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
 from planner.planning.options import SearchOptions
-from planner.planning.tuning import Attempt, tune_buckets
+from planner.planning.search_plan import ASSEMBLY, SIMULATION
+from planner.planning.tuning import FEW_BUCKETS, Attempt, tune_buckets
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
+from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
 # Times are compared as parts of the first one's to so many decimals: what differs by less does so
@@ -53,10 +55,37 @@ class Decision:
     stopped_by: str = ""
 
 
-def decide(attempt: Attempt, options: SearchOptions) -> Decision:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToDecide:
+    """The time until a plan must be there, and how long things take.
+
+    Parameters
+    ----------
+    deadline
+        When the plan must be there.
+    pace
+        Time that costing one assignment takes. [s]
+    """
+
+    deadline: Deadline
+    pace: float
+
+    def allows(self, costings: float) -> bool:
+        """Whether so many costings can end before the plan must be put together."""
+        return self.deadline.remaining >= (costings + ASSEMBLY) * self.pace
+
+
+def decide(
+    attempt: Attempt,
+    options: SearchOptions,
+    deadline: Deadline | None = None,
+    *,
+    num_usual: int = 0,
+) -> Decision:
     """Choose the bucket size, then the fastest of the best assignments by simulation.
 
-    An interrupt leaves what was decided until then.
+    An interrupt leaves what was decided until then. Before the deadline only what is likely to end
+    in time is begun.
 
     Parameters
     ----------
@@ -64,17 +93,25 @@ def decide(attempt: Attempt, options: SearchOptions) -> Decision:
         A search that found an assignment that fits.
     options
         How many assignments to simulate, and whether the bucket size is to be chosen still.
+    deadline
+        When the plan must be there.
+    num_usual
+        Usual strategies that are costed again under another bucket size. [items]
     """
     result = attempt.result
     assert result.best is not None, "without an assignment that fits there is nothing to decide"
     decision = Decision(
         formulation=attempt.formulation, best=result.best, stopped_by=result.incumbent.stopped_by
     )
+    time = TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace)
     try:
         if not options.tune_trials and options.bucket_bytes is None:
-            formulation, best = tune_buckets(decision.formulation, decision.best)
-            decision = replace(decision, formulation=formulation, best=best)
-        decision = _simulate_ranked(decision, result.ranked, options.num_best)
+            if time.allows(len(FEW_BUCKETS) + num_usual):
+                formulation, best = tune_buckets(decision.formulation, decision.best)
+                decision = replace(decision, formulation=formulation, best=best)
+            else:
+                decision = replace(decision, notes=(Note.of("no-time-to-tune"),))
+        decision = _simulate_ranked(decision, result.ranked, options.num_best, time)
     except KeyboardInterrupt:
         decision = replace(decision, stopped_by="interrupt")
     return decision
@@ -110,7 +147,9 @@ def simulate_assignment(
     return run_graph(Compiler(job, known).compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
 
 
-def _simulate_ranked(decision: Decision, ranked: Sequence[Costed], num_best: int) -> Decision:
+def _simulate_ranked(
+    decision: Decision, ranked: Sequence[Costed], num_best: int, time: TimeToDecide
+) -> Decision:
     """The decision after simulating the best assignments.
 
     Parameters
@@ -122,11 +161,24 @@ def _simulate_ranked(decision: Decision, ranked: Sequence[Costed], num_best: int
         Assignments that fit, the fastest on the timeline first.
     num_best
         How many to simulate. [items]
+    time
+        The time until a plan must be there; as many are simulated as it allows.
     """
     formulation, first = decision.formulation, decision.best
     tried = [first, *(other for other in ranked if other.choices != first.choices)][:num_best]
     known: dict[tuple[int, ...], Pieces] = {}
-    steps = [simulate_assignment(formulation, costed, known) for costed in tried]
+    steps: list[SimulatedStep] = []
+    for costed in tried:
+        if not time.allows(SIMULATION):
+            break
+        steps.append(simulate_assignment(formulation, costed, known))
+    notes = decision.notes
+    if len(steps) < len(tried):
+        note = Note.of("no-time-to-simulate", simulated=len(steps), wanted=len(tried))
+        notes = (*notes, note)
+    if not steps:
+        return replace(decision, notes=notes)
+    tried = tried[: len(steps)]
     capacity = formulation.cluster.device.memory
     devices = formulation.machine.topology.num_devices
     times = [step.step_time + waiting_time(computing_time(step), devices) for step in steps]
@@ -147,7 +199,7 @@ def _simulate_ranked(decision: Decision, ranked: Sequence[Costed], num_best: int
             )
             for number, (costed, step) in enumerate(zip(tried, steps, strict=True))
         ),
-        notes=_order_notes(times, fitting, winner),
+        notes=(*notes, *_order_notes(times, fitting, winner)),
     )
 
 

@@ -32,6 +32,7 @@ from planner.planning.layer_space import LayerSpace, cost_layers, cost_sharers, 
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
+from search.problem.deadline import Deadline, OutOfTime
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +40,10 @@ Floats = NDArray[np.float64]
 BEYOND_LIMIT = 2.0
 # Candidates that a layer may keep unless told otherwise. [items]
 DEFAULT_CAP = 64
+
+
+class TooManyCandidates(OutOfTime):
+    """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -236,10 +241,15 @@ class Formulation:
     def choices(self, distributions: Mapping[str, Distribution]) -> tuple[int, ...]:
         """The assignment of given distributions, which must be among the candidates."""
         found = []
+        known: dict[tuple[object, ...], int] = {}
         for layer in self.layers:
-            choice = self.spaces[layer.name].candidates.find(distributions[layer.name])
-            assert choice is not None, f"{layer.name} lacks {distributions[layer.name]}"
-            found.append(choice)
+            space, given = self.spaces[layer.name], distributions[layer.name]
+            key = (id(space), *sorted(given.degrees.items()))
+            if key not in known:
+                choice = space.candidates.find(given)
+                assert choice is not None, f"{layer.name} lacks {given}"
+                known[key] = choice
+            found.append(known[key])
         return tuple(found)
 
 
@@ -253,6 +263,7 @@ def formulate(
     cap: int = DEFAULT_CAP,
     full: bool = False,
     bucket_bytes: float | None = None,
+    deadline: Deadline | None = None,
 ) -> Formulation:
     """Cost every candidate of every layer and every shuffle between them.
 
@@ -272,6 +283,8 @@ def formulate(
         Whether levels across hosts may be split over any dims.
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
+    deadline
+        When to give up by raising `OutOfTime`, or `TooManyCandidates` where fewer would help.
     """
     largest = largest_bucket(graph, machine.training, bucket_bytes)
     distinct = cost_layers(
@@ -282,9 +295,13 @@ def formulate(
         space="given" if only_strategies else ("full" if full else "sensible"),
         cap=cap,
         largest=largest,
+        deadline=deadline,
     )
     spaces, moves = number_layouts(distinct, machine.topology)
-    edge_times = shuffle_times(graph, spaces, moves, machine)
+    try:
+        edge_times = shuffle_times(graph, spaces, moves, machine, deadline)
+    except OutOfTime:
+        raise TooManyCandidates from None
     return Formulation(
         graph=graph,
         cluster=cluster,

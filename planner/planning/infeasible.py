@@ -1,4 +1,4 @@
-"""Why nothing fits: which layer holds most, how many bytes are short, and what would help."""
+"""Why there is no plan: which layer holds most, how many bytes are short, and what would help."""
 
 from __future__ import annotations
 
@@ -18,22 +18,58 @@ FULL_PRECISION_SIZE = 4
 
 
 def infeasible_error(setting: Setting, found: PlanSearchResult) -> InfeasibleError:
-    """Which layer, how many bytes short, and what would make it fit."""
-    device = setting.cluster.device
+    """Which layer, how many bytes short, what would make it fit, and whether that is proven."""
+    device, known = setting.cluster.device, found.incumbent
     tightest = found.tightest
-    assert tightest is not None, "every search costs at least one assignment"
+    if tightest is None:
+        return stopped_error(known.stopped_by or "time limit")
     holders = tightest.memory.holders
     missing = tightest.memory.total - device.memory
     layer = max(tightest.sizes, key=lambda name: _held_by(tightest.sizes[name]))
     largest = max((holder for holder in holders if holder != "reserved"), key=holders.__getitem__)
     return InfeasibleError(
-        f"no plan found fits in memory: the smallest needs {format_bytes(tightest.memory.total)} a "
+        f"{_verdict(found)}: the smallest needs {format_bytes(tightest.memory.total)} a "
         f"GPU, {format_bytes(missing)} more than the {format_bytes(device.memory)} of "
         f"{device.name}, mostly {largest}, with layer '{layer}' holding most "
         f"({tightest.memory.moment}); try {' or '.join(_ways_out(setting, tightest))}",
         missing_bytes=missing,
         layer=layer,
+        proven=known.infeasible,
+        stopped_by="" if known.infeasible else known.stopped_by,
     )
+
+
+def stopped_error(stopped_by: str) -> InfeasibleError:
+    """That a search ended before anything was costed.
+
+    Parameters
+    ----------
+    stopped_by
+        What cut it short.
+    """
+    way_out = "raise the time limit" if stopped_by == "time limit" else "let it go on"
+    return InfeasibleError(
+        f"stopped before a plan was found, by the {stopped_by}: not one strategy was costed by "
+        f"then; {way_out}",
+        missing_bytes=0.0,
+        layer="",
+        proven=False,
+        stopped_by=stopped_by,
+    )
+
+
+def _verdict(found: PlanSearchResult) -> str:
+    """What is known of plans that fit, and no more than that."""
+    known = found.incumbent
+    if known.infeasible:
+        some = " of the candidates searched" if found.clipped else ""
+        return f"no plan{some} fits in memory"
+    if known.stopped_by:
+        return (
+            f"stopped before a plan was found, by the {known.stopped_by}: none so far fits in "
+            "memory, nor is it proven that none does"
+        )
+    return "no plan found fits in memory, nor is it proven that none does"
 
 
 def _held_by(sizes: LayerMemory) -> float:

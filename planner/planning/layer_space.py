@@ -18,6 +18,7 @@ from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
 from planner.planning.candidates import Group, select_candidates
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 # What layers must agree in to be alike: all but the name, which inputs need gradients, which inputs
@@ -168,6 +169,7 @@ def cost_layers(
     space: str,
     cap: int,
     largest: float,
+    deadline: Deadline | None = None,
 ) -> list[tuple[LayerSpace, list[Layer]]]:
     """Cost all candidates of every distinct layer, and keep those that the search sees.
 
@@ -183,11 +185,18 @@ def cost_layers(
         Candidates that a layer may keep. [items]
     largest
         Size that no bucket of gradients exceeds. [B]
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     members = _alike_layers(graph)
     groups = []
     for (_, gradients, held, users), alike in members.items():
-        wanted = [s[layer.name] for s in strategies for layer in alike]
+        if deadline is not None:
+            deadline.check()
+        # of thousands of layers that are alike most are split alike, too
+        wanted = list(
+            {_frozen(d): d for s in strategies for d in (s[x.name] for x in alike)}.values()
+        )
         candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest

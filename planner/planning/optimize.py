@@ -14,7 +14,7 @@ from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
 from planner.planning.decide import Decision, decide
-from planner.planning.infeasible import infeasible_error
+from planner.planning.infeasible import infeasible_error, stopped_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -28,7 +28,7 @@ from planner.planning.search_plan import search_plan
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search import SOLVERS
-from search.problem.deadline import Deadline
+from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
 # A plan this close to its bound is called proven optimal: costs and bounds are sums of hundreds of
@@ -36,7 +36,7 @@ from search.problem.notes import Note
 PROVEN_GAP = 1e-6
 
 
-def plan_for(setting: Setting, options: SearchOptions) -> Plan:
+def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None = None) -> Plan:
     """Find the fastest plan that fits in memory.
 
     Parameters
@@ -45,34 +45,38 @@ def plan_for(setting: Setting, options: SearchOptions) -> Plan:
         The question.
     options
         How to search.
+    deadline
+        When the plan must be there; by default after the time limit from now.
 
     Raises
     ------
     InputError
         When the solver is unknown, or the problem cannot be written where it is asked for.
     InfeasibleError
-        When no plan fits.
+        When no plan that fits was found, whether or not that is proven.
     """
     _check_options(options)
+    deadline = deadline or Deadline(options.time_limit)
     usual = usual_strategies(setting)
-    # trials share the time limit
-    deadline = Deadline(options.time_limit)
 
     def attempt_with(training: Training) -> Attempt:
         return attempt(setting, training, options, usual=usual, deadline=deadline)
 
-    found = attempt_with(setting.machine.training)
-    if options.tune_trials:
+    try:
+        found = attempt_with(setting.machine.training)
+    except OutOfTime:
+        raise stopped_error("time limit") from None
+    if options.tune_trials and not found.result.incumbent.stopped_by:
         found = tune_step(
             attempt_with,
             found,
             max_trials=options.tune_trials,
             seed=options.seed,
-            time_limit=options.time_limit,
+            time_limit=time_left(deadline),
         )
     if found.result.best is None:
         raise infeasible_error(setting, found.result)
-    decision = decide(found, options)
+    decision = decide(found, options, deadline, num_usual=len(usual))
     summary = summarise(found, decision, cap=options.cap or default_cap(setting))
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -84,8 +88,17 @@ def plan_for(setting: Setting, options: SearchOptions) -> Plan:
         decision.best,
         summary,
         usual=usual,
-        notes=(*decision.notes, *found.result.incumbent.notes, *summary_notes(summary)),
+        notes=(
+            *found.notes,
+            *decision.notes,
+            *found.result.incumbent.notes,
+            *summary_notes(summary),
+        ),
         simulated=decision.simulated,
+        # under other options of the step they cost something else
+        met=found.result.met if decision.formulation is found.formulation else {},
+        starts=found.starts,
+        deadline=deadline,
     )
 
 
@@ -154,16 +167,27 @@ def attempt(
         When to stop with the best so far.
     """
     trial = replace(setting, machine=replace(setting.machine, training=training))
-    prepared = prepare(trial, options, usual)
+    prepared = prepare(trial, options, usual, deadline)
     result = search_plan(
         prepared.formulation,
         starts=prepared.starts,
         method=options.search,
         num_best=options.num_best,
         seed=options.seed,
-        time_limit=time_left(deadline),
+        deadline=deadline,
     )
-    return Attempt(formulation=prepared.formulation, result=result)
+    if prepared.notes:
+        known = result.incumbent
+        known.stopped_by = known.stopped_by or "time limit"
+        # what holds for the usual strategies holds for no others; nor does a proof for a few splits
+        if prepared.only_usual or known.infeasible:
+            known.bound = 0.0
+    return Attempt(
+        formulation=prepared.formulation,
+        result=result,
+        notes=prepared.notes,
+        starts=prepared.starts,
+    )
 
 
 def summarise(found: Attempt, decision: Decision, *, cap: int) -> SearchSummary:

@@ -6,19 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
-from planner.planning.formulate import Formulation, formulate
+from planner.planning.formulate import Formulation, TooManyCandidates, formulate
 from planner.planning.options import SearchOptions
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
+from search.problem.deadline import Deadline, OutOfTime
+from search.problem.notes import Note
 
 # Candidates of all layers that a search sees unless told otherwise: enough for layers to find their
 # best splits together, few enough for an answer in about a second. [items]
 NUM_CANDIDATES = 12_000
 # A layer keeps that many however many layers there are: fewer lose splits that matter. [items]
 FEWEST_A_LAYER = 64
+# What a layer keeps where time does not allow for more. [items]
+FEW_A_LAYER = 16
+# Part of the time left that may go into costing a space; the search needs the rest.
+SPACE_SHARE = 0.5
+# How long after the deadline the usual strategies may still be costed: without, there is no plan.
+# [s]
+STRATEGIES_GRACE = 0.5
+# With no more layers they take less than that on any machine, and are waited for. [items]
+FEW_LAYERS = 1000
 # More candidates than any layer has: none is left out. [items]
 NO_CAP = 10**9
+
+ONLY_USUAL = Note.of("no-time-for-space")
 
 # By name how the strategy splits every layer, or why it cannot be used.
 UsualStrategies = Mapping[str, Mapping[str, Distribution] | Infeasible]
@@ -34,10 +47,18 @@ class Prepared:
         All candidates and their costs.
     starts
         The usual strategies that can be used, as assignments.
+    notes
+        What the time limit left out.
     """
 
     formulation: Formulation
     starts: tuple[tuple[int, ...], ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def only_usual(self) -> bool:
+        """Whether there was no time for any but the usual strategies."""
+        return ONLY_USUAL in self.notes
 
 
 def default_cap(setting: Setting) -> int:
@@ -52,9 +73,12 @@ def usual_strategies(setting: Setting) -> UsualStrategies:
 
 
 def prepare(
-    setting: Setting, options: SearchOptions, usual: UsualStrategies | None = None
+    setting: Setting,
+    options: SearchOptions,
+    usual: UsualStrategies | None = None,
+    deadline: Deadline | None = None,
 ) -> Prepared:
-    """Cost what a search sees.
+    """Cost what a search sees, or as much of it as time allows.
 
     Parameters
     ----------
@@ -64,19 +88,53 @@ def prepare(
         Of these the cap, the space and the bucket size.
     usual
         The usual strategies of the question, where they are known already.
+    deadline
+        When a plan must be there. The space gets a part of the time until then; if that is not
+        enough a smaller one, and at last the usual strategies alone.
+
+    Raises
+    ------
+    OutOfTime
+        When not even the usual strategies could be costed.
     """
     usable = _usable(usual_strategies(setting) if usual is None else usual)
-    formulation = formulate(
-        setting.graph,
-        setting.cluster,
-        setting.machine,
-        strategies=usable,
-        cap=options.cap or default_cap(setting),
-        full=options.full_space,
-        bucket_bytes=options.bucket_bytes or LARGEST_BUCKET,
-    )
+    deadline = deadline or Deadline(None)
+    cap = options.cap or default_cap(setting)
+
+    def formulated(cap: int, until: Deadline, *, only_strategies: bool = False) -> Formulation:
+        return formulate(
+            setting.graph,
+            setting.cluster,
+            setting.machine,
+            strategies=usable,
+            only_strategies=only_strategies,
+            cap=cap,
+            full=options.full_space,
+            bucket_bytes=options.bucket_bytes or LARGEST_BUCKET,
+            deadline=until,
+        )
+
+    def of_usual() -> Formulation:
+        few_layers = len(setting.graph.compute_layers) <= FEW_LAYERS
+        until = Deadline(None) if few_layers else deadline.earlier(-STRATEGIES_GRACE)
+        return formulated(NO_CAP, until, only_strategies=True)
+
+    notes: tuple[Note, ...] = ()
+    few = min(cap, FEW_A_LAYER)
+    try:
+        formulation = formulated(cap, deadline.part(SPACE_SHARE))
+    except TooManyCandidates:
+        try:
+            formulation = formulated(few, deadline.part(SPACE_SHARE))
+            notes = (Note.of("no-time-for-candidates", cap=few),)
+        except OutOfTime:
+            formulation, notes = of_usual(), (ONLY_USUAL,)
+    except OutOfTime:
+        formulation, notes = of_usual(), (ONLY_USUAL,)
     return Prepared(
-        formulation=formulation, starts=tuple(formulation.choices(rows) for rows in usable)
+        formulation=formulation,
+        starts=tuple(formulation.choices(rows) for rows in usable),
+        notes=notes,
     )
 
 

@@ -6,8 +6,9 @@ and a limit below the true one, corrected by the true peak of its answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
@@ -31,6 +32,14 @@ LIMITS_APART = 0.01
 # Solvers after which the K best of the last problem are looked at: those are found by elimination,
 # and whoever asks for another solver gets the answers of that one.
 SOLVERS_THAT_RANK = ("auto", "elimination")
+# What must follow the search, in times that costing one assignment takes, measured on chains of 100
+# to 10,000 layers and doubled: putting the plan together, choosing the bucket size (which costs the
+# usual strategies again), and simulating one assignment.
+ASSEMBLY, TUNING, SIMULATION = 4.0, 12.0, 25.0
+# The search leaves at most that part of its time to the choice by simulation.
+DECISION_SHARE = 0.3
+# How long after the deadline the usual strategies are still costed until one fits. [s]
+GRACE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +59,12 @@ class PlanSearchResult:
         Assignments costed on the timeline. [items]
     problem
         The additive problem with the best bound, among those under the memory limit if any.
+    met
+        All assignments that were costed, by their choices.
+    pace
+        Time that costing one takes. [s]
+    clipped
+        Whether candidates were left out of the search.
     """
 
     incumbent: Incumbent[Costed]
@@ -57,6 +72,9 @@ class PlanSearchResult:
     tightest: Costed | None
     num_costed: int
     problem: Problem | None
+    met: Mapping[tuple[int, ...], Costed] = field(default_factory=dict)
+    pace: float = 0.0
+    clipped: bool = False
 
     @property
     def best(self) -> Costed | None:
@@ -76,7 +94,7 @@ def search_plan(
     method: str = "auto",
     num_best: int = 4,
     seed: int = 0,
-    time_limit: float | None = None,
+    deadline: Deadline | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -92,16 +110,19 @@ def search_plan(
         How many best distinct assignments to cost on the timeline. [items]
     seed
         Seed of solvers that need one.
-    time_limit
-        When to stop with the best so far. [s]
+    deadline
+        When the plan must be there: the search ends so much earlier that it can be put together.
     """
     search = AdditiveSearch(
-        formulation=formulation, method=method, seed=seed, deadline=Deadline(time_limit)
+        formulation=formulation, method=method, seed=seed, deadline=deadline or Deadline(None)
     )
-    for start in starts:
-        search.cost_once(start)
     try:
-        _look_everywhere(search, num_best)
+        _cost_starts(search, starts)
+        search.deadline = search.deadline.earlier(_reserve(search, num_best))
+        if search.deadline.passed and search.seen:
+            search.incumbent.stopped_by = "time limit"
+        else:
+            _look_everywhere(search, num_best)
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
     met = search.seen.values()
@@ -111,12 +132,36 @@ def search_plan(
         tightest=min(met, key=lambda costed: costed.memory.total, default=None),
         num_costed=len(met),
         problem=None if search.bounding is None else search.bounding.problem,
+        met=search.seen,
+        pace=search.pace,
+        clipped=formulation.num_candidates < formulation.num_sensible,
     )
+
+
+def _cost_starts(search: AdditiveSearch, starts: Sequence[Sequence[int]]) -> None:
+    """Cost the starts: all of them if time allows, and else until one fits."""
+    late = search.deadline.earlier(-GRACE)
+    for start in starts:
+        enough = search.deadline.earlier(ASSEMBLY * search.pace)
+        if search.seen and (late.passed or (search.incumbent.choices and enough.passed)):
+            break
+        search.cost_once(start)
+
+
+def _reserve(search: AdditiveSearch, num_best: int) -> float:
+    """Time to keep for deciding by simulation and putting the plan together. [s]"""
+    left = search.deadline.remaining
+    if left == math.inf:
+        return 0.0
+    wanted = (ASSEMBLY + TUNING + num_best * SIMULATION) * search.pace
+    return max(min(wanted, DECISION_SHARE * left), ASSEMBLY * search.pace)
 
 
 def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
     """Bound the step, and look for assignments where the best ones are likely."""
     weights = maximise_bound(search, None)
+    if not search.seen:
+        return
     if search.fits(search.fastest):
         _cost_next_best(search, weights, num_best)
         return

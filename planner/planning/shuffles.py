@@ -17,6 +17,7 @@ from costmodels.graph import Edge, Graph, Layer, Tensor
 from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 from planner.planning.layer_space import LayerSpace
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 
@@ -107,7 +108,11 @@ def _edge_times(
 
 
 def shuffle_times(
-    graph: Graph, spaces: dict[str, LayerSpace], moves: Movement, machine: Machine
+    graph: Graph,
+    spaces: dict[str, LayerSpace],
+    moves: Movement,
+    machine: Machine,
+    deadline: Deadline | None = None,
 ) -> dict[Edge, EdgeTimes]:
     """Times of every edge that carries a gradient; edges that are alike share them.
 
@@ -119,6 +124,8 @@ def shuffle_times(
         Candidates with their numbered layouts, and what moves between any two of those.
     machine
         Where and how it runs.
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     times: dict[tuple[int, int, int], EdgeTimes] = {}
     result = {}
@@ -128,6 +135,8 @@ def shuffle_times(
         source, target = spaces[edge.source], spaces[edge.target]
         key = (id(source), id(target), edge.slot)
         if key not in times:
+            if deadline is not None:
+                deadline.check()
             times[key] = _edge_times(source, target, edge.slot, moves, machine)
         result[edge] = times[key]
     return result

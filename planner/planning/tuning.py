@@ -17,7 +17,9 @@ from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
 from planner.planning.search_plan import PlanSearchResult
 from search.black_box import tune
+from search.problem.deadline import OutOfTime
 from search.problem.incumbent import Incumbent, tolerated
+from search.problem.notes import Note
 
 MIB = 2.0**20
 # Tried on the plan that was found: the 25 MiB of PyTorch's DistributedDataParallel, and about four
@@ -39,10 +41,16 @@ class Attempt:
         The network on the machine with these options.
     result
         What the search came to.
+    notes
+        What the time limit left out.
+    starts
+        The usual strategies that can be used, as assignments.
     """
 
     formulation: Formulation
     result: PlanSearchResult
+    notes: tuple[Note, ...] = ()
+    starts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def step_time(self) -> float:
@@ -114,11 +122,19 @@ def tune_step(
     best.offer(first, first.step_time)
 
     def objective(parameters: dict[str, Any]) -> float:
-        trial = attempt(replace(given, **parameters))
+        try:
+            trial = attempt(replace(given, **parameters))
+        except OutOfTime:
+            return math.inf
         if trial.step_time < tolerated(best.cost):
             best.offer(trial, trial.step_time)
+        if trial.result.incumbent.stopped_by == "interrupt":
+            raise KeyboardInterrupt
         return trial.step_time
 
     space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
-    tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
-    return best.choices or first
+    tuning = tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
+    found = best.choices or first
+    if tuning.stopped_by:
+        found.result.incumbent.stopped_by = tuning.stopped_by
+    return found

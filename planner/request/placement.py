@@ -121,7 +121,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
         )
     if degrees.asked_for:
         return _by_degrees(setting, degrees)
-    return _by_name(setting, path or "data", request.degree)
+    return _by_name(setting, "data" if strategy is None else path, request.degree)
 
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:

@@ -44,6 +44,17 @@ def read_source(
     return None
 
 
+def named_in(path: str) -> tuple[str, ...]:
+    """Paths and names that the file of a strategy refers to; none where it is no such file."""
+    try:
+        found = read_source(path, networks=False) if path.endswith(".toml") else None
+    except InputError:
+        return ()  # said where it is used
+    if not isinstance(found, StrategyFile):
+        return ()
+    return tuple(name for name in (found.model, found.cluster) if name is not None)
+
+
 def _read_json(path: str, input_size: int | None, networks: bool) -> Plan | Network | None:
     document = read_plan_file(path)
     if not isinstance(document, dict) or "format" in document or "name" not in document:

@@ -25,7 +25,7 @@ Part = Literal["sharded", "whole"]
 
 
 class _ScheduleTable(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str = ""
+    kind: str | None = None
     micro_batches: int = 1
     max_in_flight: int | None = None
     stages: int = 1
@@ -120,7 +120,9 @@ def _device_range(text: str | None, label: str) -> tuple[int, int] | None:
     if text is None:
         return None
     match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", text, re.ASCII)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    # numbers of thousands of digits are no devices, and are not converted
+    short = match is not None and len(text) < 100
+    first, last = (int(match[1]), int(match[2] or match[1])) if match and short else (1, 0)
     if last < first:
         raise InputError(
             f'{label} must have neighbouring devices as "0-7", or one as "3", but has "{text}"; '
@@ -205,12 +207,14 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         if value is not None and value < 1:
             raise InputError.rule(f"'{what}'", "be at least 1", value, "correct it")
     schedule = _convert_table(file.schedule, _ScheduleTable, "[schedule]")
+    if schedule.kind == "":
+        raise InputError("[schedule] must have a kind that is named but it is ''; leave it out")
     subgraph_labels = _table_labels(text, "subgraph", file.subgraph)
     description = Description(
         stages=tuple(map(_stage_entry, file.stage, _table_labels(text, "stage", file.stage))),
         layers=tuple(map(_layer_entry, file.layer, _table_labels(text, "layer", file.layer))),
         subgraphs=tuple(map(_subgraph_entry, file.subgraph, subgraph_labels)),
-        kind=schedule.kind,
+        kind=schedule.kind or "",
         micro_batches=schedule.micro_batches,
         max_in_flight=schedule.max_in_flight,
         groups=schedule.stages,

@@ -90,12 +90,14 @@ def simulate_request(request: Request) -> Simulation:
 
 def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime:
     """The runtime of a request, with the number of parameter servers where it is given."""
+    if runtime is None:
+        runtime = "ddp" if servers is None else "ps-sync"
     if servers is None:
-        return runtime if isinstance(runtime, Runtime) else load_runtime(runtime or "ddp")
+        return runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
     if isinstance(runtime, Runtime):
         found = replace(runtime, servers=servers)
     else:
-        found = load_runtime(runtime or "ps-sync", servers=servers)
+        found = load_runtime(runtime, servers=servers)
     if found.gradient != "push_pull":
         raise ConflictError(
             f"the runtime {found.name} has no parameter servers; leave --servers out, or use "

@@ -29,7 +29,21 @@ def move_on(
     noise: np.ndarray,
     budget: float,
 ) -> None:
-    """Move until the budget of entries is spent; changes `moving` in place."""
+    """Move until the budget of entries is spent; changes `moving` in place.
+
+    Parameters
+    ----------
+    graph, costs, holdings
+        Of the core.
+    rules
+        What moves keep to.
+    moving, space
+        The assignment with what goes along with it, and room for the work on one move.
+    noise
+        Numbers that a temperature multiplies.
+    budget
+        How many entries of tables to visit.
+    """
     choices, prices = moving.choices, moving.prices
     _add_up(prices, space.paid)
     cost = _free_cost(graph, costs, choices)

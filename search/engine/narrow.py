@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from search.core.core import Core
+from search.core.pairwise_costs import PairwiseCosts
 from search.elimination.dual import NOISE, Dual, tighten
 from search.elimination.marginals import min_marginals
 from search.elimination.order import EliminationOrder
-from search.elimination.pairwise import PairwiseCosts
 from search.presolve.reduction import shrink
 from search.problem import CostEdge, Problem
 from search.problem.deadline import Deadline, OutOfTime

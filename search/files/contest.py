@@ -10,12 +10,13 @@ Whole numbers from 2**53 on are refused, since float64 does not hold all of them
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ from search.problem.checks import EXACT_LIMIT
 FORBIDDEN = 10**18
 EXACT = int(EXACT_LIMIT)
 _LARGEST = 2**63 - 1
+# Unpacked: a few megabytes of gzip may hold gigabytes. [B]
+LARGEST_FILE = 2**30
 _GZIP_MAGIC = b"\x1f\x8b"
 _HINT = "compare it with the files of github.com/google/iopddl"
 _INTEGERS = msgspec.json.Decoder(list[int])
@@ -85,10 +88,14 @@ def read_problem(path: str | os.PathLike[str]) -> ContestFile:
         When the file cannot be read or is not in the contest's form.
     """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
+        with open(path, "rb") as file:
+            data = _limited(file, "file")
+    except (OSError, ValueError) as error:
+        if isinstance(error, ProblemError):
+            raise
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ProblemError(
-            f"{path} cannot be read ({error.strerror}); check the path and its permissions"
+            f"{path} cannot be read ({reason}); check the path and its permissions"
         ) from None
     try:
         return _parsed_problem(_unzipped(data))
@@ -100,13 +107,25 @@ def _unzipped(data: bytes) -> bytes:
     if not data.startswith(_GZIP_MAGIC):
         return data
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return _limited(file, "gzip data")
     except (EOFError, OSError, zlib.error) as error:
         reason = str(error).rstrip(".")
         raise ProblemError(
             f"the gzip data must be whole, but is cut short or damaged ({reason}); fetch or write"
             " the file again"
         ) from None
+
+
+def _limited(file: IO[bytes] | gzip.GzipFile, what: str) -> bytes:
+    """All that a file holds, unless it is more than memory should be spent on."""
+    data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ProblemError(
+            f"the {what} must hold at most {LARGEST_FILE // 2**30} GiB, but holds more; cut the"
+            " problem into smaller ones"
+        )
+    return data
 
 
 def _decode(data: bytes) -> _Body:

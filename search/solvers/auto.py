@@ -15,11 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from search.core.core import Core
+from search.core.pairwise_costs import pairwise_costs
 from search.cpsat.peak import nothing_fits
 from search.elimination import buckets
 from search.elimination.chains import is_chain
 from search.elimination.order import EliminationOrder
-from search.elimination.pairwise import Pairwise, pairwise_costs
+from search.elimination.pairwise import Pairwise
 from search.engine.narrow import as_problem, search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts

@@ -7,13 +7,13 @@ import random
 from fuzz_case import Case, File
 from hostile_values import CONTROLS, MARKUP
 
-# Option, a good name, and whether the ending is a must.
+# Option, a good name, and whether "-" is no name for standard output.
 OUTPUTS: dict[str, tuple[tuple[str, str, bool], ...]] = {
     "optimize": (
         ("-o", "out.json", False),
         ("--report", "out.md", True),
         ("--report", "out.html", True),
-        ("--dump-problem", "out.json.gz", False),
+        ("--dump-problem", "out.json.gz", True),
     ),
     "evaluate": (
         ("-o", "out.json", False),
@@ -27,7 +27,7 @@ OUTPUTS: dict[str, tuple[tuple[str, str, bool], ...]] = {
     ),
     "report": (("-o", "out.md", True), ("-o", "out.html", True)),
     "solve": (("-o", "out.json", False),),
-    "models": (("-o", "out.toml", True), ("-o", "other.json", True)),
+    "models": (("-o", "out.toml", False), ("-o", "other.json", False)),
     "clusters": (("-o", "out.toml", False),),
 }
 
@@ -76,8 +76,7 @@ def bad_output(case: Case, rng: random.Random) -> str:
     elif what == "dash":
         path, refuse = "-", strict
     elif what == "ending":
-        path, refuse = rng.choice(("out", "out.txt", "out.pdf", "")), strict
-        refuse = refuse or not path
+        path = rng.choice(("out", "out.txt", "out.pdf", ""))
     elif what == "device":
         path = rng.choice(("/dev/full", "/", ".", "..", "/dev/full/x"))
     else:

@@ -179,4 +179,6 @@ def odd_words(case: Case, rng: random.Random) -> str:
         case.refuse = f"{case.command} with --quiet and --json"
     else:
         case.command = rng.choice(("optimise", "", "--version", "--help", "\x1b[2J", "x" * 5000))
+        if case.command.startswith("--"):
+            case.refuse = ""  # nothing else is looked at
     return what

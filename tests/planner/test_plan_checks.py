@@ -33,6 +33,7 @@ EDITS: dict[str, object] = {
     "breakdown_s.compute ": 1e9,
     "breakdown_s.gradient_hidden": -1.0,
     "memory_bytes.weights": -1.0,
+    "memory_bytes": {"activations": 0.0},
     "memory_capacity_bytes": 0.0,
     "communication_bytes": -1.0,
     "shape": [],

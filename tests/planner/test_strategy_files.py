@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import planner
 from costmodels.cluster import load_cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
@@ -293,3 +294,24 @@ def test_an_entry_must_name_layers() -> None:
     text = 'format = "planner-strategy"\n[[layer]]\nname = ""\npartition = { filter = 2 }\n'
     with pytest.raises(InputError, match=r"\[\[layer\]\] 1.*must name layers"):
         parse_strategy(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[schedule]\nkind = ""', "must have a kind that is named"),
+        (f'[[stage]]\nlayers = ["*"]\ndevices = "0-{"9" * 5000}"', "neighbouring devices"),
+        ("a = " + "[" * 100_000, "valid TOML"),
+        ("gpus = " + "9" * 5000, "valid TOML"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_strategy(f'format = "planner-strategy"\n{text}')
+
+
+def test_an_entry_says_how_its_layers_are_split(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.toml"
+    path.write_text('format = "planner-strategy"\n[[layer]]\nname = "*"\npartition = {}\n')
+    with pytest.raises(InputError, match="must say how its layers are split"):
+        planner.simulate("alexnet", strategy=path, gpus=2)

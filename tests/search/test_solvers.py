@@ -24,12 +24,12 @@ from search import (
     solve,
 )
 from search.core.core import Core, make_core
+from search.core.pairwise_costs import pairwise_costs
 from search.cpsat import integers
 from search.cpsat.lazy_rows import solve_core
 from search.elimination import buckets, tables
 from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
-from search.elimination.pairwise import pairwise_costs
 from search.engine.narrow import as_problem
 from search.problem.deadline import Deadline
 

@@ -135,7 +135,7 @@ def at_least(least: float, what: str, advice: str, *, unit: str = "") -> Rule:
     return check
 
 
-def between(least: float, most: float, what: str, advice: str) -> Rule:
+def between(least: float, most: float, what: str, advice: str, *, unit: str = "") -> Rule:
     """The rule of numbers from one to another.
 
     Parameters
@@ -144,11 +144,26 @@ def between(least: float, most: float, what: str, advice: str) -> Rule:
         The least and the largest one that can be used.
     what, advice
         What the number is, and what to do if it is another.
+    unit
+        Its unit, if it has one.
     """
 
     def check(value: float) -> None:
         if not least <= value <= most:
-            raise InputError.rule(what, f"be from {least:g} to {most:g}", f"{value:g}", advice)
+            rule = f"be from {least:g} to {most:g} {unit}".rstrip()
+            raise InputError.rule(what, rule, f"{float(value):g} {unit}".rstrip(), advice)
+
+    return check
+
+
+def seed_rule(what: str) -> Rule:
+    """Whole numbers that every generator of random numbers takes."""
+
+    def check(value: int) -> None:
+        if not 0 <= value < 2**32:
+            raise InputError.rule(
+                what, "be at least 0 and less than 2**32", value, "choose another one"
+            )
 
     return check
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from costmodels.errors import InputError
 from costmodels.units import parse_bandwidth, parse_seconds
-from planner.request.inputs.description import AnyInput, Input, Rule, at_least, between, one_of
+from planner.request.inputs.description import (
+    AnyInput,
+    Input,
+    Rule,
+    at_least,
+    between,
+    one_of,
+    seed_rule,
+)
 from planner.request.inputs.question import (
     INPUT_SIZE,
     LAUNCH_TIME,
@@ -24,21 +31,36 @@ THROUGHPUT_MODELS = ("coarse", "fine", "both")
 SHARING_RULES = ("auto", "processor-sharing", "first-come")
 
 
-def _positive_bandwidth(what: str) -> Rule:
-    def check(value: float) -> None:
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(
-                f'{what} must be greater than zero, got {value:g} B/s: write it like "10 Gbps".'
-            )
+def _bandwidth_of_links(what: str) -> Callable[[str], float]:
+    """Reads text such as "10 Gbps" and refuses what no link carries."""
 
-    return check
+    def read(text: str) -> float:
+        value = parse_bandwidth(text, what=what)
+        plausible_bandwidth(what)(value)
+        return value
+
+    return read
 
 
-def _refuse_update_time(value: float) -> None:
-    if not 0.0 <= value < float("inf"):
-        raise InputError.rule(
-            "the time of an update", "be at least 0 s", f"{value:g} s", "correct it"
-        )
+def plausible_bandwidth(what: str) -> Rule:
+    """Rates that a link can have."""
+    return between(1e3, 1e18, what, 'write it like "10 Gbps"', unit="B/s")
+
+
+def _update_time(text: str) -> float:
+    value = parse_seconds(text, what="the time of an update", allow_zero=True)
+    _plausible_update_time(value)
+    return value
+
+
+_plausible_update_time = between(0, 3600, "the time of an update", "correct it", unit="s")
+
+
+def _refuse_computation_variation(value: float) -> None:
+    what = "the variation of computation"
+    between(0, 10, what, "0.02 means a standard deviation of 2 %")(value)
+    if 0 < value < 1e-6:
+        raise InputError.rule(what, "be 0 or at least 1e-6", f"{value:g}", "use 0")
 
 
 def _refuse_gpus_per_host(value: int) -> None:
@@ -72,8 +94,8 @@ BANDWIDTH: Input[str] = Input(
     metavar="RATE",
     help="Link of a worker or server in one direction.",
     text='Link of a worker or server in one direction, a number or text such as "10 Gbps". [B/s]',
-    unit=partial(parse_bandwidth, what="the bandwidth"),
-    rule=_positive_bandwidth("the bandwidth"),
+    unit=_bandwidth_of_links("the bandwidth"),
+    rule=plausible_bandwidth("the bandwidth"),
 )
 ARCHITECTURE: Input[str] = Input(
     name="architecture",
@@ -135,8 +157,8 @@ FLOW_CAP: Input[None] = Input(
     help="Limit of one flow between worker and server.",
     text="Limit of one flow between worker and server, a number or text such as "
     '"1 Gbps"; none by default. [B/s]',
-    unit=partial(parse_bandwidth, what="the cap of a flow"),
-    rule=_positive_bandwidth("the cap of a flow"),
+    unit=_bandwidth_of_links("the cap of a flow"),
+    rule=plausible_bandwidth("the cap of a flow"),
 )
 GPUS_PER_HOST: Input[int] = Input(
     name="gpus_per_host",
@@ -174,8 +196,8 @@ UPDATE_TIME: Input[None] = Input(
     help='Update at the server, such as "2 ms".',
     text='Applying the gradients of one worker, a number or text such as "2 ms"; by default as '
     "costed on the GPU. [s]",
-    unit=partial(parse_seconds, what="the time of an update", allow_zero=True),
-    rule=_refuse_update_time,
+    unit=_update_time,
+    rule=_plausible_update_time,
     chosen="time of an update as costed on the GPU of the first kind of workers",
 )
 SHARING_RULE: Input[str] = Input(
@@ -217,6 +239,7 @@ COMPUTATION_VARIATION: Input[float] = Input(
     kind="number",
     help="Coefficient of variation of computation in simulations; 0.02 by default.",
     text="Coefficient of variation of the computation of a step in simulations.",
+    rule=_refuse_computation_variation,
 )
 SIMULATION_SEED: Input[int] = Input(
     name="simulation_seed",
@@ -227,7 +250,7 @@ SIMULATION_SEED: Input[int] = Input(
     kind="whole",
     help="Seed of simulations; 0 by default.",
     text="Seed of simulations.",
-    rule=at_least(0, "the seed", "raise it"),
+    rule=seed_rule("the seed"),
 )
 THROUGHPUT: tuple[AnyInput, ...] = (
     MODEL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from costmodels.units import parse_bytes, parse_seconds
-from planner.request.inputs.description import AnyInput, Input
+from planner.request.inputs.description import AnyInput, Input, at_least
 
 DEFAULT_CLUSTER = "dgx-a100"
 
@@ -208,6 +208,7 @@ DEGREE: Input[int | None] = Input(
     kind="whole",
     help="Ways of the other dim of a data+ strategy; the GPUs of a host by default.",
     text='Ways of the other dim of a "data+" strategy; the GPUs of a host by default. [ways]',
+    rule=at_least(1, "the degree (--degree)", "raise it or leave it out"),
 )
 _EVALUATED: Input[str] = Input(
     name="strategy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodels.errors import InputError
-from planner.request.inputs.description import AnyInput, Input, at_least, one_of
+from planner.request.inputs.description import AnyInput, Input, at_least, one_of, seed_rule
 
 
 def _solvers() -> Sequence[str]:
@@ -50,7 +50,7 @@ SEED: Input[int] = Input(
     kind="whole",
     help="Seed of solvers that need one; 0 by default.",
     text="Seed of solvers that need one.",
-    rule=at_least(0, "the seed (--seed)", "raise it"),
+    rule=seed_rule("the seed (--seed)"),
 )
 TIME_LIMIT: Input[float | None] = Input(
     name="time_limit",
