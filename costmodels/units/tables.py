@@ -54,7 +54,7 @@ def read_text(path: str | os.PathLike[str], what: str, advice: str = "check the 
     raise InputError(f"{what} must be readable but is not ({reason}); {advice}")
 
 
-def parse_toml(text: str, what: str, advice: str = "correct it there") -> dict[str, Any]:
+def parse_toml(text: str, what: str, advice: str = "correct it there") -> dict[str, object]:
     """The tables of a TOML text.
 
     Parameters
@@ -71,7 +71,7 @@ def parse_toml(text: str, what: str, advice: str = "correct it there") -> dict[s
     InputError
         When it is no TOML, nested too deeply, or holds numbers of more than 64 bits.
     """
-    tables: dict[str, Any] = _parsed(lambda: tomllib.loads(text), "TOML", what, advice)
+    tables: dict[str, object] = _parsed(lambda: tomllib.loads(text), "TOML", what, advice)
     return tables
 
 
