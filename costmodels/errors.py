@@ -28,14 +28,14 @@ def plain(text: str) -> str:
 
 def one_line(message: str) -> str:
     """A message as one line that a terminal can show, whatever the values are that it repeats."""
-    text = plain(_cut(message, 10_000))
+    text = plain(_shortened(message, 10_000))
     if len(text) > _LONGEST_QUOTED:
-        text = _QUOTED.sub(lambda found: _cut(found[0], _LONGEST_QUOTED), text)
-        text = _WORD.sub(lambda found: _cut(found[0], _LONGEST_WORD), text)
-    return _cut(text, _LONGEST_MESSAGE)
+        text = _QUOTED.sub(lambda found: _shortened(found[0], _LONGEST_QUOTED), text)
+        text = _WORD.sub(lambda found: _shortened(found[0], _LONGEST_WORD), text)
+    return _shortened(text, _LONGEST_MESSAGE)
 
 
-def _cut(text: str, most: int) -> str:
+def _shortened(text: str, most: int) -> str:
     """Leave out the middle of a text that is too long."""
     end = most // 3
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"

@@ -28,6 +28,8 @@ DIMS = ("sample", "sequence", "head", "filter", "channel", "depth", "height", "w
 _DENSE_OPERATIONS = frozenset({"conv", "linear", "matmul"})
 # Longer dims than any network has, and short enough that no product of counts overflows.
 MAX_EXTENT = 2**40
+# So that the bytes of all tensors of a network are counted in 64 bits.
+MAX_ELEMENTS = 2**48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,13 @@ class Layer:
                     f"layer '{self.name}': dim {dim} must have at most {MAX_EXTENT} positions but "
                     f"has {extent}; lower the batch or the input size"
                 )
+
+        largest = max(self.parameters, *(t.size for t in (self.output, *self.inputs)))
+        if largest > MAX_ELEMENTS:
+            raise InputError(
+                f"layer '{self.name}': its tensors must have at most {MAX_ELEMENTS} elements but "
+                f"one has {largest}; lower the batch or the input size"
+            )
 
     @property
     def reduced_dims(self) -> frozenset[str]:

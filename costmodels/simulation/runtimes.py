@@ -25,6 +25,22 @@ _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 
 
+# What figures can be: the least, the most, the unit.
+_RANGES = {
+    "bucket": (1.0, 1e18, "B"),
+    "first_bucket": (1.0, 1e18, "B"),
+    "fusion": (1.0, 1e18, "B"),
+    "cycle": (0.0, 60.0, "s"),
+    "negotiation_base": (0.0, 60.0, "s"),
+    "negotiation_per_rank": (0.0, 60.0, "s"),
+    "server_rate": (1e3, 1e18, "B/s"),
+    "stack_bandwidth": (1e3, 1e18, "B/s"),
+    "cpu_bandwidth": (1e3, 1e18, "B/s"),
+    "servers": (0, 2**20, ""),
+    "devices_per_cpu_link": (1, 2**20, ""),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """How a framework runs a step.
@@ -98,6 +114,18 @@ class Runtime:
     low_precision_gradients: bool = False
 
     def __post_init__(self) -> None:
+        for field, (least, most, unit) in _RANGES.items():
+            value = getattr(self, field)
+            # rates are infinite where they set no limit
+            unlimited = unit == "B/s" and value == float("inf")
+            if value is not None and not unlimited and not least <= value <= most:
+                rule = f"be from {least:g} to {most:g} {unit}".rstrip()
+                raise InputError.rule(
+                    f"runtime {self.name}: {field}",
+                    rule,
+                    f"{value:g} {unit}".rstrip(),
+                    "correct it",
+                )
         if self.gradient not in GRADIENTS:
             raise InputError.rule(
                 f"runtime {self.name}: gradient",

@@ -18,7 +18,10 @@ from typing import Generic, TypeVar
 
 from costmodels.errors import InputError
 
-_RANGE = re.compile(r"(\d+)-(\d+)")
+# longer ones are no numbers of layers
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+# Subgraphs in one another.
+DEEPEST = 64
 _SHELL = re.compile(r"[*?\[]")
 
 Value = TypeVar("Value")
@@ -58,7 +61,20 @@ class Node:
 
 
 def strategy_tree(names: Sequence[str], path: str = "") -> Node:
-    """The tree of layers with these names, given in the order of the forward pass."""
+    """The tree of layers with these names, given in the order of the forward pass.
+
+    Raises
+    ------
+    InputError
+        When the names are no paths.
+    """
+    for name in () if path else names:
+        segments = name.split(".")
+        if "" in segments or len(segments) > DEEPEST:
+            raise InputError(
+                f"names of layers must be paths of at most {DEEPEST} parts between dots, none of "
+                f"them empty, for strategies but one is '{name}'; rename the layer"
+            )
     start = len(path) + 1 if path else 0
     below: dict[str, list[str]] = {}
     for name in names:
@@ -73,7 +89,7 @@ def strategy_tree(names: Sequence[str], path: str = "") -> Node:
 
 def _fits(pattern: str, segment: str) -> bool:
     bounds = _RANGE.fullmatch(pattern)
-    if bounds is not None and segment.isdecimal():
+    if bounds is not None and segment.isdecimal() and len(segment) <= 18:
         return int(bounds[1]) <= int(segment) <= int(bounds[2])
     return pattern == segment or fnmatchcase(segment, pattern)
 

@@ -11,7 +11,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from costmodels.errors import InputError, printable
 
@@ -19,10 +19,6 @@ from costmodels.errors import InputError, printable
 LARGEST_FILE = 2**28
 DEEPEST = 64
 _LARGEST_NUMBER = 2**63
-
-
-# What TOML holds: text, numbers, truth values, times, lists and tables of these.
-TomlTable: TypeAlias = dict[str, Any]
 
 
 def read_text(path: str | os.PathLike[str], what: str, advice: str = "check the path") -> str:
@@ -58,7 +54,7 @@ def read_text(path: str | os.PathLike[str], what: str, advice: str = "check the 
     raise InputError(f"{what} must be readable but is not ({reason}); {advice}")
 
 
-def parse_toml(text: str, what: str, advice: str = "correct it there") -> TomlTable:
+def parse_toml(text: str, what: str, advice: str = "correct it there") -> dict[str, object]:
     """The tables of a TOML text.
 
     Parameters
@@ -75,7 +71,7 @@ def parse_toml(text: str, what: str, advice: str = "correct it there") -> TomlTa
     InputError
         When it is no TOML, nested too deeply, or holds numbers of more than 64 bits.
     """
-    tables: dict[str, Any] = _parsed(lambda: tomllib.loads(text), "TOML", what, advice)
+    tables: dict[str, object] = _parsed(lambda: tomllib.loads(text), "TOML", what, advice)
     return tables
 
 

@@ -11,7 +11,7 @@ from costmodels.cluster import Device, list_devices, load_device
 from costmodels.errors import InputError
 
 MAX_WORKERS = 10_000
-_NUMBERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_NUMBERS = re.compile(r"(\d{1,18})(?:\s*-\s*(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

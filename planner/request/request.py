@@ -143,6 +143,7 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
         value = values.get(one.called)
         if one.part:
             if value is not None:
+                one.check(value)
                 parts.setdefault(one.part, {})[one.name] = value
         else:
             fields[one.name] = one.default if value is None else value

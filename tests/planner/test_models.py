@@ -367,3 +367,8 @@ def test_what_no_parser_takes_is_refused(text: str) -> None:
     for suffix in (".json", ".toml"):
         with pytest.raises(InputError, match="must be valid"):
             parse_network(text if suffix == ".json" else f"a = {text}", suffix=suffix)
+
+
+def test_tensors_have_a_size_that_can_be_counted() -> None:
+    with pytest.raises(InputError, match="tensors must have at most"):
+        build_graph(load_network("resnet18", 2**31), 1)

@@ -9,6 +9,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from costmodels.errors import InputError
 
 T = TypeVar("T")
+# Whole numbers up to here have a float of the same value.
+MOST = 2**53
 # Refuses a value by raising an `InputError`.
 Rule: TypeAlias = Callable[[Any], None]
 # What an option takes on the command line: text, a whole number, one of at least 1, a number,
@@ -92,6 +94,9 @@ class Input(Generic[T]):
             self.unit(value)
         elif self.rule is not None:
             self.rule(value)
+        if isinstance(value, int) and abs(value) > MOST:
+            what = f"the value of {self.option or self.called}"
+            raise InputError.rule(what, "be at most 2**53", value, "lower it")
 
     def quantity(self, value: float | str) -> float:
         """A checked value in the unit that is used inside."""

@@ -31,7 +31,7 @@ THROUGHPUT_MODELS = ("coarse", "fine", "both")
 SHARING_RULES = ("auto", "processor-sharing", "first-come")
 
 
-def _bandwidth_of_links(what: str) -> Callable[[str], float]:
+def _link_rate(what: str) -> Callable[[str], float]:
     """Reads text such as "10 Gbps" and refuses what no link carries."""
 
     def read(text: str) -> float:
@@ -47,7 +47,7 @@ def plausible_bandwidth(what: str) -> Rule:
     return between(1e3, 1e18, what, 'write it like "10 Gbps"', unit="B/s")
 
 
-def _update_time(text: str) -> float:
+def _plausible_seconds(text: str) -> float:
     value = parse_seconds(text, what="the time of an update", allow_zero=True)
     _plausible_update_time(value)
     return value
@@ -94,7 +94,7 @@ BANDWIDTH: Input[str] = Input(
     metavar="RATE",
     help="Link of a worker or server in one direction.",
     text='Link of a worker or server in one direction, a number or text such as "10 Gbps". [B/s]',
-    unit=_bandwidth_of_links("the bandwidth"),
+    unit=_link_rate("the bandwidth"),
     rule=plausible_bandwidth("the bandwidth"),
 )
 ARCHITECTURE: Input[str] = Input(
@@ -157,7 +157,7 @@ FLOW_CAP: Input[None] = Input(
     help="Limit of one flow between worker and server.",
     text="Limit of one flow between worker and server, a number or text such as "
     '"1 Gbps"; none by default. [B/s]',
-    unit=_bandwidth_of_links("the cap of a flow"),
+    unit=_link_rate("the cap of a flow"),
     rule=plausible_bandwidth("the cap of a flow"),
 )
 GPUS_PER_HOST: Input[int] = Input(
@@ -196,7 +196,7 @@ UPDATE_TIME: Input[None] = Input(
     help='Update at the server, such as "2 ms".',
     text='Applying the gradients of one worker, a number or text such as "2 ms"; by default as '
     "costed on the GPU. [s]",
-    unit=_update_time,
+    unit=_plausible_seconds,
     rule=_plausible_update_time,
     chosen="time of an update as costed on the GPU of the first kind of workers",
 )

@@ -39,6 +39,15 @@ def _refuse_overlap_factor(value: float) -> None:
         )
 
 
+def _refuse_loader_rate(value: float) -> None:
+    # what is not above 0 is refused where loaders are
+    if 0.0 < value < 1e-3 or value > 1e12:
+        rule = "be from 0.001 to 1e+12 samples/s"
+        raise InputError.rule(
+            "the rate of a loader (--loader-rate)", rule, f"{value:g} samples/s", "measure it again"
+        )
+
+
 def _refuse_variation(value: float) -> None:
     if not 0.0 <= value <= 1.0:
         raise InputError.rule(
@@ -229,6 +238,7 @@ LOADER_RATE: Input[float | None] = Input(
     metavar="X",
     kind="number",
     help="Its samples/s a host, if measured.",
+    rule=_refuse_loader_rate,
     text="Samples that a host loads in a second, where measured; None for the loader's model. "
     "[samples/s]",
 )

@@ -57,3 +57,22 @@ def test_files_that_are_no_runtime_are_refused(tmp_path: Path, text: str, messag
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(InputError, match=r"runtime file gone\.toml must be readable"):
         load_runtime("gone.toml")
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        'bucket = "1e300 B"',
+        "servers = -1",
+        "servers = 9223372036854775807",
+        "devices_per_cpu_link = 0",
+        'server_rate = "1e-300 B/s"',
+        'cycle = "1e300 s"',
+        'negotiation_base = "1e300 s"',
+    ],
+)
+def test_figures_that_no_runtime_has_are_refused(figure, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[mine]\ngradient = "push_pull"\n{figure}\n')
+    with pytest.raises(InputError, match="must be from"):
+        load_runtime(str(path))

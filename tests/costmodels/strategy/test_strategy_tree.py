@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.errors import InputError
 from costmodels.strategy.tree import compress, find_nodes, more_specific, strategy_tree
 
 
@@ -52,3 +53,15 @@ def test_compressed_patterns_select_the_same(chosen, others):
     wanted = [f"a.{i}.conv" for i in sorted(chosen)]
     found = [node.path for pattern in compress(tree, wanted) for node in find_nodes(tree, pattern)]
     assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a..b", "a.", ".a", "a." * 2000 + "a"])
+def test_names_that_are_no_paths_are_refused(name):
+    with pytest.raises(InputError, match="must be paths"):
+        strategy_tree(["fc", name])
+
+
+def test_ranges_of_thousands_of_digits_fit_nothing():
+    tree = strategy_tree(["h.0", f"h.{'9' * 5000}"])
+    assert find_nodes(tree, f"h.0-{'9' * 5000}") == ()
+    assert [node.path for node in find_nodes(tree, "h.0-9")] == ["h.0"]
