@@ -111,6 +111,14 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             f"{path} cannot be written: the folder {target.parent} does not exist; create it or "
             "choose another path"
         )
+    try:
+        os.lstat(target)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a name that is too long, a loop of links
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); choose another path"
+        ) from None
     place = Path(path) if _is_special(path) else target.parent
     if not os.access(place, os.W_OK):
         raise InputError(

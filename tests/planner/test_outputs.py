@@ -111,6 +111,12 @@ def test_reports_may_be_repeated(network: Path) -> None:
         assert f"report written to {name}" in result.stdout
 
 
+def test_no_report_is_written_where_another_one_cannot_be(network: Path) -> None:
+    both = ("--report", "r.md", "--report", f"{'x' * 300}.html")
+    refused(run("evaluate", "net.json", *STEP, *both), "cannot be written")
+    assert not Path("r.md").exists()
+
+
 def test_a_packed_problem_is_unpacked_up_to_a_limit(
     network: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
