@@ -162,7 +162,7 @@ def _parsed_problem(data: bytes) -> ContestFile:
     limit = body.usage_limit
     if limit is not None and not 0 <= limit <= _LARGEST:
         raise ProblemError(
-            f"the usage limit must lie between 0 and 2**63 - 1, but is {_shortened_name(limit)};"
+            f"the usage limit must lie between 0 and 2**63 - 1, but is {_cut_value(limit)};"
             " leave it out for no limit"
         )
     problem = Problem(
@@ -214,7 +214,7 @@ def _array(
         rule = "at least 0" if least == 0 else "above -2**53"
         raise ProblemError(
             f"the {label} must be {rule} and fit in 64 bits, but one is"
-            f" {_shortened_name(low if low < least else high)}; correct that entry or use a larger unit"
+            f" {_cut_value(low if low < least else high)}; correct that entry or use a larger unit"
         )
     whole = np.array(values, dtype=np.int64)
     forbidden = whole >= FORBIDDEN if forbidding else np.zeros(whole.shape, dtype=bool)
@@ -248,12 +248,12 @@ def _stranger(text: bytes, reason: str) -> str:
     except ValueError:  # numbers of thousands of digits, text in another encoding
         return f"are not ({reason.partition(' - at')[0].lower()})"
     if not isinstance(value, list):
-        return f"they are {_shortened_name(value)}"
+        return f"they are {_cut_value(value)}"
     strange = next(v for v in value if isinstance(v, bool) or not isinstance(v, int))
-    return f"one is {_shortened_name(strange)}"
+    return f"one is {_cut_value(strange)}"
 
 
-def _shortened_name(value: object) -> str:
+def _cut_value(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -266,7 +266,7 @@ def _interval(raw: msgspec.Raw, node: int) -> tuple[int, int] | None:
     if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= _LARGEST:
         raise ProblemError(
             f"the interval of node {node} must be [start, end) with 0 <= start <= end < 2**63, but"
-            f" is {_shortened_name(bounds)}; correct it, or give [] for a node that is never live"
+            f" is {_cut_value(bounds)}; correct it, or give [] for a node that is never live"
         )
     return None if bounds[0] == bounds[1] else (bounds[0], bounds[1])
 
@@ -281,7 +281,7 @@ def _edges(
         if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= v < len(sizes) for v in pair):
             raise ProblemError(
                 f"the nodes of edge {number} must be two different ones out of 0 to"
-                f" {len(sizes) - 1}, but are {_shortened_name(pair)}; add a cost that concerns one node"
+                f" {len(sizes) - 1}, but are {_cut_value(pair)}; add a cost that concerns one node"
                 " to that node"
             )
         source, target = pair
