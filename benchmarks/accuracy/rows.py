@@ -9,7 +9,6 @@ containers then use by default for convolutions.
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,7 +180,8 @@ def _changed(entry: Mapping[str, Any], framework: str, hosts: int) -> Runtime:
     """The runtime of a schedule with what it and the framework change."""
     name, overlap = entry["runtime"], entry.get("overlap", True)
     if entry.get("whole"):
-        return load_runtime(name, bucket=math.inf, first_bucket=None, overlap=overlap)
+        # larger than all gradients together
+        return load_runtime(name, bucket=1e18, first_bucket=None, overlap=overlap)
     runtime = load_runtime(name)
     if name == "horovod" and re.search(r"horovod 0\.(1\d|20)", framework):
         # defaults until Horovod 0.21 (horovod pull request 2468)
@@ -256,7 +256,7 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
     if gpus > 1:
         runtime, doubt = runtime_of(row["strategy"], row["framework"], -(-gpus // per_host))
         if runtime.name == "byteps" and "rdma" in links.lower():
-            runtime = replace(runtime, stack_bandwidth=float("inf"))
+            runtime = replace(runtime, stack_bandwidth=1e18)
     rings = gpus <= read_words("words")["all_reduce"]["rings_up_to"]
     kin = (
         *(row["source"], model, row["gpu"], row["precision"], row["framework"]),
