@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from costmodels.strategy import Strategy
-from planner.distributed_sgd.predict import predict_throughput
-from planner.distributed_sgd.result import Throughput
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.optimize import plan_for, plan_of_strategy
@@ -32,6 +31,9 @@ from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_di
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
 from search.problem.deadline import Deadline
+
+if TYPE_CHECKING:
+    from planner.distributed_sgd.result import Throughput
 
 
 @documented("optimize")
@@ -257,7 +259,10 @@ def throughput(
     InputError
         When an input cannot be used.
     """
-    return predict_throughput(make_request("throughput", locals()))
+    request = make_request("throughput", locals())
+    from planner.distributed_sgd.predict import predict_throughput
+
+    return predict_throughput(request)
 
 
 def optimize_request(request: Request) -> Plan:
