@@ -151,12 +151,8 @@ def conv(
     y_axes.append(Axis(name="channel", extent=filters, dim="filter"))
     y_axes += [Axis(name=d, extent=n, dim=d) for d, n in out.items()]
     iteration = {"sample": x.extent("sample"), "filter": filters, "channel": channels, **dims}
-    splittable = frozenset(iteration)
-    if depthwise:
-        # as many channels as filters per group: the iteration space keeps channel for the count
-        splittable -= {"channel"}
-    elif groups > 1:
-        splittable -= {"channel", "filter"}
+    # depthwise, the iteration space keeps channel for the count of filters a group
+    whole = {"channel"} if depthwise else {"channel", "filter"} if groups > 1 else set()
     return Layer(
         name=name,
         kind="conv",
@@ -169,7 +165,7 @@ def conv(
         groups=groups,
         transposed=transposed,
         keeps_inputs=True,
-        splittable=splittable,
+        splittable=frozenset(iteration) - whole,
         shares_weight_with=share or None,
     )
 
