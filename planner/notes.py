@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from costmodels.notes import Note as EstimateNote
 from search.problem.notes import Note as AnswerNote
 
+AnyNote = AnswerNote | EstimateNote
+
 # By kind the sentence, with the facts of the note by their names.
 WORDS: Mapping[str, str] = {
     # the solvers
@@ -79,6 +81,28 @@ WORDS: Mapping[str, str] = {
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"
     ),
+    # what a step rests on
+    "overlap-assumed": (
+        "assumed unless given: while gradients travel, computation takes {overlap:.0%} longer "
+        "(--overlap-factor), and devices vary by {variation:.1%} (--variation)"
+    ),
+    "links-congested": "links between hosts carry {factor:g} times less, because of other jobs",
+    "estimated-by-surfaces": (
+        "{share:.1%} of the computation is estimated by surfaces transferred from akin measurements"
+    ),
+    "estimated-by-roofline": (
+        "{share:.1%} of the computation is estimated by the roofline, for want of measurements"
+    ),
+    "interpolated": "{share:.1%} of the computation is estimated by interpolation in the table",
+    "waits-for-launches": (
+        "{share:.1%} of the computation waits for the launch of operations ({launch_time} each, "
+        "--launch-time), which captured graphs would save"
+    ),
+    "asynchronous": (
+        "throughput is that of {workers} workers that do not wait for each other around {servers} "
+        "parameter servers, whose links are {utilisation:.0%} in use (Li et al. 2022); queues, "
+        "memory and the trace are those of a synchronous step"
+    ),
     # a strategy from what is written down of it
     "entry-leaves-out": (
         "{entry} leaves out {layers}, which cannot be split by {dims} and follow their neighbours"
@@ -121,12 +145,20 @@ WORDS: Mapping[str, str] = {
         "without it; {hosts_needed} hosts' worth of loading instead of {hosts}, or a loader "
         "{factor:.2g} times as fast, would keep up."
     ),
+    "loading-estimated": (
+        "loading is estimated by the figures of 'planner loaders', not by those of this machine; "
+        "--loader-rate takes a measured one"
+    ),
+    "no-photographs": (
+        "samples are no photographs: they are taken as stored in 4 bytes a number, and as decoded "
+        "at the rate of photographs"
+    ),
 }
 # Facts of a shortage before those on who holds how much.
 _OF_SHORTAGE = 4
 
 
-def words(note: AnswerNote | EstimateNote) -> str:
+def words(note: AnyNote) -> str:
     """The sentence of a note, whose kind must be one of `WORDS`."""
     facts = dict(note.facts)
     if note.kind == "shortage":

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
-from planner.notes import words
+from planner.notes import AnyNote, words
 from planner.plan import Baseline, LayerPlan, Plan, Recost, SearchSummary, digest
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
@@ -74,6 +74,11 @@ def assemble_plan(
     )
     if any(row.reason == NOT_COSTED for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
+    remarks: tuple[AnyNote, ...] = (
+        *estimate_notes(costed.sources, training),
+        *_memory_notes(formulation, costed),
+        *notes,
+    )
     return Plan(
         model=setting.model.name,
         input_shape=dict(setting.model.input_shape),
@@ -97,10 +102,7 @@ def assemble_plan(
         baselines=baselines,
         compute_sources_s=dict(costed.sources),
         provenance=dict(formulation.machine.compute.describe()),
-        fallbacks=(
-            *estimate_notes(costed.sources, training),
-            *map(words, (*_memory_notes(formulation, costed), *notes)),
-        ),
+        fallbacks=tuple(map(words, remarks)),
         defaults=setting.defaults,
         simulated=simulated,
     )

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_seconds
+from planner.notes import words
 from planner.report import figures
 from planner.report.console import (
     show_below,
@@ -19,8 +20,8 @@ from planner.report.console import (
     terminal_table,
 )
 from planner.report.simulation_figures import (
+    input_advice,
     input_bound,
-    input_sentence,
     main_roles,
     out_of_memory,
     plan_sentence,
@@ -52,12 +53,12 @@ def show_simulation(simulation: Simulation, console: Console) -> None:
         _show_role_memory(simulation, simulation.simulated, console)
     if simulation.closed_form is not None:
         _show_causes(simulation, console)
-    advice = input_sentence(simulation)
+    advice = input_advice(simulation)
     if advice:
         show_section(console, "Input")
-        show_sentence(console, advice)
+        show_sentence(console, words(advice))
     defaults = simulation.subject.setting.defaults
-    rest = [note for note in simulation.notes if note not in (*defaults, advice)]
+    rest = [words(remark) for remark in simulation.remarks if remark != advice]
     for title, notes in (
         ("Approximations and notes", rest),
         ("Chosen, since not given", defaults),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from costmodels.notes import Note
 from costmodels.units import format_seconds
-from planner.notes import words
 from planner.report import figures
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def out_of_memory(simulation: Simulation) -> str | None:
     )
 
 
-def input_sentence(simulation: Simulation) -> str:
-    """Whether the input holds the step up and what would help; empty where it costs nothing."""
-    return words(simulation.input.advice(simulation.computed)) if simulation.input else ""
+def input_advice(simulation: Simulation) -> Note | None:
+    """Whether the input holds the step up and what would help; None where it costs nothing."""
+    return simulation.input.advice(simulation.computed) if simulation.input else None
 
 
 def plan_sentence(simulation: Simulation) -> str | None:

@@ -10,6 +10,7 @@ from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph
+from costmodels.notes import Note
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import Strategy
@@ -50,7 +51,7 @@ class PlacedNetwork:
     strategy: Strategy
     name: str
     plan: Plan | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def distributions(self) -> Mapping[str, Distribution]:
@@ -177,7 +178,7 @@ def _on_file(file: StrategyFile, path: str, request: Request) -> PlacedNetwork:
         graph=graph,
         strategy=strategy,
         name=os.path.basename(path),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 

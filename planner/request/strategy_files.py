@@ -10,9 +10,9 @@ import os
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph
+from costmodels.notes import Note
 from costmodels.strategy import Strategy, build_strategy, describe_strategy
 from costmodels.units.tables import read_text
-from planner.notes import words
 from planner.output import write_text
 from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
 
@@ -45,7 +45,7 @@ def read_strategy_file(path: str | os.PathLike[str]) -> StrategyFile:
 
 def load_strategy(
     path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
-) -> tuple[Strategy, tuple[str, ...]]:
+) -> tuple[Strategy, tuple[Note, ...]]:
     """The strategy that a file stands for.
 
     Parameters
@@ -59,7 +59,7 @@ def load_strategy(
 
     Returns
     -------
-        The strategy, and notes on what it does that one may not expect, a sentence each.
+        The strategy, and notes on what it does that one may not expect.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def load_strategy(
 
 def strategy_of(
     file: StrategyFile, path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
-) -> tuple[Strategy, tuple[str, ...]]:
+) -> tuple[Strategy, tuple[Note, ...]]:
     """The strategy of a file that is read already, and notes on what followed from it.
 
     Parameters
@@ -94,7 +94,7 @@ def strategy_of(
         strategy, notes = build_strategy(file.description, graph, cluster.shape(gpus))
     except InputError as error:
         raise InputError(f"the strategy file {path}: {error}") from None
-    return strategy, tuple(words(note) for note in notes)
+    return strategy, tuple(notes)
 
 
 def strategy_text(

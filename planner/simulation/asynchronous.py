@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from costmodels.errors import InputError
+from costmodels.notes import Note
 from costmodels.simulation import Compiler, Job, Runtime
 from costmodels.throughput import Links, WorkerClass, WorkerProfile, simulate_workers
 
 
-def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple[float, str]:
+def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple[float, Note]:
     """Time in which all workers together train on a batch, and a sentence on how it was found.
 
     A worker is a host whose devices add up their gradients, or a device where they do not. [s]
@@ -45,10 +46,11 @@ def asynchronous_step(compiler: Compiler, runtime: Runtime, batch: int) -> tuple
         synchronous=False,
         overlap=runtime.overlap and job.training.gradient_overlap,
     )
-    note = (
-        f"throughput is that of {workers} workers that do not wait for each other around "
-        f"{links.servers} parameter servers, whose links are {found.utilisation:.0%} in use (Li et "
-        "al. 2022); queues, memory and the trace are those of a synchronous step"
+    note = Note.of(
+        "asynchronous",
+        workers=workers,
+        servers=links.servers,
+        utilisation=found.utilisation,
     )
     return batch / found.throughput, note
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from costmodels.input_pipeline import Host, InputTime, input_time, load_loader, load_storage
-from planner.notes import words
+from costmodels.notes import Note
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork
 
@@ -39,32 +39,14 @@ def loading_time(placed: PlacedNetwork, loading: Loading) -> InputTime:
     )
 
 
-def loading_notes(
-    time: InputTime, step_seconds: float, placed: PlacedNetwork, loading: Loading
-) -> list[str]:
-    """Whether loading holds up the step, and what its time rests on, a sentence each.
-
-    Parameters
-    ----------
-    time
-        How long loading takes.
-    step_seconds
-        Time of the step without it. [s]
-    placed, loading
-        What is simulated, and how its samples are loaded.
-    """
-    notes = [words(time.advice(step_seconds))]
-    if loading.rate is None:
-        notes.append(
-            "loading is estimated by the figures of 'planner loaders', not by those of this "
-            "machine; --loader-rate takes a measured one"
-        )
-        if not _are_photographs(placed.setting.model.input_shape):
-            notes.append(
-                "samples are no photographs: they are taken as stored in 4 bytes a number, and "
-                "as decoded at the rate of photographs"
-            )
-    return notes
+def loading_notes(placed: PlacedNetwork, loading: Loading) -> tuple[Note, ...]:
+    """What the time of loading rests on."""
+    if loading.rate is not None:
+        return ()
+    notes = [Note.of("loading-estimated")]
+    if not _are_photographs(placed.setting.model.input_shape):
+        notes.append(Note.of("no-photographs"))
+    return tuple(notes)
 
 
 def _are_photographs(shape: Mapping[str, int]) -> bool:

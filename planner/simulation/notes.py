@@ -1,18 +1,26 @@
-"""What a simulated or costed step rests on, in sentences."""
+"""What a simulated or costed step rests on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from costmodels.notes import Note
 from costmodels.step.training import Training
 from costmodels.units import format_seconds
 
 # Sources of less than this part of the computation are not worth a sentence: they read "0.0%".
 LEAST_SHARE = 0.0005
+# What is noted of each source of estimates that is no measurement, in this order.
+_KINDS = {
+    "derived_surface": "estimated-by-surfaces",
+    "roofline": "estimated-by-roofline",
+    "interpolated": "interpolated",
+    "launch": "waits-for-launches",
+}
 
 
-def estimate_notes(sources: Mapping[str, float], training: Training) -> list[str]:
-    """How much of the computation is no measurement, a sentence each.
+def estimate_notes(sources: Mapping[str, float], training: Training) -> tuple[Note, ...]:
+    """How much of the computation is no measurement.
 
     Parameters
     ----------
@@ -21,21 +29,11 @@ def estimate_notes(sources: Mapping[str, float], training: Training) -> list[str
     training
         Options of the step.
     """
-    notes = []
     total = sum(sources.values())
-    for name, text in (
-        ("derived_surface", "surfaces transferred from akin measurements"),
-        ("roofline", "the roofline, for want of measurements"),
-        ("interpolated", "interpolation in the table"),
-    ):
-        share = sources.get(name, 0.0) / total
-        if share > LEAST_SHARE:
-            notes.append(f"{share:.1%} of the computation is estimated by {text}")
-    waiting = sources.get("launch", 0.0) / total
-    if waiting > LEAST_SHARE:
-        notes.append(
-            f"{waiting:.1%} of the computation waits for the launch of operations "
-            f"({format_seconds(training.launch_time)} each, --launch-time), which captured graphs "
-            "would save"
-        )
-    return notes
+    shares = {kind: sources.get(source, 0.0) / total for source, kind in _KINDS.items()}
+    launch_time = format_seconds(training.launch_time)
+    return tuple(
+        Note.of(kind, share=share, launch_time=launch_time)
+        for kind, share in shares.items()
+        if share > LEAST_SHARE
+    )

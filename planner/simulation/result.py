@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from costmodels.closed_form import ClosedForm
 from costmodels.input_pipeline import InputTime
+from costmodels.notes import Note
 from costmodels.simulation import Runtime, SimulatedStep
 from costmodels.simulation.measure import RoleUse
+from planner.notes import words
 from planner.request.placement import PlacedNetwork
 
 
@@ -35,8 +37,8 @@ class Simulation:
         The closed form, None with a simulation.
     input
         Loading of the samples, None where it costs nothing.
-    notes
-        On approximations and what was filled in, a sentence each.
+    remarks
+        On approximations and what the step rests on.
     """
 
     subject: PlacedNetwork
@@ -48,7 +50,12 @@ class Simulation:
     simulated: SimulatedStep | None
     closed_form: ClosedForm | None
     input: InputTime | None
-    notes: tuple[str, ...]
+    remarks: tuple[Note, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was filled in, and the remarks, a sentence each."""
+        return (*self.subject.setting.defaults, *map(words, self.remarks))
 
     @property
     def throughput(self) -> float:

@@ -12,6 +12,7 @@ from costmodels.closed_form.paradl import pipeline_time
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.input_pipeline import InputTime, expected_slowest
+from costmodels.notes import Note
 from costmodels.simulation import (
     Behaviour,
     Compiler,
@@ -47,10 +48,7 @@ OVERLAP_FACTOR = 0.1
 # assumption. It makes measured steps on several GPUs (benchmarks.accuracy) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
-ASSUMED = (
-    f"assumed unless given: while gradients travel, computation takes {OVERLAP_FACTOR:.0%} longer "
-    f"(--overlap-factor), and devices vary by {DEVICE_VARIATION:.1%} (--variation)"
-)
+ASSUMED = Note.of("overlap-assumed", overlap=OVERLAP_FACTOR, variation=DEVICE_VARIATION)
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "simulate": (True, True, "shared"),
@@ -148,7 +146,7 @@ def _congested(placed: PlacedNetwork, factor: float) -> PlacedNetwork:
     cluster = setting.cluster.congested(factor)
     network = Topology.of(cluster, setting.machine.topology.shape)
     machine = replace(setting.machine, topology=network)
-    note = f"links between hosts carry {factor:g} times less, because of other jobs"
+    note = Note.of("links-congested", factor=factor)
     return replace(
         placed,
         setting=replace(setting, cluster=cluster, machine=machine),
@@ -189,7 +187,7 @@ def simulate_placed(
     setting = placed.setting
     loads = loading is not None and loading.loader != LOADER.default
     time = loading_time(placed, loading) if loading is not None and loads else None
-    notes = [*setting.defaults, *placed.notes]
+    notes = list(placed.notes)
     simulated: SimulatedStep | None = None
     form: ClosedForm | None = None
     if model in CLOSED_FORMS:
@@ -211,7 +209,7 @@ def simulate_placed(
     computed += waiting
     if time is not None:
         assert loading is not None, "only what is asked for is loaded"
-        notes += loading_notes(time, computed, placed, loading)
+        notes += [time.advice(computed), *loading_notes(placed, loading)]
     return Simulation(
         subject=placed,
         model=model,
@@ -222,7 +220,7 @@ def simulate_placed(
         simulated=simulated,
         closed_form=form,
         input=time,
-        notes=tuple(notes),
+        remarks=tuple(notes),
     )
 
 

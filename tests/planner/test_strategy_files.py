@@ -16,6 +16,7 @@ from costmodels.graph import Graph, build_graph
 from costmodels.strategy import MemoryConfig, hybrid
 from costmodels.strategy.strategy import Schedule
 from planner.models import load_network
+from planner.notes import words
 from planner.request.strategy_files import (
     dump_strategy,
     format_strategy,
@@ -287,7 +288,7 @@ def test_stages_without_layers_and_devices_are_cut_evenly(tmp_path, gpt):
 def test_unused_devices_are_noted(tmp_path, gpt):
     text = HEAD + '[[stage]]\ndevices = "0-7"\n'
     _, notes = load_strategy(write(tmp_path, text), gpt, CLUSTER, 16)
-    assert notes == ("8 of 16 devices are in no stage and do nothing",)
+    assert [words(note) for note in notes] == ["8 of 16 devices are in no stage and do nothing"]
 
 
 def test_an_entry_must_name_layers() -> None:
