@@ -47,6 +47,10 @@ WORDS: Mapping[str, str] = {
         "the network is too wide for an exact search, which was stopped before proof; the gap says "
         "how far the plan may be off"
     ),
+    "too-wide-to-rank": (
+        "the network is too wide to rank its best assignments: those met on the way to the bound "
+        "were compared"
+    ),
     "space-clipped": (
         "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "
         "layer (--cap); bound and optimality hold for those"

@@ -78,7 +78,9 @@ class Baseline:
     fits
         Whether it can be used and fits in memory.
     reason
-        Why it cannot be used or does not fit.
+        Why it cannot be used, does not fit or has no figures.
+    costed
+        Whether there was time to find out.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Baseline:
     peak_memory_bytes: float | None
     fits: bool
     reason: str = ""
+    costed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,6 @@ from search.problem.notes import Note
 # Above this part of the memory a plan says that fragmentation is not modelled: PyTorch's allocator
 # may well lose the rest of it. An assumption.
 NEARLY_FULL = 0.9
-# Why a usual strategy has no figures where time was up.
-NOT_COSTED = "not costed: the time limit left no time"
 
 
 def assemble_plan(
@@ -72,7 +70,7 @@ def assemble_plan(
         _baseline(formulation, name, rows, known.get(name), deadline)
         for name, rows in usual.items()
     )
-    if any(row.reason == NOT_COSTED for row in baselines):
+    if not all(row.costed for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
     remarks: tuple[AnyNote, ...] = (
         *estimate_notes(costed.sources, training),
@@ -181,7 +179,12 @@ def _baseline(
     if costed is None:
         if deadline is not None and deadline.passed:
             return Baseline(
-                name=name, step_time_s=None, peak_memory_bytes=None, fits=False, reason=NOT_COSTED
+                name=name,
+                step_time_s=None,
+                peak_memory_bytes=None,
+                fits=False,
+                reason="the time limit left no time",
+                costed=False,
             )
         costed = cost(formulation, formulation.choices(rows))
     short = costed.memory.total - formulation.cluster.device.memory

@@ -47,8 +47,8 @@ def exposure(weights: Floats) -> Floats:
     return weights[1:][::-1].cumsum()[::-1]
 
 
-def maximise_bound(search: AdditiveSearch, limit: float | None) -> Floats:
-    """The weights that give the best bound found; the search keeps the bound itself.
+def maximise_bound(search: AdditiveSearch, limit: float | None) -> Weighted:
+    """The weights that give the best bound found, and their answer; the search keeps the bound.
 
     It starts from S alone. Each round finds the largest term of the answer and moves weight to it
     as far as that helps; a bound that its own answer reaches is the optimum.
@@ -73,7 +73,7 @@ def maximise_bound(search: AdditiveSearch, limit: float | None) -> Floats:
         if better is None:
             break
         found = better
-    return found.weights
+    return found
 
 
 def _corner(search: AdditiveSearch, term: int) -> Floats:

@@ -18,7 +18,6 @@ from planner.planning.infeasible import infeasible_error, stopped_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
-    default_cap,
     formulate_given,
     prepare,
     usual_strategies,
@@ -77,7 +76,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     if found.result.best is None:
         raise infeasible_error(setting, found.result)
     decision = decide(found, options, deadline, num_usual=len(usual))
-    summary = summarise(found, decision, cap=options.cap or default_cap(setting))
+    summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
         problem = found.result.problem or decision.formulation.problem()
@@ -178,19 +177,24 @@ def attempt(
     )
     if prepared.notes:
         known = result.incumbent
-        known.stopped_by = known.stopped_by or "time limit"
         # what holds for the usual strategies holds for no others; nor does a proof for a few splits
-        if prepared.only_usual or known.infeasible:
-            known.bound = 0.0
+        proven = not (prepared.only_usual or known.infeasible)
+        cut_short = replace(
+            known,
+            stopped_by=known.stopped_by or "time limit",
+            bound=known.bound if proven else 0.0,
+        )
+        result = replace(result, incumbent=cut_short)
     return Attempt(
         formulation=prepared.formulation,
         result=result,
         notes=prepared.notes,
         starts=prepared.starts,
+        cap=prepared.cap,
     )
 
 
-def summarise(found: Attempt, decision: Decision, *, cap: int) -> SearchSummary:
+def summarise(found: Attempt, decision: Decision) -> SearchSummary:
     """How the plan was found and how good it is.
 
     Parameters
@@ -199,22 +203,20 @@ def summarise(found: Attempt, decision: Decision, *, cap: int) -> SearchSummary:
         The search.
     decision
         The assignment that becomes the plan.
-    cap
-        Candidates that a layer could keep. [items]
     """
     known, step = found.result.incumbent, decision.best.step.total
     # a bound that is reached may lie above the step by rounding
     bound = min(known.bound, step)
     gap = (step - bound) / step
     return SearchSummary(
-        solver=known.path,
+        solver=known.path or "none: there was no time to search",
         status="optimal" if gap <= PROVEN_GAP else "feasible",
         lower_bound_s=bound,
         proven_optimal=gap <= PROVEN_GAP,
         gap=gap,
         num_sensible=decision.formulation.num_sensible,
         num_candidates=decision.formulation.num_candidates,
-        cap=cap,
+        cap=found.cap,
         num_costed=found.result.num_costed,
         stopped_by=decision.stopped_by,
     )
@@ -223,7 +225,7 @@ def summarise(found: Attempt, decision: Decision, *, cap: int) -> SearchSummary:
 def summary_notes(summary: SearchSummary) -> tuple[Note, ...]:
     """What a reader of the plan must know of how it was found."""
     notes = []
-    if summary.num_candidates < summary.num_sensible:
+    if summary.cap and summary.num_candidates < summary.num_sensible:
         clipped = Note.of(
             "space-clipped",
             searched=summary.num_candidates,

@@ -47,18 +47,22 @@ class Prepared:
         All candidates and their costs.
     starts
         The usual strategies that can be used, as assignments.
+    cap
+        Candidates that a layer may keep, 0 where there was time for the usual strategies alone.
+        [items]
     notes
         What the time limit left out.
     """
 
     formulation: Formulation
     starts: tuple[tuple[int, ...], ...]
+    cap: int
     notes: tuple[Note, ...] = ()
 
     @property
     def only_usual(self) -> bool:
         """Whether there was no time for any but the usual strategies."""
-        return ONLY_USUAL in self.notes
+        return self.cap == 0
 
 
 def default_cap(setting: Setting) -> int:
@@ -126,14 +130,15 @@ def prepare(
     except TooManyCandidates:
         try:
             formulation = formulated(few, deadline.part(SPACE_SHARE))
-            notes = (Note.of("no-time-for-candidates", cap=few),)
+            cap, notes = few, (Note.of("no-time-for-candidates", cap=few),)
         except OutOfTime:
-            formulation, notes = of_usual(), (ONLY_USUAL,)
+            formulation, cap, notes = of_usual(), 0, (ONLY_USUAL,)
     except OutOfTime:
-        formulation, notes = of_usual(), (ONLY_USUAL,)
+        formulation, cap, notes = of_usual(), 0, (ONLY_USUAL,)
     return Prepared(
         formulation=formulation,
         starts=tuple(formulation.choices(rows) for rows in usable),
+        cap=cap,
         notes=notes,
     )
 

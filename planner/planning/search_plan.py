@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
-from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.best_bound import Weighted, exposure, maximise_bound
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
+from search.problem.notes import Note
 
 # Prices of memory that are tried, in steps a peak of the fastest assignment: from where memory
 # hardly counts to where nothing else does. Each is about three times the one before, at the end ten
@@ -80,11 +81,6 @@ class PlanSearchResult:
     def best(self) -> Costed | None:
         """The fastest assignment that fits."""
         return self.incumbent.choices
-
-    @property
-    def lower_bound(self) -> float:
-        """No assignment has a faster step. [s]"""
-        return self.incumbent.bound
 
 
 def search_plan(
@@ -159,19 +155,19 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
 
 def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
     """Bound the step, and look for assignments where the best ones are likely."""
-    weights = maximise_bound(search, None)
+    profile = exposure(maximise_bound(search, None).weights)
     if not search.seen:
         return
     if search.fits(search.fastest):
-        _cost_next_best(search, weights, num_best)
+        _cost_next_best(search, profile, num_best)
         return
     # memory binds: bound with all of it, then leave room for what the additive model leaves out
     usable = float(search.formulation.cluster.device.usable_memory)
-    _pay_for_memory(search, weights)
+    _pay_for_memory(search, profile)
     _fit_into_memory(search, maximise_bound(search, usable), usable)
 
 
-def _pay_for_memory(search: AdditiveSearch, weights: Floats) -> None:
+def _pay_for_memory(search: AdditiveSearch, profile: Floats) -> None:
     """Look at what is best when memory costs more and more: quick, and its peak falls as a whole.
 
     A limit only sees what is kept; a price also counts what a layer needs while it runs.
@@ -181,27 +177,29 @@ def _pay_for_memory(search: AdditiveSearch, weights: Floats) -> None:
     for factor in PRICES:
         if search.stopped:
             return
-        search.solve(exposure(weights), None, price=factor * unit, bounds=False)
+        search.solve(profile, None, price=factor * unit, bounds=False)
 
 
-def _fit_into_memory(search: AdditiveSearch, weights: Floats, usable: float) -> None:
+def _fit_into_memory(search: AdditiveSearch, bounding: Weighted, usable: float) -> None:
     """Look for the largest limit of the additive model whose answer truly fits.
 
     Parameters
     ----------
     search
         What is known so far.
-    weights
-        Those of the best bound.
+    bounding
+        The weights of the best bound, and the answer to their problem under all of the memory.
     usable
         Memory of a device less what is reserved. [B]
     """
     capacity = search.formulation.cluster.device.memory
+    profile, answer = exposure(bounding.weights), bounding.answer
     limit, fits, exceeds = usable, 0.0, usable
-    for _ in range(MAX_MEMORY_ROUNDS):
+    for round_number in range(MAX_MEMORY_ROUNDS):
         if search.stopped or exceeds - fits < LIMITS_APART * usable:
             break
-        answer = search.solve(exposure(weights), limit, bounds=limit == usable)
+        if round_number:
+            answer = search.solve(profile, limit, bounds=False)
         excess, guess = 0.0, 0.0
         if answer.choices:
             excess = search.cost_once(answer.choices).memory.total - capacity
@@ -215,7 +213,7 @@ def _fit_into_memory(search: AdditiveSearch, weights: Floats, usable: float) -> 
         limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
 
 
-def _cost_next_best(search: AdditiveSearch, weights: Floats, num_best: int) -> None:
+def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:
     """Cost the K best distinct assignments: the additive order need not be that of the steps."""
     known = search.incumbent
     if (
@@ -228,11 +226,13 @@ def _cost_next_best(search: AdditiveSearch, weights: Floats, num_best: int) -> N
         return
     try:
         answers = k_best(
-            search.formulation.problem(exposure(weights)),
+            search.formulation.problem(profile),
             num_best,
             time_limit=time_left(search.deadline),
         )
     except ProblemError:
-        return  # too wide to rank: what was met on the way to the bound must do
+        known.add_note(Note.of("too-wide-to-rank"))
+        return
     for answer in answers:
         search.cost_once(answer.choices)
+        known.stopped_by = known.stopped_by or answer.stopped_by

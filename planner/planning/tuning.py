@@ -45,12 +45,15 @@ class Attempt:
         What the time limit left out.
     starts
         The usual strategies that can be used, as assignments.
+    cap
+        Candidates that a layer could keep, 0 where the usual strategies alone were costed. [items]
     """
 
     formulation: Formulation
     result: PlanSearchResult
     notes: tuple[Note, ...] = ()
     starts: tuple[tuple[int, ...], ...] = ()
+    cap: int = 0
 
     @property
     def step_time(self) -> float:
@@ -135,6 +138,7 @@ def tune_step(
     space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
     tuning = tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
     found = best.choices or first
-    if tuning.stopped_by:
-        found.result.incumbent.stopped_by = tuning.stopped_by
-    return found
+    if not tuning.stopped_by:
+        return found
+    stopped = replace(found.result.incumbent, stopped_by=tuning.stopped_by)
+    return replace(found, result=replace(found.result, incumbent=stopped))

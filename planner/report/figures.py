@@ -79,7 +79,9 @@ class Rival:
     fits
         Whether it could be used.
     remark
-        Why it cannot be used or does not fit.
+        Why it cannot be used, does not fit or has no figures.
+    costed
+        Whether there was time to find out.
     """
 
     name: str
@@ -88,12 +90,15 @@ class Rival:
     speed_up: float | None
     fits: bool
     remark: str
+    costed: bool
 
     @property
     def verdict(self) -> str:
         """Whether it is a choice at all, in a few words."""
         if self.fits:
             return ""
+        if not self.costed:
+            return "not costed"
         return "cannot be used" if self.time is None else "does not fit"
 
 
@@ -216,6 +221,7 @@ def rivals(plan: Plan) -> list[Rival]:
             speed_up=None if b.step_time_s is None else b.step_time_s / plan.step_time_s,
             fits=b.fits,
             remark=b.reason,
+            costed=b.costed,
         )
         for b in plan.baselines
     ]

@@ -38,7 +38,9 @@ def space_sentence(plan: Plan) -> str:
     """How much was searched."""
     found = plan.search
     if found.status == "given":
-        return f"{found.solver}"
+        return found.solver
+    if not found.cap:
+        return f"the usual strategies alone, {found.num_costed:,} of them; by {found.solver}"
     left_out = found.num_sensible - found.num_candidates
     text = f"{found.num_candidates:,} candidates of {len(plan.layers)} layers"
     if left_out > 0:

@@ -72,7 +72,7 @@ def plan_sentence(simulation: Simulation) -> str | None:
     if plan is None:
         return None
     part = simulation.computed / plan.step_time_s - 1.0
-    stated = f"{format_seconds(plan.step_time_s)} by the additive model of the plan"
+    stated = f"{format_seconds(plan.step_time_s)} on the timeline of the plan"
     if abs(part) < 5e-4:
         return f"{stated}, as simulated"
     text = f"{stated}; simulated {figures.percent(abs(part))} {'longer' if part > 0 else 'shorter'}"

@@ -71,6 +71,8 @@ def k_best(
             eliminated = eliminate(problem, order, deadline=deadline)
         except (OutOfTime, KeyboardInterrupt) as stop:
             best = stopped_answer(problem, solver=NAME, stop=stop)
+            if not best.choices and isinstance(stop, KeyboardInterrupt):
+                raise
             return [best] if best.choices else []
         found, stopped_by = _cheapest(eliminated, k, deadline)
         # What came out before a stop is exact; only what would have followed is missing.
@@ -91,6 +93,8 @@ def _cheapest(
             if deadline.passed and len(found) < k:
                 return found, "time limit"
     except KeyboardInterrupt:
+        if not found:
+            raise  # no answer could tell of it
         return found, "interrupt"
     return found, ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,9 +13,19 @@ import planner
 from planner import api
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.planning import additive_search, decide, layer_space, optimize, prepare, shuffles
+from planner.planning import (
+    additive_search,
+    decide,
+    layer_space,
+    optimize,
+    prepare,
+    search_plan,
+    shuffles,
+)
 from planner.planning.decide import TimeToDecide
-from search import SOLVERS
+from planner.report.sentences import space_sentence
+from search import SOLVERS, ProblemError
+from search.elimination import k_best
 from search.problem import deadline as deadlines
 from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline, OutOfTime
@@ -262,3 +273,50 @@ def test_help_and_the_table_of_statuses_tell_of_status_4() -> None:
 
     assert "| 4 | no plan that fits, or no solution, was found" in (failures.__doc__ or "")
     assert "4 stopped before a plan was found" in " ".join(run("--help").stdout.split())
+
+
+def test_an_interrupt_while_assignments_are_ranked_ends_the_search(monkeypatch) -> None:
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(k_best, "increasing_assignments", interrupt)
+    # one whose bound is not reached, so that the next best assignments are looked for
+    plan = planner.optimize("resnet50", gpus=16, cap=16)
+    assert plan.search.gap > 0
+    assert plan.search.stopped_by == "interrupt"
+    assert "search stopped early by interrupt: best plan so far" in plan.fallbacks
+
+
+def test_an_answer_cut_short_in_the_ranking_says_so(monkeypatch) -> None:
+    def cut_short(problem, k, *, time_limit=None):
+        return [replace(one, stopped_by="time limit") for one in ranked(problem, k)]
+
+    ranked = search_plan.k_best
+    monkeypatch.setattr(search_plan, "k_best", cut_short)
+    assert planner.optimize("resnet50", gpus=16, cap=16).search.stopped_by == "time limit"
+
+
+def test_a_network_too_wide_to_rank_says_so(monkeypatch) -> None:
+    def refuse(*_, **__):
+        raise ProblemError("too wide")
+
+    monkeypatch.setattr(search_plan, "k_best", refuse)
+    plan = planner.optimize("resnet50", gpus=16, cap=16)
+    assert any("too wide to rank" in note for note in plan.fallbacks)
+
+
+def test_what_was_not_searched_is_not_said_to_be(monkeypatch) -> None:
+    def late(*_, only_strategies=False, **options):
+        if not only_strategies:
+            raise OutOfTime
+        return formulate(*_, only_strategies=True, **options)
+
+    formulate = prepare.formulate
+    monkeypatch.setattr(prepare, "formulate", late)
+    plan = planner.optimize("resnet18", **QUESTION)
+    assert plan.search.cap == 0
+    assert plan.search.stopped_by == "time limit"
+    sentence = space_sentence(plan)
+    assert sentence.startswith("the usual strategies alone")
+    assert not sentence.endswith("by ")
+    assert not any("search space clipped" in note for note in plan.fallbacks)

@@ -48,7 +48,7 @@ def test_columns_then_rows(name, p):
     assert formulation.num_candidates == formulation.num_sensible
     found = search_plan(formulation)
     assert found.best is not None
-    assert found.best.step.total == pytest.approx(found.lower_bound, rel=1e-6)
+    assert found.best.step.total == pytest.approx(found.incumbent.bound, rel=1e-6)
     split = {
         name: {dim: ways[0] for dim, ways in distribution.degrees.items()}
         for name, distribution in formulation.distributions(found.best.choices).items()

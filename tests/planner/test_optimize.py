@@ -104,7 +104,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
     fastest = min(costed.step.total for costed in costs)
     found = search_plan(formulation)
     assert found.best is not None
-    assert found.lower_bound <= fastest * (1 + 1e-9)
+    assert found.incumbent.bound <= fastest * (1 + 1e-9)
     assert found.best.step.total == pytest.approx(fastest, rel=1e-9)
     assert found.num_costed < len(costs) / 10
 
@@ -128,7 +128,7 @@ def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, shar
     found = search_plan(tight)
     assert found.best is not None
     assert found.best.memory.total <= capacity
-    assert found.lower_bound <= min(fitting) * (1 + 1e-9)
+    assert found.incumbent.bound <= min(fitting) * (1 + 1e-9)
     assert found.best.step.total >= min(fitting) * (1 - 1e-9)
     assert found.best.step.total <= min(fitting) * within
 
@@ -249,7 +249,7 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch):
     assert found.incumbent.stopped_by == "interrupt"
     assert found.best is not None
     assert found.best.choices == start
-    assert found.lower_bound == 0.0
+    assert found.incumbent.bound == 0.0
 
 
 def test_an_unknown_search_is_refused_with_a_sentence():
@@ -290,4 +290,4 @@ def test_gpt_on_one_device_needs_no_search():
     g = build_graph(gpt2(64, blocks=1, hidden=96, heads=4), 2)
     found = search_plan(formulate(g, where, real(1)))
     assert found.best is not None
-    assert found.best.step.total == pytest.approx(found.lower_bound)
+    assert found.best.step.total == pytest.approx(found.incumbent.bound)

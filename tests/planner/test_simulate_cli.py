@@ -127,7 +127,7 @@ def test_a_plan_stands_beside_its_own_step_time(plan_file: Path) -> None:
     assert found["precision"] == plan.training.precision
     result = simulate(str(plan_file))
     line = next(line for line in result.stdout.splitlines() if "Planned" in line)
-    assert "by the additive model of the plan" in line
+    assert "on the timeline of the plan" in line
     assert "simulated" in result.stdout
     assert "other options" not in result.stdout
 
