@@ -39,10 +39,6 @@ WORDS: Mapping[str, str] = {
         " {missing:.0f} too many; most is held by {holders}."
     ),
     # the search of a plan
-    "memory-unproven": (
-        "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
-        "less each; the gap says how far the plan may be off"
-    ),
     "wide-unproven": (
         "the network is too wide for an exact search, which was stopped before proof; the gap says "
         "how far the plan may be off"

@@ -1,8 +1,4 @@
-"""The search for a plan: bound the step, cost what the bounding problems propose, look around it.
-
-Where memory binds, two things leave room for what the additive model leaves out: a price on memory,
-and a limit below the true one, corrected by the true peak of its answers.
-"""
+"""The search for a plan: bound the step, cost what bounding problems propose, look around it."""
 
 from __future__ import annotations
 
@@ -11,25 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
-from planner.planning.best_bound import Weighted, exposure, maximise_bound
+from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
+from planner.planning.memory_search import fit_into_memory
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
 from search.problem.notes import Note
 
-# Prices of memory that are tried, in steps a peak of the fastest assignment: from where memory
-# hardly counts to where nothing else does. Each is about three times the one before, at the end ten
-# times; chosen by trial.
-PRICES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-# Rounds in which the memory limit of the additive model is corrected by the true peak. Halving
-# alone would need seven to tell limits as close as `LIMITS_APART`; the true peak guesses better.
-MAX_MEMORY_ROUNDS = 6
-# Limits closer together than this part of the memory are not told apart: the costs of plans differ
-# little between them, and each takes a solve.
-LIMITS_APART = 0.01
 # Solvers after which the K best of the last problem are looked at: those are found by elimination,
 # and whoever asks for another solver gets the answers of that one.
 SOLVERS_THAT_RANK = ("auto", "elimination")
@@ -127,7 +114,7 @@ def search_plan(
         ranked=tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total)),
         tightest=min(met, key=lambda costed: costed.memory.total, default=None),
         num_costed=len(met),
-        problem=None if search.bounding is None else search.bounding.problem,
+        problem=None if search.bounding is None else search.bounding.problem(formulation),
         met=search.seen,
         pace=search.pace,
         clipped=formulation.num_candidates < formulation.num_sensible,
@@ -155,62 +142,13 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
 
 def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
     """Bound the step, and look for assignments where the best ones are likely."""
-    profile = exposure(maximise_bound(search, None).weights)
+    profile = exposure(maximise_bound(search).weights)
     if not search.seen:
         return
     if search.fits(search.fastest):
         _cost_next_best(search, profile, num_best)
         return
-    # memory binds: bound with all of it, then leave room for what the additive model leaves out
-    usable = float(search.formulation.cluster.device.usable_memory)
-    _pay_for_memory(search, profile)
-    _fit_into_memory(search, maximise_bound(search, usable), usable)
-
-
-def _pay_for_memory(search: AdditiveSearch, profile: Floats) -> None:
-    """Look at what is best when memory costs more and more: quick, and its peak falls as a whole.
-
-    A limit only sees what is kept; a price also counts what a layer needs while it runs.
-    """
-    fastest = search.fastest
-    unit = fastest.step.total / fastest.memory.total
-    for factor in PRICES:
-        if search.stopped:
-            return
-        search.solve(profile, None, price=factor * unit, bounds=False)
-
-
-def _fit_into_memory(search: AdditiveSearch, bounding: Weighted, usable: float) -> None:
-    """Look for the largest limit of the additive model whose answer truly fits.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    bounding
-        The weights of the best bound, and the answer to their problem under all of the memory.
-    usable
-        Memory of a device less what is reserved. [B]
-    """
-    capacity = search.formulation.cluster.device.memory
-    profile, answer = exposure(bounding.weights), bounding.answer
-    limit, fits, exceeds = usable, 0.0, usable
-    for round_number in range(MAX_MEMORY_ROUNDS):
-        if search.stopped or exceeds - fits < LIMITS_APART * usable:
-            break
-        if round_number:
-            answer = search.solve(profile, limit, bounds=False)
-        excess, guess = 0.0, 0.0
-        if answer.choices:
-            excess = search.cost_once(answer.choices).memory.total - capacity
-        if excess > 0.0:
-            exceeds = min(limit, answer.peak_usage)
-            guess = exceeds - excess
-        elif limit == usable:
-            break  # all of it fits, or nothing does
-        else:
-            fits = limit
-        limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
+    fit_into_memory(search, profile)
 
 
 def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:

@@ -1,0 +1,235 @@
+"""The search for a plan where the fastest assignments do not fit in memory.
+
+Prices on memory move answers from the fastest assignment towards those that hold least. First come
+a few levels of prices that depend on no limit, so that more memory finds what less memory found;
+then the prices that give the best bound under the limit; where nothing fits by then, prices so high
+that nothing but memory counts, which show how little is possible. Between answers on both sides of
+the limit lie assignments that take some layers from one and the others from the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.planning.additive_search import AdditiveSearch, Floats
+from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.memory_prices import MemoryPrices, Point, prices_to_try
+from planner.planning.memory_rows import MemoryRows, memory_by_moment
+from search.problem.problem import Problem, costs_and_peaks
+
+# Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
+# where next to nothing else does. At each of them prices move between moments that often at most.
+LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+LEVEL_ROUNDS = 6
+# Prices that no plan is worth, in the same unit, and how often they move under a limit.
+HIGHEST = 1000.0
+LIMIT_ROUNDS = 30
+# How often prices move where time does not count at all.
+LEAST_ROUNDS = 60
+# A bound that close to what is possible is good enough. [part of it]
+CLOSE = 1e-3
+# How many answers on either side of the limit are crossed with each other, how often, and how many
+# assignments in between are costed each time.
+NEIGHBOURS, CROSSINGS, COSTED = 3, 3, 4
+
+Choices = tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MemorySearch:
+    """A search under a memory limit.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    rows
+        What a device holds at each moment.
+    profile
+        How much of each layer's all-reduce counts.
+    limit
+        What may be held at any moment, by the rows. [B]
+    unit
+        Step and peak of the fastest assignment. [s], [B]
+    held
+        What the assignments met so far hold at each moment. [B]
+    least
+        No assignment holds less at its peak, by the rows. [B]
+    """
+
+    search: AdditiveSearch
+    rows: MemoryRows
+    profile: Floats
+    limit: float
+    unit: tuple[float, float]
+    held: dict[Choices, Floats] = field(default_factory=dict)
+    least: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether an assignment that fits was met."""
+        return self.search.incumbent.choices is not None
+
+    def points(self, problem: Problem | None) -> list[Point]:
+        """The assignments met so far, as prices see them; without a problem, time is nothing."""
+        seen = list(self.search.seen)
+        new = [choices for choices in seen if choices not in self.held]
+        if new:
+            held = self.rows.profiles(np.array(new, dtype=np.int64))
+            self.held.update(zip(new, held, strict=True))
+        costs = np.zeros(len(seen))
+        if problem is not None:
+            costs, _ = costs_and_peaks(problem, np.array(seen, dtype=np.int64))
+        return [
+            Point(cost=float(cost), held=self.held[choices])
+            for cost, choices in zip(costs, seen, strict=True)
+        ]
+
+    def move_prices(self, *, limit: float, level: float, rounds: int) -> MemoryPrices:
+        """Look for the prices of the best bound; their answers are kept on the way.
+
+        Parameters
+        ----------
+        limit
+            What may be held at any moment; nothing stands for prices that use up the level. [B]
+        level
+            The most that prices may add up to, in steps a peak.
+        rounds
+            How often they may move.
+
+        Returns
+        -------
+        The best prices found.
+        """
+        problem = self.search.formulation.problem(self.profile)
+        total = level * self.unit[0] / self.unit[1]
+        best, bound = np.zeros(self.rows.num_moments), -math.inf
+        for _ in range(rounds):
+            points = self.points(problem)
+            prices, ceiling = prices_to_try(points, limit=limit, total=total, unit=self.unit)
+            if self.search.stopped or ceiling - bound <= CLOSE * abs(ceiling):
+                break
+            answer = self.search.solve(self.profile, self.at(prices))
+            here = answer.lower_bound - float(prices.sum()) * limit
+            if here > bound:
+                best, bound = prices, here
+            if len(self.search.seen) == len(points):
+                break
+        return self.at(best)
+
+    def at(self, prices: Floats) -> MemoryPrices:
+        """Prices under the limit of the search."""
+        return MemoryPrices(rows=self.rows, prices=prices, limit=self.limit)
+
+    def look_for_least(self) -> None:
+        """Look for the least memory that is possible, and prove how little is not."""
+        total = self.unit[0] / self.unit[1]
+        for _ in range(LEAST_ROUNDS):
+            points = self.points(None)
+            prices, ceiling = prices_to_try(points, limit=0.0, total=total, unit=self.unit)
+            ceiling *= 1.0 / total
+            if self.search.stopped or ceiling - self.least <= CLOSE * ceiling:
+                break
+            least = self.search.least_memory(self.at(prices / total))
+            self.least = max(self.least, least)
+            if self.least > self.limit:
+                self.search.incumbent.raise_bound(math.inf)
+                break
+            if len(self.search.seen) == len(points):
+                break
+
+    def cross(self) -> bool:
+        """Cost assignments between answers on both sides of the limit; whether that was worth it.
+
+        Where none fits yet, those of least memory are crossed.
+        """
+        problem = self.search.formulation.problem(self.profile)
+        points = dict(zip(self.search.seen, self.points(problem), strict=True))
+        fitting = [c for c, known in self.search.seen.items() if self.search.fits(known)]
+        fitting.sort(key=lambda choices: points[choices].cost)
+        others = [choices for choices in points if choices not in set(fitting)]
+        if fitting:
+            worst = points[fitting[0]].cost
+            others = [choices for choices in others if points[choices].cost < worst]
+        others.sort(key=lambda choices: float(points[choices].held.max()))
+        first = fitting[:NEIGHBOURS] or others[:NEIGHBOURS]
+        before = (len(fitting), self.search.incumbent.cost, self._lowest())
+        for one, other in itertools.product(first, others[:NEIGHBOURS]):
+            if one != other and not self.search.stopped:
+                self._cost_between(problem, one, other)
+        fits = len(fitting) > 0
+        after = (len(fitting), self.search.incumbent.cost, self._lowest())
+        return after[1] < before[1] if fits else after[2] < before[2]
+
+    def _lowest(self) -> float:
+        """The least peak of all assignments met so far. [B]"""
+        return min(known.memory.total for known in self.search.seen.values())
+
+    def _cost_between(self, problem: Problem, one: Choices, other: Choices) -> None:
+        """Cost the best assignments that take the first layers from one and the rest from another.
+
+        Parameters
+        ----------
+        problem
+            The problem without prices.
+        one, other
+            The two assignments.
+        """
+        crossed = _crossed(np.array(one), np.array(other))
+        if not len(crossed):
+            return
+        peaks = self.rows.profiles(crossed).max(axis=1)
+        costs, _ = costs_and_peaks(problem, crossed)
+        within = peaks <= self.limit
+        order = np.lexsort((np.where(within, costs, peaks), ~within))
+        for number in order[: COSTED if within.any() else 1]:
+            self.search.cost_once(crossed[number].tolist())
+
+
+def _crossed(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All ways to take the first layers from one assignment and the rest from another."""
+    differs = np.flatnonzero(one != other)
+    if len(differs) < 2:
+        return np.zeros((0, len(one)), dtype=np.int64)
+    before = np.arange(len(one))[None, :] < differs[1:, None]
+    return np.concatenate([np.where(before, one, other), np.where(before, other, one)])
+
+
+def fit_into_memory(search: AdditiveSearch, profile: Floats) -> None:
+    """Look for the fastest assignments that fit, where the fastest of all does not.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    profile
+        How much of each layer's all-reduce counts in the best bound without a limit.
+    """
+    rows, fastest = memory_by_moment(search.formulation), search.fastest
+    inside = MemorySearch(
+        search=search,
+        rows=rows,
+        profile=profile,
+        limit=float(search.formulation.cluster.device.usable_memory),
+        unit=(fastest.step.total, float(rows.profile(fastest.choices).max())),
+    )
+    for level in LEVELS:
+        inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
+    if not inside.fits:
+        inside.look_for_least()
+        if search.incumbent.infeasible:
+            return
+    prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
+    for _ in range(CROSSINGS):
+        if search.stopped or not inside.cross():
+            break
+    if inside.fits and not search.stopped:
+        best = maximise_bound(search, prices)
+        inside.profile = exposure(best.weights)
+        inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
+        inside.cross()
