@@ -63,6 +63,7 @@ def optimize(
     num_best: int = 4,
     tune_trials: int = 0,
     full_space: bool = False,
+    least_memory: bool = False,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -278,6 +279,7 @@ def optimize_request(request: Request) -> Plan:
         num_best=request.num_best,
         tune_trials=request.tune_trials,
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        least_memory=request.least_memory,
         dump_problem=request.dump_problem,
     )
     return plan_for(resolve(request), options, deadline)

@@ -77,6 +77,10 @@ WORDS: Mapping[str, str] = {
         "the plan does not fit in memory when it is simulated, though it does on the timeline"
     ),
     # the plan
+    "least-memory": (
+        "the least memory found is {found} a GPU; proven: no plan searched fits in less than "
+        "{bound}"
+    ),
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"

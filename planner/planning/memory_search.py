@@ -37,6 +37,9 @@ CLOSE = 1e-3
 # assignments in between are costed each time.
 NEIGHBOURS, CROSSINGS, COSTED = 3, 3, 4
 
+# How often the limit is moved towards the least memory that is possible, and prices under each.
+SQUEEZES, SQUEEZE_ROUNDS = 8, 12
+
 Choices = tuple[int, ...]
 
 
@@ -127,56 +130,60 @@ class MemorySearch:
         return MemoryPrices(rows=self.rows, prices=prices, limit=self.limit)
 
     def look_for_least(self) -> None:
-        """Look for the least memory that is possible, and prove how little is not."""
+        """Look for the least memory that is possible, and prove how little is not.
+
+        A proof that nothing fits is enough once it holds without any buckets of gradients, too.
+        """
+        buckets = 2.0 * self.search.formulation.machine.training.bucket_bytes
         total = self.unit[0] / self.unit[1]
         for _ in range(LEAST_ROUNDS):
             points = self.points(None)
             prices, ceiling = prices_to_try(points, limit=0.0, total=total, unit=self.unit)
-            ceiling *= 1.0 / total
+            ceiling /= total
             if self.search.stopped or ceiling - self.least <= CLOSE * ceiling:
                 break
             least = self.search.least_memory(self.at(prices / total))
             self.least = max(self.least, least)
-            if self.least > self.limit:
-                self.search.incumbent.raise_bound(math.inf)
+            if self.least > self.limit + buckets or len(self.search.seen) == len(points):
                 break
-            if len(self.search.seen) == len(points):
-                break
+        if self.least > self.limit:
+            self.search.incumbent.raise_bound(math.inf)
 
-    def cross(self) -> bool:
-        """Cost assignments between answers on both sides of the limit; whether that was worth it.
+    def cross(self, limit: float) -> bool:
+        """Cost assignments between answers on both sides of a limit; whether that was worth it.
 
-        Where none fits yet, those of least memory are crossed.
+        Where none is within the limit yet, those of least memory are crossed.
         """
         problem = self.search.formulation.problem(self.profile)
         points = dict(zip(self.search.seen, self.points(problem), strict=True))
-        fitting = [c for c, known in self.search.seen.items() if self.search.fits(known)]
-        fitting.sort(key=lambda choices: points[choices].cost)
-        others = [choices for choices in points if choices not in set(fitting)]
-        if fitting:
-            worst = points[fitting[0]].cost
-            others = [choices for choices in others if points[choices].cost < worst]
-        others.sort(key=lambda choices: float(points[choices].held.max()))
-        first = fitting[:NEIGHBOURS] or others[:NEIGHBOURS]
-        before = (len(fitting), self.search.incumbent.cost, self._lowest())
-        for one, other in itertools.product(first, others[:NEIGHBOURS]):
+        peaks = {choices: float(point.held.max()) for choices, point in points.items()}
+        within = sorted((c for c in points if peaks[c] <= limit), key=lambda c: points[c].cost)
+        most = points[within[0]].cost if within else math.inf
+        beyond = [c for c in points if peaks[c] > limit and points[c].cost < most]
+        beyond.sort(key=peaks.__getitem__)
+        before = (most, self._lowest())
+        first = within[:NEIGHBOURS] or beyond[:NEIGHBOURS]
+        for one, other in itertools.product(first, beyond[:NEIGHBOURS]):
             if one != other and not self.search.stopped:
-                self._cost_between(problem, one, other)
-        fits = len(fitting) > 0
-        after = (len(fitting), self.search.incumbent.cost, self._lowest())
-        return after[1] < before[1] if fits else after[2] < before[2]
+                self._cost_between(problem, limit, one, other)
+        points = dict(zip(self.search.seen, self.points(problem), strict=True))
+        costs = (point.cost for point in points.values() if point.held.max() <= limit)
+        cost = min(costs, default=math.inf)
+        return cost < before[0] if cost < math.inf else self._lowest() < before[1]
 
     def _lowest(self) -> float:
-        """The least peak of all assignments met so far. [B]"""
-        return min(known.memory.total for known in self.search.seen.values())
+        """The least peak of all assignments met so far, by the rows. [B]"""
+        return min(float(point.held.max()) for point in self.points(None))
 
-    def _cost_between(self, problem: Problem, one: Choices, other: Choices) -> None:
+    def _cost_between(self, problem: Problem, limit: float, one: Choices, other: Choices) -> None:
         """Cost the best assignments that take the first layers from one and the rest from another.
 
         Parameters
         ----------
         problem
             The problem without prices.
+        limit
+            What may be held at any moment. [B]
         one, other
             The two assignments.
         """
@@ -185,10 +192,23 @@ class MemorySearch:
             return
         peaks = self.rows.profiles(crossed).max(axis=1)
         costs, _ = costs_and_peaks(problem, crossed)
-        within = peaks <= self.limit
+        within = peaks <= limit
         order = np.lexsort((np.where(within, costs, peaks), ~within))
         for number in order[: COSTED if within.any() else 1]:
             self.search.cost_once(crossed[number].tolist())
+
+    def squeeze(self) -> None:
+        """Look for assignments of less and less memory: limits close in on the least possible."""
+        low = self.least
+        for _ in range(SQUEEZES):
+            found = self._lowest()
+            if self.search.stopped or found - low <= CLOSE * found:
+                break
+            target = (low + found) / 2.0
+            self.move_prices(limit=target, level=HIGHEST, rounds=SQUEEZE_ROUNDS)
+            self.cross(target)
+            if self._lowest() > target:
+                low = target
 
 
 def _crossed(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -200,8 +220,8 @@ def _crossed(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int
     return np.concatenate([np.where(before, one, other), np.where(before, other, one)])
 
 
-def fit_into_memory(search: AdditiveSearch, profile: Floats) -> None:
-    """Look for the fastest assignments that fit, where the fastest of all does not.
+def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
+    """Look at what is best when memory costs more and more, whatever the limit.
 
     Parameters
     ----------
@@ -220,16 +240,55 @@ def fit_into_memory(search: AdditiveSearch, profile: Floats) -> None:
     )
     for level in LEVELS:
         inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
+    return inside
+
+
+def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
+    """Look for the fastest assignments that fit, where the fastest of all does not.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    profile
+        How much of each layer's all-reduce counts in the best bound without a limit.
+
+    Returns
+    -------
+    What no assignment holds less than, as far as it was looked for. [B]
+    """
+    inside = save_memory(search, profile)
     if not inside.fits:
         inside.look_for_least()
         if search.incumbent.infeasible:
-            return
+            return inside.least
     prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
     for _ in range(CROSSINGS):
-        if search.stopped or not inside.cross():
+        if search.stopped or not inside.cross(inside.limit):
             break
     if inside.fits and not search.stopped:
         best = maximise_bound(search, prices)
         inside.profile = exposure(best.weights)
         inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-        inside.cross()
+        inside.cross(inside.limit)
+    return inside.least
+
+
+def hold_least(search: AdditiveSearch, profile: Floats) -> float:
+    """Look for the assignments that hold least, whatever time they take.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    profile
+        How much of each layer's all-reduce counts in the best bound without a limit.
+
+    Returns
+    -------
+    What no assignment holds less than. [B]
+    """
+    inside = save_memory(search, profile)
+    inside.look_for_least()
+    inside.squeeze()
+    return inside.least

@@ -8,6 +8,7 @@ from dataclasses import replace
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.step.training import Training
+from costmodels.units import format_bytes
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary
 from planner.planning.additive_search import time_left
@@ -24,7 +25,7 @@ from planner.planning.prepare import (
 )
 from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
-from planner.planning.tuning import Attempt, tune_step
+from planner.planning.tuning import FEW_BUCKETS, Attempt, tune_step
 from planner.request.setting import Setting
 from search import SOLVERS
 from search.problem.deadline import Deadline, OutOfTime
@@ -61,8 +62,14 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     def attempt_with(training: Training) -> Attempt:
         return attempt(setting, training, options, usual=usual, deadline=deadline)
 
+    training = setting.machine.training
+    small = replace(training, bucket_bytes=min(training.bucket_bytes, *FEW_BUCKETS))
+    if options.least_memory and options.bucket_bytes is None:
+        training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
     try:
-        found = attempt_with(setting.machine.training)
+        found = attempt_with(training)
+        if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
+            found = attempt_with(small)
     except OutOfTime:
         raise stopped_error("time limit") from None
     if options.tune_trials and not found.result.incumbent.stopped_by:
@@ -91,6 +98,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
             *found.notes,
             *decision.notes,
             *found.result.incumbent.notes,
+            *(least_memory_notes(found, decision) if options.least_memory else ()),
             *summary_notes(summary),
         ),
         simulated=decision.simulated,
@@ -99,6 +107,29 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         starts=found.starts,
         deadline=deadline,
     )
+
+
+def _smaller_buckets_may_fit(found: Attempt) -> bool:
+    """Whether nothing fits, and that is not proven without buckets of gradients."""
+    result, buckets = found.result, 2.0 * found.formulation.machine.training.bucket_bytes
+    if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
+        return False
+    return result.least_memory - buckets <= found.formulation.cluster.device.memory
+
+
+def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
+    """The least memory that was found, and what was proven.
+
+    Parameters
+    ----------
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    """
+    least = format_bytes(decision.best.memory.total)
+    bound = format_bytes(min(found.result.least_memory, decision.best.memory.total))
+    return (Note.of("least-memory", found=least, bound=bound),)
 
 
 def plan_of_strategy(
@@ -174,6 +205,7 @@ def attempt(
         num_best=options.num_best,
         seed=options.seed,
         deadline=deadline,
+        least_memory=options.least_memory,
     )
     if prepared.notes:
         known = result.incumbent

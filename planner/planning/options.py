@@ -30,6 +30,8 @@ class SearchOptions:
         without any, a few bucket sizes are tried on the plan found. [items]
     bucket_bytes
         Size of gradient buckets if it was given: then it is not tuned on the plan found. [B]
+    least_memory
+        Search for the plan of least peak memory instead of the fastest one.
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -43,4 +45,5 @@ class SearchOptions:
     num_best: int = 4
     tune_trials: int = 0
     bucket_bytes: float | None = None
+    least_memory: bool = False
     dump_problem: str | os.PathLike[str] | None = None

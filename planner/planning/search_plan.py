@@ -10,7 +10,7 @@ from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
-from planner.planning.memory_search import fit_into_memory
+from planner.planning.memory_search import fit_into_memory, hold_least
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
@@ -53,6 +53,9 @@ class PlanSearchResult:
         Time that costing one takes. [s]
     clipped
         Whether candidates were left out of the search.
+    least_memory
+        No assignment needs less at its peak, what the framework reserves included, as far as that
+        was looked for. [B]
     """
 
     incumbent: Incumbent[Costed]
@@ -63,6 +66,7 @@ class PlanSearchResult:
     met: Mapping[tuple[int, ...], Costed] = field(default_factory=dict)
     pace: float = 0.0
     clipped: bool = False
+    least_memory: float = 0.0
 
     @property
     def best(self) -> Costed | None:
@@ -78,6 +82,7 @@ def search_plan(
     num_best: int = 4,
     seed: int = 0,
     deadline: Deadline | None = None,
+    least_memory: bool = False,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -95,7 +100,10 @@ def search_plan(
         Seed of solvers that need one.
     deadline
         When the plan must be there: the search ends so much earlier that it can be put together.
+    least_memory
+        Whether to search for the assignment of least peak memory instead.
     """
+    least = 0.0
     search = AdditiveSearch(
         formulation=formulation, method=method, seed=seed, deadline=deadline or Deadline(None)
     )
@@ -105,19 +113,25 @@ def search_plan(
         if search.deadline.passed and search.seen:
             search.incumbent.stopped_by = "time limit"
         else:
-            _look_everywhere(search, num_best)
+            least = _look_everywhere(search, num_best, least_memory)
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
     met = search.seen.values()
+    tightest = min(met, key=lambda costed: (costed.memory.total, costed.step.total), default=None)
+    ranked = tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total))
+    if least_memory and ranked and tightest is not None:
+        ranked = (tightest,)
+        search.incumbent.choices, search.incumbent.cost = tightest, tightest.step.total
     return PlanSearchResult(
         incumbent=search.incumbent,
-        ranked=tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total)),
-        tightest=min(met, key=lambda costed: costed.memory.total, default=None),
+        ranked=ranked,
+        tightest=tightest,
         num_costed=len(met),
         problem=None if search.bounding is None else search.bounding.problem(formulation),
         met=search.seen,
         pace=search.pace,
         clipped=formulation.num_candidates < formulation.num_sensible,
+        least_memory=least and least + formulation.cluster.device.reserved_memory,
     )
 
 
@@ -140,15 +154,31 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
     return max(min(wanted, DECISION_SHARE * left), ASSEMBLY * search.pace)
 
 
-def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
-    """Bound the step, and look for assignments where the best ones are likely."""
+def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) -> float:
+    """Bound the step, and look for assignments where the best ones are likely.
+
+    Parameters
+    ----------
+    search
+        What is known so far.
+    num_best
+        How many best distinct assignments to cost on the timeline. [items]
+    least_memory
+        Whether those of least memory are the best.
+
+    Returns
+    -------
+    What no assignment holds less than, as far as it was looked for. [B]
+    """
     profile = exposure(maximise_bound(search).weights)
     if not search.seen:
-        return
-    if search.fits(search.fastest):
-        _cost_next_best(search, profile, num_best)
-        return
-    fit_into_memory(search, profile)
+        return 0.0
+    if least_memory:
+        return hold_least(search, profile)
+    if not search.fits(search.fastest):
+        return fit_into_memory(search, profile)
+    _cost_next_best(search, profile, num_best)
+    return 0.0
 
 
 def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:

@@ -67,6 +67,7 @@ class Request:
     num_best: int = searched.NUM_BEST.default
     tune_trials: int = searched.TUNE_TRIALS.default
     full_space: bool = searched.FULL_SPACE.default
+    least_memory: bool = searched.LEAST_MEMORY.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default

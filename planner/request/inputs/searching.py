@@ -102,6 +102,14 @@ FULL_SPACE: Input[bool] = Input(
     help="Split levels across hosts over any number of dims.",
     text="Also split levels across hosts over more than one dim besides the sample.",
 )
+LEAST_MEMORY: Input[bool] = Input(
+    name="least_memory",
+    default=False,
+    option="--least-memory",
+    kind="switch",
+    help="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+    text="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+)
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,
