@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
-from planner.planning.memory_prices import ROUNDING, MemoryPrices
+from planner.planning.memory_prices import MemoryPrices
 from search import SOLVERS, Assignment, Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
@@ -158,6 +158,9 @@ class AdditiveSearch:
         problem = self.formulation.problem(profile)
         priced = problem if memory is None else memory.priced(problem)
         answer = self._answer(priced)
+        # what exceeds the limit by the rows does so by the timeline
+        if answer.choices and (memory is None or memory.may_fit(answer.choices)):
+            self.cost_once(answer.choices)
         bound = answer.lower_bound if memory is None else memory.bound(answer.lower_bound)
         self.incumbent.raise_bound(bound)
         solved = BoundingProblem(profile=profile, memory=memory, bound=bound)
@@ -165,7 +168,7 @@ class AdditiveSearch:
             self.bounding = solved
         return answer
 
-    def least_memory(self, memory: MemoryPrices) -> float:
+    def solve_timeless(self, memory: MemoryPrices) -> Assignment:
         """Look for an assignment that holds least at some moments, whatever time it takes.
 
         Parameters
@@ -175,13 +178,12 @@ class AdditiveSearch:
 
         Returns
         -------
-        What no assignment holds less than. [B]
+        The answer, whose cost and bound are in bytes.
         """
-        answer = self._answer(memory.rows.priced(self.formulation.without_times(), memory.prices))
-        return answer.lower_bound * (1.0 - ROUNDING)
+        return self._answer(memory.rows.priced(self.formulation.without_times(), memory.prices))
 
     def _answer(self, problem: Problem) -> Assignment:
-        """Solve a problem and cost its answer."""
+        """Solve a problem."""
         left, work = time_left(self.deadline), None
         if self.method in SOLVERS_OF_WIDE:
             work = WIDE_SHARE * (self.wide_work if left is None else left)
@@ -192,8 +194,6 @@ class AdditiveSearch:
         self._keep_notes(answer)
         if left is None and work is not None and answer.stopped_by == "work limit":
             self.wide_work -= work
-        if answer.choices:
-            self.cost_once(answer.choices)
         return answer
 
     def _keep_notes(self, answer: Assignment) -> None:

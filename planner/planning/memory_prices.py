@@ -53,6 +53,10 @@ class MemoryPrices:
         """What a bound on the priced problem says of all assignments that fit. [s]"""
         return lower_bound - self.worth - ROUNDING * (abs(lower_bound) + self.worth)
 
+    def may_fit(self, choices: Sequence[int]) -> bool:
+        """Whether an assignment is within the limit, as far as the rows tell."""
+        return float(self.rows.profile(choices).max()) <= self.limit
+
     def paid(self, choices: Sequence[int]) -> float:
         """What an assignment pays. [s]"""
         return float(self.prices @ self.rows.profile(choices))

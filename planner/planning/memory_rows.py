@@ -24,6 +24,9 @@ from planner.planning.formulate import Floats, Formulation
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 
+# Smaller buckets of gradients are not tried: each pays the latency of an all-reduce. [B]
+SMALLEST_BUCKET = 5 * 2.0**20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerUse:
@@ -56,11 +59,14 @@ class MemoryRows:
         How many moments there are. [items]
     layers, pairs
         What layers hold, and what edges add.
+    spare
+        How much less is held at most where buckets of gradients are as small as they get. [B]
     """
 
     num_moments: int
     layers: tuple[LayerUse, ...]
     pairs: tuple[PairUse, ...]
+    spare: float = 0.0
 
     def profile(self, choices: Sequence[int]) -> Floats:
         """What is held at each moment under an assignment; (moments,). [B]"""
@@ -191,7 +197,8 @@ class _Follower:
         # two buckets are in flight, or all gradients; the part that is if no weight is split is the
         # least part that can be
         most = sum(float(f.spaces[layer.name].costs.gradients.max()) for layer in f.layers)
-        self.in_buckets = min(2.0 * f.machine.training.bucket_bytes / max(most, 1.0), 1.0)
+        buckets = min(2.0 * f.machine.training.bucket_bytes, most)
+        self.in_buckets = buckets / max(most, 1.0)
         for i, layer in enumerate(f.layers):
             self._layer(i)
             held = held_inputs(f.graph, layer.name)
@@ -204,7 +211,10 @@ class _Follower:
         size = f.machine.training.parameter_size
         self.pairs += _shared_uses(f, size, 2 * len(f.layers))
         return MemoryRows(
-            num_moments=2 * len(f.layers), layers=tuple(self.uses), pairs=tuple(self.pairs)
+            num_moments=2 * len(f.layers),
+            layers=tuple(self.uses),
+            pairs=tuple(self.pairs),
+            spare=max(buckets - min(2.0 * SMALLEST_BUCKET, most), 0.0),
         )
 
     def _back(self, index: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from planner.planning.additive_search import AdditiveSearch, Floats
 from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.memory_prices import MemoryPrices, Point, prices_to_try
+from planner.planning.memory_prices import ROUNDING, MemoryPrices, Point, prices_to_try
 from planner.planning.memory_rows import MemoryRows, memory_by_moment
-from search.problem.problem import Problem, costs_and_peaks
+from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
 # where next to nothing else does. At each of them prices move between moments that often at most.
@@ -59,8 +60,8 @@ class MemorySearch:
         What may be held at any moment, by the rows. [B]
     unit
         Step and peak of the fastest assignment. [s], [B]
-    held
-        What the assignments met so far hold at each moment. [B]
+    met
+        What every assignment met so far holds at each moment. [B]
     least
         No assignment holds less at its peak, by the rows. [B]
     """
@@ -70,7 +71,7 @@ class MemorySearch:
     profile: Floats
     limit: float
     unit: tuple[float, float]
-    held: dict[Choices, Floats] = field(default_factory=dict)
+    met: dict[Choices, Floats] = field(default_factory=dict)
     least: float = 0.0
 
     @property
@@ -78,19 +79,27 @@ class MemorySearch:
         """Whether an assignment that fits was met."""
         return self.search.incumbent.choices is not None
 
+    def meet(self, *assignments: Sequence[int]) -> None:
+        """Keep assignments, and cost those that may fit."""
+        seen = (*self.search.seen, *(tuple(map(int, choices)) for choices in assignments))
+        new = [choices for choices in dict.fromkeys(seen) if choices not in self.met]
+        if not new:
+            return
+        rows = self.rows.profiles(np.array(new, dtype=np.int64))
+        for choices, held in zip(new, rows, strict=True):
+            self.met[choices] = held
+            if held.max() <= self.limit:
+                self.search.cost_once(choices)
+
     def points(self, problem: Problem | None) -> list[Point]:
         """The assignments met so far, as prices see them; without a problem, time is nothing."""
-        seen = list(self.search.seen)
-        new = [choices for choices in seen if choices not in self.held]
-        if new:
-            held = self.rows.profiles(np.array(new, dtype=np.int64))
-            self.held.update(zip(new, held, strict=True))
-        costs = np.zeros(len(seen))
+        self.meet()
+        costs = np.zeros(len(self.met))
         if problem is not None:
-            costs, _ = costs_and_peaks(problem, np.array(seen, dtype=np.int64))
+            costs, _ = costs_and_peaks(problem, np.array(list(self.met), dtype=np.int64))
         return [
-            Point(cost=float(cost), held=self.held[choices])
-            for cost, choices in zip(costs, seen, strict=True)
+            Point(cost=float(cost), held=held)
+            for cost, held in zip(costs, self.met.values(), strict=True)
         ]
 
     def move_prices(self, *, limit: float, level: float, rounds: int) -> MemoryPrices:
@@ -121,7 +130,7 @@ class MemorySearch:
             here = answer.lower_bound - float(prices.sum()) * limit
             if here > bound:
                 best, bound = prices, here
-            if len(self.search.seen) == len(points):
+            if not self._is_new(answer):
                 break
         return self.at(best)
 
@@ -129,12 +138,19 @@ class MemorySearch:
         """Prices under the limit of the search."""
         return MemoryPrices(rows=self.rows, prices=prices, limit=self.limit)
 
+    def _is_new(self, answer: Assignment) -> bool:
+        """Keep an answer; whether it was not met before."""
+        before = len(self.met)
+        if answer.choices:
+            self.meet(answer.choices)
+        return len(self.met) > before
+
     def look_for_least(self) -> None:
         """Look for the least memory that is possible, and prove how little is not.
 
-        A proof that nothing fits is enough once it holds without any buckets of gradients, too.
+        That nothing fits is proven where it does not with smaller buckets of gradients, either.
         """
-        buckets = 2.0 * self.search.formulation.machine.training.bucket_bytes
+        most = self.limit + self.rows.spare
         total = self.unit[0] / self.unit[1]
         for _ in range(LEAST_ROUNDS):
             points = self.points(None)
@@ -142,11 +158,11 @@ class MemorySearch:
             ceiling /= total
             if self.search.stopped or ceiling - self.least <= CLOSE * ceiling:
                 break
-            least = self.search.least_memory(self.at(prices / total))
-            self.least = max(self.least, least)
-            if self.least > self.limit + buckets or len(self.search.seen) == len(points):
+            answer = self.search.solve_timeless(self.at(prices / total))
+            self.least = max(self.least, answer.lower_bound * (1.0 - ROUNDING))
+            if self.least > most or not self._is_new(answer):
                 break
-        if self.least > self.limit:
+        if self.least > most:
             self.search.incumbent.raise_bound(math.inf)
 
     def cross(self, limit: float) -> bool:
@@ -155,7 +171,7 @@ class MemorySearch:
         Where none is within the limit yet, those of least memory are crossed.
         """
         problem = self.search.formulation.problem(self.profile)
-        points = dict(zip(self.search.seen, self.points(problem), strict=True))
+        points = dict(zip(self.met, self.points(problem), strict=True))
         peaks = {choices: float(point.held.max()) for choices, point in points.items()}
         within = sorted((c for c in points if peaks[c] <= limit), key=lambda c: points[c].cost)
         most = points[within[0]].cost if within else math.inf
@@ -166,7 +182,7 @@ class MemorySearch:
         for one, other in itertools.product(first, beyond[:NEIGHBOURS]):
             if one != other and not self.search.stopped:
                 self._cost_between(problem, limit, one, other)
-        points = dict(zip(self.search.seen, self.points(problem), strict=True))
+        points = dict(zip(self.met, self.points(problem), strict=True))
         costs = (point.cost for point in points.values() if point.held.max() <= limit)
         cost = min(costs, default=math.inf)
         return cost < before[0] if cost < math.inf else self._lowest() < before[1]
@@ -194,8 +210,7 @@ class MemorySearch:
         costs, _ = costs_and_peaks(problem, crossed)
         within = peaks <= limit
         order = np.lexsort((np.where(within, costs, peaks), ~within))
-        for number in order[: COSTED if within.any() else 1]:
-            self.search.cost_once(crossed[number].tolist())
+        self.meet(*crossed[order[: COSTED if within.any() else 1]].tolist())
 
     def squeeze(self) -> None:
         """Look for assignments of less and less memory: limits close in on the least possible."""
@@ -260,8 +275,18 @@ def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
     inside = save_memory(search, profile)
     if not inside.fits:
         inside.look_for_least()
-        if search.incumbent.infeasible:
-            return inside.least
+    if not search.incumbent.infeasible:
+        _fit(inside)
+    if not inside.fits:
+        # to say how much is missing at the least
+        smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
+        search.cost_once(smallest[0])
+    return inside.least
+
+
+def _fit(inside: MemorySearch) -> None:
+    """Look for the fastest assignments under the limit of a search."""
+    search = inside.search
     prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
     for _ in range(CROSSINGS):
         if search.stopped or not inside.cross(inside.limit):
@@ -271,7 +296,6 @@ def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
         inside.profile = exposure(best.weights)
         inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
         inside.cross(inside.limit)
-    return inside.least
 
 
 def hold_least(search: AdditiveSearch, profile: Floats) -> float:

@@ -16,6 +16,7 @@ from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
 from planner.planning.decide import Decision, decide
 from planner.planning.infeasible import infeasible_error, stopped_error
+from planner.planning.memory_rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -25,7 +26,7 @@ from planner.planning.prepare import (
 )
 from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
-from planner.planning.tuning import FEW_BUCKETS, Attempt, tune_step
+from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search import SOLVERS
 from search.problem.deadline import Deadline, OutOfTime
@@ -63,7 +64,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         return attempt(setting, training, options, usual=usual, deadline=deadline)
 
     training = setting.machine.training
-    small = replace(training, bucket_bytes=min(training.bucket_bytes, *FEW_BUCKETS))
+    small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
     if options.least_memory and options.bucket_bytes is None:
         training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
     try:
@@ -110,11 +111,12 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
 
 
 def _smaller_buckets_may_fit(found: Attempt) -> bool:
-    """Whether nothing fits, and that is not proven without buckets of gradients."""
-    result, buckets = found.result, 2.0 * found.formulation.machine.training.bucket_bytes
+    """Whether nothing fits by no more than what smaller buckets of gradients would save."""
+    result, buckets = found.result, found.formulation.machine.training.bucket_bytes
     if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
         return False
-    return result.least_memory - buckets <= found.formulation.cluster.device.memory
+    saved = 2.0 * (buckets - SMALLEST_BUCKET)
+    return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
 
 
 def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
