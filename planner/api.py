@@ -62,7 +62,6 @@ def optimize(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
-    full_space: bool = False,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -150,7 +149,6 @@ def scale(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
-    full_space: bool = False,
 ) -> Iterator[Plan | InfeasibleError]:
     """Find the best plan for each number of GPUs, one after the other.
 
@@ -274,7 +272,6 @@ def optimize_request(request: Request) -> Plan:
         seed=request.seed,
         time_limit=request.time_limit,
         cap=request.cap,
-        full_space=request.full_space,
         num_best=request.num_best,
         tune_trials=request.tune_trials,
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),

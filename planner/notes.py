@@ -52,8 +52,16 @@ WORDS: Mapping[str, str] = {
         "were compared"
     ),
     "space-clipped": (
-        "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "
-        "layer (--cap); bound and optimality hold for those"
+        "{searched} of {sensible} sensible candidates were searched, at most about {cap} a layer "
+        "(--cap); the bound holds for all others, too"
+    ),
+    "space-not-priced": (
+        "there may be {candidates} distributions, too many to price each: the bound counts their "
+        "computation alone"
+    ),
+    "no-time-to-price": (
+        "the search ended before every distribution was priced: the bound counts their computation "
+        "alone"
     ),
     "no-time-for-candidates": (
         "the time limit left no time to cost all splits: about {cap} a layer were searched"

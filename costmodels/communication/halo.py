@@ -199,11 +199,13 @@ def _border(
     reach = backward_reach if backward else forward_reach
     degree = candidates.degree(dim)
     in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
-    reaches = {
-        int(d): reach(in_extent, out_extent, layer.windows[dim], int(d)) for d in np.unique(degree)
-    }
-    below = np.array([reaches[int(d)].below if d > 1 else 0 for d in degree])
-    above = np.array([reaches[int(d)].above if d > 1 else 0 for d in degree])
+    distinct, place = np.unique(degree, return_inverse=True)
+    reaches = [reach(in_extent, out_extent, layer.windows[dim], int(d)) for d in distinct]
+    below, above = (
+        np.array([getattr(r, side) if d > 1 else 0 for d, r in zip(distinct, reaches, strict=True)])
+        for side in ("below", "above")
+    )
+    below, above = below[place], above[place]
     # a middle block has a neighbour on both sides; with two blocks each has one
     both = (below > 0) & (above > 0) & (degree > 2)
     return _Border(

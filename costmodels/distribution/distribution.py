@@ -117,6 +117,10 @@ class Candidates:
     degrees: NDArray[np.int64]
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        # levels and dims are few: numpy is several times faster where candidates lie side by side
+        object.__setattr__(self, "degrees", np.asfortranarray(self.degrees))
+
     def __len__(self) -> int:
         return len(self.degrees)
 
@@ -160,6 +164,11 @@ class Candidates:
     def take(self, indices: NDArray[np.int64]) -> Candidates:
         """Some of the candidates."""
         return Candidates(dims=self.dims, degrees=self.degrees[indices], shape=self.shape)
+
+    def joined(self, others: Candidates) -> Candidates:
+        """These candidates, and others of the same layer behind them."""
+        degrees = np.concatenate([self.degrees, others.degrees])
+        return Candidates(dims=self.dims, degrees=degrees, shape=self.shape)
 
     def find(self, distribution: Distribution) -> int | None:
         """Index of a distribution, None when it is not among the candidates."""
@@ -263,6 +272,12 @@ def enumerate_candidates(
         )
         total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
     return Candidates(dims=dims, degrees=total, shape=tuple(shape))
+
+
+def count_candidates(layer: Layer, shape: Sequence[int]) -> int:
+    """How many distributions of a layer there are at all, or more: dims count as long. [items]"""
+    count = len(split_dims(layer))
+    return math.prod(len(_level_rows(size, count, count + 1)) for size in shape)
 
 
 def limit_reason(layer: Layer, distribution: Distribution) -> str | None:

@@ -102,7 +102,7 @@ class Pieces:
         layer = self.graph.layers[name]
         if owns_weight and layer.shares_weight_with is not None:
             layer = replace(layer, shares_weight_with=None)
-        wants = tuple(self.graph.needs_input_gradient(e) for e in self.graph.producers[name])
+        wants = self.graph.input_gradients(name)
         split = tuple(sorted(distribution.degrees.items()))
         key = (layer.signature, wants, split, distribution.shape)
         if key not in self.known:

@@ -186,7 +186,7 @@ def attempt(
         )
         result = replace(result, incumbent=cut_short)
     return Attempt(
-        formulation=prepared.formulation,
+        formulation=result.formulation,
         result=result,
         notes=prepared.notes,
         starts=prepared.starts,

@@ -21,8 +21,6 @@ class SearchOptions:
     cap
         Candidates that a layer may keep for the search; by default what makes about
         `planner.planning.prepare.NUM_CANDIDATES` in all. [items]
-    full_space
-        Also split levels across hosts over more than one dim besides the sample.
     num_best
         How many best distinct assignments are costed on the timeline, and simulated. [items]
     tune_trials
@@ -39,7 +37,6 @@ class SearchOptions:
     seed: int = 0
     time_limit: float | None = None
     cap: int | None = None
-    full_space: bool = False
     num_best: int = 4
     tune_trials: int = 0
     bucket_bytes: float | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
 from planner.planning.formulate import Formulation, TooManyCandidates, formulate
+from planner.planning.layer_space import NO_CAP
 from planner.planning.options import SearchOptions
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
@@ -28,8 +29,6 @@ SPACE_SHARE = 0.5
 STRATEGIES_GRACE = 0.5
 # With no more layers they take less than that on any machine, and are waited for. [items]
 FEW_LAYERS = 1000
-# More candidates than any layer has: none is left out. [items]
-NO_CAP = 10**9
 
 ONLY_USUAL = Note.of("no-time-for-space")
 
@@ -113,7 +112,6 @@ def prepare(
             strategies=usable,
             only_strategies=only_strategies,
             cap=cap,
-            full=options.full_space,
             bucket_bytes=options.bucket_bytes or LARGEST_BUCKET,
             deadline=until,
         )
@@ -163,7 +161,6 @@ def formulate_given(
         setting.machine,
         strategies=[given, *_usable(usual)],
         only_strategies=True,
-        cap=NO_CAP,
     )
 
 

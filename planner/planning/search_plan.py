@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import Weighted, exposure, maximise_bound
+from planner.planning.certificate import certify
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
+from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
@@ -49,6 +51,8 @@ class PlanSearchResult:
 
     Parameters
     ----------
+    formulation
+        The network on the machine, with all candidates that came into the search.
     incumbent
         The fastest assignment that fits, the bound that no step is below [s], the path taken,
         notes, and what cut the search short.
@@ -68,6 +72,7 @@ class PlanSearchResult:
         Whether candidates were left out of the search.
     """
 
+    formulation: Formulation
     incumbent: Incumbent[Costed]
     ranked: tuple[Costed, ...]
     tightest: Costed | None
@@ -121,8 +126,12 @@ def search_plan(
             _look_everywhere(search, num_best)
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
+    if search.stopped and not search.certified:
+        search.bound_everything(ComputationBound.of(search.formulation, 0.0).bound)
+        search.incumbent.add_note(Note.of("no-time-to-price"))
     met = search.seen.values()
     return PlanSearchResult(
+        formulation=search.formulation,
         incumbent=search.incumbent,
         ranked=tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total)),
         tightest=min(met, key=lambda costed: costed.memory.total, default=None),
@@ -159,12 +168,16 @@ def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
     if not search.seen:
         return
     if search.fits(search.fastest):
+        bound = certify(search, profile)
         _cost_next_best(search, profile, num_best)
-        return
-    # memory binds: bound with all of it, then leave room for what the additive model leaves out
-    usable = float(search.formulation.cluster.device.usable_memory)
-    _pay_for_memory(search, profile)
-    _fit_into_memory(search, maximise_bound(search, usable), usable)
+    else:
+        # memory binds: bound with all of it, then leave room for what the additive model leaves out
+        usable = float(search.formulation.cluster.device.usable_memory)
+        _pay_for_memory(search, profile)
+        limited = maximise_bound(search, usable)
+        _fit_into_memory(search, limited, usable)
+        bound = certify(search, exposure(limited.weights), widen=False)
+    search.bound_everything(bound)
 
 
 def _pay_for_memory(search: AdditiveSearch, profile: Floats) -> None:

@@ -66,7 +66,6 @@ class Request:
     cap: int | None = searched.CAP.default
     num_best: int = searched.NUM_BEST.default
     tune_trials: int = searched.TUNE_TRIALS.default
-    full_space: bool = searched.FULL_SPACE.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default

@@ -94,14 +94,6 @@ TUNE_TRIALS: Input[int] = Input(
     "without any, a few bucket sizes are tried on the plan found. [items]",
     rule=at_least(0, "the number of settings to try (--tune-trials)", "raise it"),
 )
-FULL_SPACE: Input[bool] = Input(
-    name="full_space",
-    default=False,
-    option="--full-space",
-    kind="switch",
-    help="Split levels across hosts over any number of dims.",
-    text="Also split levels across hosts over more than one dim besides the sample.",
-)
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,
@@ -121,5 +113,4 @@ SEARCH: tuple[AnyInput, ...] = (
     CAP,
     NUM_BEST,
     TUNE_TRIALS,
-    FULL_SPACE,
 )
