@@ -130,7 +130,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
     flat = dual.problem.flat
     limit = flat.limit
     step = int(flat.profile(free).argmax())
-    least = least_usage_at(dual.problem, step, dual.order)
+    least = least_usage_at(dual.problem, step, dual.order, deadline)
     if least.bound > limit:
         dual.shortage = least
         dual.known.raise_bound(math.inf)

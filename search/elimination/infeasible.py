@@ -17,6 +17,7 @@ import numpy as np
 from search.elimination.buckets import eliminate, plan
 from search.elimination.order import EliminationOrder
 from search.problem import Problem, ProblemError, Shortage
+from search.problem.deadline import Deadline
 from search.problem.notes import Note
 from search.problem.pairwise import Limited, PairCosts, PairEdge
 
@@ -70,18 +71,25 @@ def allowed_candidates(problem: Problem) -> list[np.ndarray]:
     return alive
 
 
-def least_usage_at(problem: Limited, position: int, order: EliminationOrder | None) -> LeastUsage:
+def least_usage_at(
+    problem: Limited,
+    position: int,
+    order: EliminationOrder | None,
+    deadline: Deadline | None = None,
+) -> LeastUsage:
     """The least usage at one of the timeline's steps, and an assignment (or, without an order,
     a choice per node) that has it; +inf where costs forbid every assignment.
 
     Parameters
     ----------
     problem
-        The problem.
+        The problem or core.
     position
         The position of the step in the timeline.
     order
         An order from `plan`; None where elimination refuses the problem.
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     flat = problem.flat
     used = flat.charges(flat.timeline.covers(position))
@@ -91,7 +99,8 @@ def least_usage_at(problem: Limited, position: int, order: EliminationOrder | No
         choices = [int(c.argmin()) for c in costs]
         least = float(sum(c[i] for c, i in zip(costs, choices, strict=True)))
         return LeastUsage(position, base + least, choices)
-    eliminated = eliminate(problem, order, costs=costs, edges=without_costs(problem.edges))
+    edges = without_costs(problem.edges)
+    eliminated = eliminate(problem, order, costs=costs, edges=edges, deadline=deadline)
     return LeastUsage(position, base + eliminated.minimum, eliminated.decode())
 
 

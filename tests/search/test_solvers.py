@@ -151,6 +151,8 @@ def test_the_least_usage_of_every_row(core: Core) -> None:
         assert found.bound == min(profile[row] for profile in profiles)
         assert core.profile(np.array(found.choices))[row] == found.bound
         assert least_usage_at(pairs, row, None).bound <= found.bound
+        with pytest.raises(OutOfTime):
+            least_usage_at(pairs, row, order, Deadline(0.0))
 
 
 @settings(max_examples=100)
