@@ -74,11 +74,11 @@ def solve(
 def _pick(problem: Problem, deadline: Deadline, seed: int, watch: Watch | None) -> Assignment:
     """Take the step that fits."""
     if problem.limit_is_slack:
-        left = None if deadline.remaining == math.inf else deadline.remaining
         if is_chain(problem):
+            left = None if deadline.remaining == math.inf else deadline.remaining
             return shortest_path.solve(problem, time_limit=left)
-        if _elimination_order(problem) is not None:
-            return elimination.solve(problem, time_limit=left)
+        if (order := _elimination_order(problem)) is not None:
+            return elimination.solve_in_order(problem, order, deadline)
         # Too wide as it stands; presolve may help.
     allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
     reduction = presolve(problem, deadline=allowed)
