@@ -278,6 +278,7 @@ def optimize_request(request: Request) -> Plan:
         num_best=request.num_best,
         tune_trials=request.tune_trials,
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        all_reduce=request.all_reduce,
         dump_problem=request.dump_problem,
     )
     return plan_for(resolve(request), options, deadline)

@@ -11,7 +11,6 @@ import click
 
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import progress, show, write, write_output
-from planner.errors import ConflictError
 from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
@@ -111,14 +110,11 @@ def simulate_command(
     if output == "-" and (quiet or as_json):
         raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
     _check_heeded({**values, "trace": trace})
-    try:
-        request = make_request("simulate", {**values, "source": subject})
-        # found out now, nobody waits for a simulation whose result cannot be written
-        _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
-        with progress(f"simulating {subject}", quiet=quiet):
-            found = simulate_request(request)
-    except ConflictError as error:
-        raise click.UsageError(str(error)) from None
+    request = make_request("simulate", {**values, "source": subject})
+    # found out now, nobody waits for a simulation whose result cannot be written
+    _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
+    with progress(f"simulating {subject}", quiet=quiet):
+        found = simulate_request(request)
     SimulationOutputs(
         output=output, trace=trace, strategy=dump_strategy, quiet=quiet, as_json=as_json
     ).write(found)

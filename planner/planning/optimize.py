@@ -69,8 +69,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         found = tune_step(
             attempt_with,
             found,
-            max_trials=options.tune_trials,
-            seed=options.seed,
+            options,
             time_limit=time_left(deadline),
         )
     if found.result.best is None:

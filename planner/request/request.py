@@ -12,6 +12,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from costmodels.strategy import Strategy
+from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.request.inputs import COMMANDS, field_inputs
 from planner.request.inputs import distributed as sgd
@@ -102,6 +103,11 @@ class Request:
     def __post_init__(self) -> None:
         for name, described in _INPUTS.items():
             described.check(getattr(self, name))
+        if self.tune_trials and None not in (self.bucket_bytes, self.all_reduce):
+            raise ConflictError(
+                "--tune-trials must have something to try but the bucket size and the all-reduce "
+                "are given; leave one of the three out"
+            )
 
     @property
     def num_gpus(self) -> int:
