@@ -16,7 +16,6 @@ from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
-from costmodels.strategy import Strategy
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.optimize import plan_for, plan_of_strategy
@@ -24,10 +23,10 @@ from planner.planning.options import SearchOptions
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES
 from planner.request.parts import Degrees, Loading
+from planner.request.placement import given_strategy, named_distributions, refuse_degree
 from planner.request.plans import made_as, plan_distributions
 from planner.request.request import Request, Source, StrategySource, make_request
 from planner.request.setting import find_cluster, find_network, resolve
-from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
 from search.problem.deadline import Deadline
@@ -286,29 +285,20 @@ def optimize_request(request: Request) -> Plan:
 
 def evaluate_request(request: Request) -> Plan:
     """Answer a request for the cost of a strategy; what `evaluate` does."""
-    strategy = request.strategy
-    if isinstance(strategy, Strategy):
+    strategy = given_strategy(request.strategy)
+    if strategy is not None:
+        refuse_degree(request)
+    if isinstance(strategy, Plan):
+        setting = resolve(made_as(strategy, request))
+        return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
+    if strategy is not None:
         raise InputError(
             "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
             "simulate it"
         )
-    if strategy is not None and not isinstance(strategy, Plan):
-        path = os.fspath(strategy)
-        if path not in STRATEGIES and (path.endswith(".json") or os.path.exists(path)):
-            strategy = Plan.load(path)
-    if isinstance(strategy, Plan):
-        setting = resolve(made_as(strategy, request))
-        return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
     setting = resolve(request)
-    name = "data" if strategy is None else os.fspath(strategy)
-    shape, host = setting.machine.topology.shape, setting.cluster.host_index
-    rows = strategy_distributions(setting.graph, name, shape, host, request.degree)
-    if isinstance(rows, Infeasible):
-        raise InputError(
-            f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
-            f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
-        )
-    return plan_of_strategy(setting, rows, name)
+    name = "data" if request.strategy is None else str(request.strategy)
+    return plan_of_strategy(setting, named_distributions(setting, name, request.degree), name)
 
 
 def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:

@@ -38,8 +38,8 @@ Floats = NDArray[np.float64]
 
 # Usages are clipped at so many times the limit: safely above it.
 BEYOND_LIMIT = 2.0
-# Candidates that a layer may keep unless told otherwise. [items]
-DEFAULT_CAP = 64
+# More candidates than any layer has: none is left out. [items]
+NO_CAP = 10**9
 
 
 class TooManyCandidates(OutOfTime):
@@ -260,7 +260,7 @@ def formulate(
     *,
     strategies: Sequence[Mapping[str, Distribution]] = (),
     only_strategies: bool = False,
-    cap: int = DEFAULT_CAP,
+    cap: int = NO_CAP,
     full: bool = False,
     bucket_bytes: float | None = None,
     deadline: Deadline | None = None,

@@ -81,7 +81,7 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, C
 
     def objective(parameters: dict[str, Any]) -> float:
         training = replace(given, **parameters)
-        costed[training] = cost(formulation, best.choices, training)
+        costed[training] = cost(formulation.with_training(training), best.choices)
         fits = costed[training].memory.total <= formulation.cluster.device.memory
         return costed[training].step.total if fits else math.inf
 
@@ -94,15 +94,6 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, C
         return formulation, best
     training = replace(given, **winner.parameters)
     return formulation.with_training(training), costed[training]
-
-
-def open_settings(options: SearchOptions) -> dict[str, Sequence[Any]]:
-    """Options of the step that were not given, with the values that are worth a search."""
-    space: dict[str, Sequence[Any]] = {
-        "bucket_bytes": BUCKETS,
-        "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS),
-    }
-    return {name: values for name, values in space.items() if getattr(options, name) is None}
 
 
 def tune_step(
@@ -144,9 +135,10 @@ def tune_step(
             raise KeyboardInterrupt
         return trial.step_time
 
+    space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
     tuning = tune(
         objective,
-        open_settings(options),
+        {name: values for name, values in space.items() if getattr(options, name) is None},
         max_trials=options.tune_trials,
         seed=options.seed,
         time_limit=time_limit,

@@ -11,11 +11,12 @@ from pathlib import Path
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
+from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from planner.models import load_network
+from planner.models import load_network, resized
 from planner.plan import Plan
 from planner.request.inputs.question import (
     BUCKET_BYTES,
@@ -96,8 +97,12 @@ def find_network(request: Request) -> Network:
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
     if isinstance(request.source, Network):
-        return request.source
-    assert not isinstance(request.source, Plan), "plans are told apart from networks before"
+        return resized(request.source, request.input_size)
+    if isinstance(request.source, Plan):
+        raise InputError(
+            f"a network must be given but this is a plan, for {request.source.model}; simulate it, "
+            "or give its network"
+        )
     return load_network(os.fspath(request.source), request.input_size)
 
 

@@ -1,4 +1,4 @@
-"""Options of the step that are searched from outside, and those that are left as they were given."""
+"""Options of the step that are searched from outside, and those that stay as they were given."""
 
 from __future__ import annotations
 

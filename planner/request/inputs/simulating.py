@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import InputError
-from planner.request.inputs.description import AnyInput, Input, one_of, part_inputs
+from planner.request.inputs.description import AnyInput, Input, one_of
 from planner.request.inputs.question import DEGREE, GPUS, STRATEGY
 
 # Step models that run every operation; the others are closed forms.
@@ -292,5 +292,3 @@ SIMULATE: tuple[AnyInput, ...] = (
     CORES,
     STORAGE,
 )
-DEGREE_PARTS = part_inputs(SIMULATE, "degrees")
-LOADING_PARTS = part_inputs(SIMULATE, "loading")
