@@ -26,7 +26,7 @@ from planner.request.parts import Degrees, Loading
 from planner.request.placement import given_strategy, named_distributions, refuse_degree
 from planner.request.plans import made_as, plan_distributions
 from planner.request.request import Request, Source, StrategySource, make_request
-from planner.request.setting import find_cluster, find_network, resolve
+from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
 from search.problem.deadline import Deadline
@@ -126,7 +126,7 @@ def evaluate(
 def scale(
     model: str | os.PathLike[str] | Network,
     *,
-    gpus: Sequence[int],
+    gpus: str | Sequence[int],
     strong: bool = False,
     cluster: str | Cluster | None = None,
     global_batch_size: int | None = None,
@@ -303,14 +303,21 @@ def evaluate_request(request: Request) -> Plan:
 
 def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
     """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+    cluster = find_cluster(request.cluster)
+    counts = gpu_counts(request, cluster)
     if request.cluster is not None:
-        request = replace(request, cluster=find_cluster(request.cluster))
+        request = replace(request, cluster=cluster)
     # files are read once, and not for each number of GPUs
-    request = replace(request, source=find_network(request))
-    first = request.counts[0]
-    batch = resolve(replace(request, gpus=first)).batch
-    for count in request.counts:
-        size = batch if request.strong else max(batch * count // first, 1)
+    request = replace(request, source=find_network(request), counts=counts)
+    setting = resolve(replace(request, gpus=counts[0]))
+    return _plans_of_sizes(request, counts, setting)
+
+
+def _plans_of_sizes(
+    request: Request, counts: Sequence[int], first: Setting
+) -> Iterator[Plan | InfeasibleError]:
+    for count in counts:
+        size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         try:
             answer: Plan | InfeasibleError = optimize_request(
                 replace(request, gpus=count, global_batch_size=size)

@@ -18,6 +18,7 @@ from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
 from planner.models import load_network, resized
 from planner.plan import Plan
+from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
     BUCKET_BYTES,
     CLUSTER,
@@ -86,6 +87,29 @@ def find_cluster(cluster: str | Cluster | None) -> Cluster:
     if isinstance(cluster, Cluster):
         return cluster
     return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
+
+
+def gpu_counts(request: Request, cluster: Cluster) -> tuple[int, ...]:
+    """The numbers of GPUs of a request for several; of a range those that the cluster has.
+
+    Raises
+    ------
+    InputError
+        When they are no such numbers, or the cluster does not have one.
+    """
+    counts = parse_counts(
+        request.counts, what="GPUs", most=cluster.num_devices, possible=cluster.can_use
+    )
+    if not counts:
+        raise InputError.rule(
+            "the numbers of GPUs",
+            f"include one that {cluster.name} has",
+            repr(request.counts),
+            f"use some from 1 to {cluster.num_devices}",
+        )
+    for count in counts:
+        cluster.shape(count)  # refused before the first one is planned for
+    return counts
 
 
 def find_network(request: Request) -> Network:

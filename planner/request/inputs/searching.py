@@ -107,6 +107,7 @@ DUMP_PROBLEM: Input[None] = Input(
     default=None,
     option="--dump-problem",
     metavar="FILE",
+    kind="object",
     help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
     "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
     text="Where to write the additive problem whose optimum bounds the plan's step from below, in "
