@@ -21,7 +21,7 @@ from planner.plan import Plan
 from planner.planning.optimize import plan_for, plan_of_strategy
 from planner.planning.options import SearchOptions
 from planner.request.documented import documented
-from planner.request.inputs.question import BUCKET_BYTES
+from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
 from planner.request.placement import given_strategy, named_distributions, refuse_degree
 from planner.request.plans import made_as, plan_distributions
@@ -324,6 +324,9 @@ def _plans_of_sizes(
             )
         except InfeasibleError as error:
             answer = error
+        if request.global_batch_size is None and isinstance(answer, Plan):
+            chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
+            answer = replace(answer, defaults=(*answer.defaults, chosen))
         yield answer
         if was_interrupted(answer):
             return

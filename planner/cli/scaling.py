@@ -163,14 +163,14 @@ def _one_line(line: str) -> str:
 
 
 def _remarks(sizes: Sequence[ScaledPlan]) -> None:
-    """Show defaults and fallbacks, only those of the last plan: shares differ from size to size."""
+    """Show the fallbacks of the last plan, whose shares differ from size to size, and defaults."""
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
         return
     last = plans[-1]
     for title, texts in (
         (f"Approximations and fallbacks at {last.gpus} GPUs", last.fallbacks),
-        ("Chosen, since not given", last.defaults),
+        (f"Chosen at {plans[0].gpus} GPUs, since not given", plans[0].defaults),
     ):
         if texts:
             write(f"\n{title}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
 from planner.output import check_writable
-from planner.plan import Plan, SearchSummary
+from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
@@ -117,7 +117,7 @@ def plan_of_strategy(
     formulation = formulate_given(setting, distributions, usual)
     costed = cost(formulation, formulation.choices(distributions))
     summary = SearchSummary(
-        solver=f"none: {name} was given",
+        solver=given_solver(name),
         status="given",
         lower_bound_s=0.0,
         proven_optimal=False,

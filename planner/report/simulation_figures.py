@@ -20,6 +20,7 @@ def simulation_line(simulation: Simulation) -> str:
     parts = [
         f"{setting.model.name} on {setting.gpus} x {setting.cluster.device.name} of "
         f"{setting.cluster.name}",
+        *figures.chosen_batch(setting.batch, setting.gpus, setting.defaults),
         f"{format_seconds(simulation.step_time)} a step",
         f"{figures.count(simulation.throughput)} {word}/s",
     ]

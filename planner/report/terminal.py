@@ -50,6 +50,7 @@ def plan_line(plan: Plan) -> str:
     """The plan in one line."""
     parts = [
         f"{plan.model} on {plan.gpus} x {plan.device} of {plan.cluster}",
+        *figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults),
         f"{figures.seconds(plan.step_time_s)} a step",
         f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s",
         f"{figures.size(plan.peak_memory)} of {figures.size(plan.memory_capacity_bytes)} a GPU",

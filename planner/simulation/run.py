@@ -223,6 +223,7 @@ def simulate_placed(
     if model in CLOSED_FORMS:
         form = _closed_form(placed, model)
         computed, busy = form.total, form.forward + form.backward + form.update
+        notes += estimate_notes(form.sources, setting.machine.training)
     else:
         compiler = Compiler(_job_of(placed, runtime, model, time))
         simulated = _run_step(compiler, model, overlap_factor)

@@ -99,6 +99,9 @@ class Input(Generic[T]):
             self.unit(value)
         elif self.rule is not None:
             self.rule(value)
+        if isinstance(value, int) and abs(value) > MOST:
+            what = f"the value of {self.option or self.called}"
+            raise InputError.rule(what, "be at most 2**53", value, "lower it")
         return value
 
     def quantity(self, value: float | str) -> float:
@@ -139,10 +142,8 @@ class Input(Generic[T]):
             number = None
         if number is None:
             raise self._misfit("be a whole number", value)
-        what = f"the value of {self.option or self.called}"
-        if abs(number) > MOST:
-            raise InputError.rule(what, "be at most 2**53", number, "lower it")
         if least is not None and number < least:
+            what = f"the value of {self.option or self.called}"
             raise InputError.rule(what, f"be at least {least}", number, "raise it")
         return number
 
@@ -150,9 +151,10 @@ class Input(Generic[T]):
         if isinstance(value, bool) or not isinstance(value, Real) or value != value:
             also = ", or text with a unit" if self.unit is not None else ""
             raise self._misfit(f"be a number{also}", value)
-        if isinstance(value, int):
-            return float(self._whole(value))
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self._misfit("be a number that can be computed with", value) from None
 
     def _sequence(self, value: object, rule: str) -> tuple[object, ...]:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
