@@ -50,7 +50,6 @@ def plan_line(plan: Plan) -> str:
     """The plan in one line."""
     parts = [
         f"{plan.model} on {plan.gpus} x {plan.device} of {plan.cluster}",
-        *figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults),
         f"{figures.seconds(plan.step_time_s)} a step",
         f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s",
         f"{figures.size(plan.peak_memory)} of {figures.size(plan.memory_capacity_bytes)} a GPU",
@@ -59,6 +58,7 @@ def plan_line(plan: Plan) -> str:
     found = plan.search
     if found.status != "given":
         parts.append("proven optimal" if found.proven_optimal else _gap(plan))
+    parts += figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults)
     if found.stopped_by:
         parts.append(f"stopped early by {found.stopped_by}")
     if not plan.fits:

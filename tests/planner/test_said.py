@@ -24,7 +24,7 @@ def run(*arguments: str) -> str:
 @pytest.mark.parametrize("command", ["optimize", "evaluate", "simulate"])
 def test_one_line_names_a_batch_that_was_chosen(command):
     extra = ["--cap", "8"] if command == "optimize" else []
-    assert ", global batch 128 (chosen), " in run(command, *WORDS, "-q", *extra)
+    assert ", global batch 128 (chosen)" in run(command, *WORDS, "-q", *extra)
     given = run(command, *WORDS, "-q", "--global-batch-size", "128", *extra)
     assert "chosen" not in given
 
@@ -61,7 +61,7 @@ def test_closed_forms_say_what_they_rest_on(model, said):
         assert any(said in note for note in notes)
 
 
-def test_closed_forms_say_what_the_timeline_says:
+def test_closed_forms_say_what_the_timeline_says() -> None:
     """The kinds of estimates are those that the plan of the same step names."""
     plan = planner.evaluate("alexnet", gpus=1, cluster="lassen", global_batch_size=8)
     notes = planner.simulate(
