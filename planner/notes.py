@@ -105,6 +105,10 @@ WORDS: Mapping[str, str] = {
     "estimated-by-roofline": (
         "{share:.1%} of the computation is estimated by the roofline, for want of measurements"
     ),
+    "estimated-by-percent-of-peak": (
+        "{share:.1%} of the computation is estimated by one percentage of the peak FLOP/s for all "
+        "layers, as Paleo does, whatever is measured"
+    ),
     "interpolated": "{share:.1%} of the computation is estimated by interpolation in the table",
     "waits-for-launches": (
         "{share:.1%} of the computation waits for the launch of operations ({launch_time} each, "

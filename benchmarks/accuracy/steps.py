@@ -194,7 +194,6 @@ def _costed(run: MeasuredRun, factor: float) -> Costed:
         machine,
         strategies=[given],
         only_strategies=True,
-        cap=10**9,
     )
     return cost(formulation, formulation.choices(given))
 

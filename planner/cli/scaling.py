@@ -67,14 +67,11 @@ def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> Non
     """
     from planner import api
     from planner.request.request import make_request
-    from planner.request.setting import find_cluster
+    from planner.request.setting import find_cluster, gpu_counts
 
-    counts = parse_counts(gpus)
-    request = make_request("scale", {**values, "model": model, "gpus": counts})
-    # a number that the cluster does not have is refused before the first one is planned for
+    request = make_request("scale", {**values, "model": model, "gpus": gpus})
     machine = find_cluster(request.cluster)
-    for count in counts:
-        machine.shape(count)
+    counts = gpu_counts(request, machine)
     if request.cluster is not None:
         request = replace(request, cluster=machine)
     if not as_json:
@@ -110,25 +107,6 @@ def _show_rest(model: str, strong: bool, sizes: Sequence[ScaledPlan], *, as_json
         write(json.dumps(_scaling_facts(model, strong, sizes), indent=1))
     else:
         _remarks(sizes)
-
-
-def parse_counts(text: str) -> tuple[int, ...]:
-    """Numbers of GPUs from "4,16,64".
-
-    Raises
-    ------
-    InputError
-        When one is no whole number.
-    """
-    from costmodels.errors import InputError
-
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"the numbers of GPUs must be whole numbers between commas but are '{text}'; write "
-            "them like 4,16,64"
-        ) from None
 
 
 def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledPlan]) -> ScaledPlan:
@@ -185,14 +163,14 @@ def _one_line(line: str) -> str:
 
 
 def _remarks(sizes: Sequence[ScaledPlan]) -> None:
-    """Show defaults and fallbacks, only those of the last plan: shares differ from size to size."""
+    """Show the fallbacks of the last plan, whose shares differ from size to size, and defaults."""
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
         return
     last = plans[-1]
     for title, texts in (
         (f"Approximations and fallbacks at {last.gpus} GPUs", last.fallbacks),
-        ("Chosen, since not given", last.defaults),
+        (f"Chosen at {plans[0].gpus} GPUs, since not given", plans[0].defaults),
     ):
         if texts:
             write(f"\n{title}")

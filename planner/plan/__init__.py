@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
+from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary, given_solver
 from planner.plan.plan import FORMAT, VERSION, Plan, digest
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "Recost",
     "SearchSummary",
     "digest",
+    "given_solver",
 ]

@@ -147,3 +147,8 @@ class SearchSummary:
     cap: int
     num_costed: int
     stopped_by: str = ""
+
+
+def given_solver(name: str) -> str:
+    """What stands for the solver where a strategy of that name was given."""
+    return f"none: {name} was given"

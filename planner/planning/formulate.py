@@ -31,6 +31,7 @@ from costmodels.layers.shared_weight import SharedBlock, SharedWeight, within_wh
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 from planner.planning.layer_space import (
+    NO_CAP,
     LayerSpace,
     PassTimes,
     cost_layers,
@@ -46,8 +47,6 @@ Floats = NDArray[np.float64]
 
 # Usages are clipped at so many times the limit: safely above it.
 BEYOND_LIMIT = 2.0
-# Candidates that a layer may keep unless told otherwise. [items]
-DEFAULT_CAP = 64
 
 
 class TooManyCandidates(OutOfTime):
@@ -291,7 +290,7 @@ def formulate(
     *,
     strategies: Sequence[Mapping[str, Distribution]] = (),
     only_strategies: bool = False,
-    cap: int = DEFAULT_CAP,
+    cap: int = NO_CAP,
     bucket_bytes: float | None = None,
     deadline: Deadline | None = None,
 ) -> Formulation:

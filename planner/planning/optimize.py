@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.distribution import Distribution
-from costmodels.errors import InputError
 from costmodels.step.training import Training
 from planner.output import check_writable
-from planner.plan import Plan, SearchSummary
+from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
@@ -26,7 +25,6 @@ from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
-from search import SOLVERS
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
@@ -50,11 +48,12 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     Raises
     ------
     InputError
-        When the solver is unknown, or the problem cannot be written where it is asked for.
+        When the problem cannot be written where it is asked for.
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
     """
-    _check_options(options)
+    if options.dump_problem is not None:
+        check_writable(options.dump_problem)  # now, and not after the search
     deadline = deadline or Deadline(options.time_limit)
     usual = usual_strategies(setting)
 
@@ -69,8 +68,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         found = tune_step(
             attempt_with,
             found,
-            max_trials=options.tune_trials,
-            seed=options.seed,
+            options,
             time_limit=time_left(deadline),
         )
     if found.result.best is None:
@@ -119,7 +117,7 @@ def plan_of_strategy(
     formulation = formulate_given(setting, distributions, usual)
     costed = cost(formulation, formulation.choices(distributions))
     summary = SearchSummary(
-        solver=f"none: {name} was given",
+        solver=given_solver(name),
         status="given",
         lower_bound_s=0.0,
         proven_optimal=False,
@@ -130,16 +128,6 @@ def plan_of_strategy(
         num_costed=1,
     )
     return assemble_plan(setting, formulation, costed, summary, usual=usual)
-
-
-def _check_options(options: SearchOptions) -> None:
-    """Refuse what would be found out after the search only."""
-    if options.search not in SOLVERS:
-        raise InputError(
-            f"the search must be one of {', '.join(SOLVERS)} but is '{options.search}'; choose one"
-        )
-    if options.dump_problem is not None:
-        check_writable(options.dump_problem)
 
 
 def attempt(

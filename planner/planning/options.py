@@ -26,8 +26,9 @@ class SearchOptions:
     tune_trials
         Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
         without any, a few bucket sizes are tried on the plan found. [items]
-    bucket_bytes
-        Size of gradient buckets if it was given: then it is not tuned on the plan found. [B]
+    bucket_bytes, all_reduce
+        Size of gradient buckets, and the algorithm of their all-reduces, if they were given: then
+        they are not tuned. [B]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -40,4 +41,5 @@ class SearchOptions:
     num_best: int = 4
     tune_trials: int = 0
     bucket_bytes: float | None = None
+    all_reduce: str | None = None
     dump_problem: str | os.PathLike[str] | None = None

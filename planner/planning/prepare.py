@@ -9,6 +9,7 @@ from costmodels.distribution import Distribution
 from planner.planning.formulate import Formulation, TooManyCandidates, formulate
 from planner.planning.layer_space import NO_CAP
 from planner.planning.options import SearchOptions
+from planner.planning.search_plan import GRACE
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
@@ -24,9 +25,6 @@ FEWEST_A_LAYER = 64
 FEW_A_LAYER = 16
 # Part of the time left that may go into costing a space; the search needs the rest.
 SPACE_SHARE = 0.5
-# How long after the deadline the usual strategies may still be costed: without, there is no plan.
-# [s]
-STRATEGIES_GRACE = 0.5
 # With no more layers they take less than that on any machine, and are waited for. [items]
 FEW_LAYERS = 1000
 
@@ -118,7 +116,7 @@ def prepare(
 
     def of_usual() -> Formulation:
         few_layers = len(setting.graph.compute_layers) <= FEW_LAYERS
-        until = Deadline(None) if few_layers else deadline.earlier(-STRATEGIES_GRACE)
+        until = Deadline(None) if few_layers else deadline.earlier(-GRACE)
         return formulated(NO_CAP, until, only_strategies=True)
 
     notes: tuple[Note, ...] = ()

@@ -41,7 +41,8 @@ SOLVERS_THAT_RANK = ("auto", "elimination")
 ASSEMBLY, TUNING, SIMULATION = 4.0, 12.0, 25.0
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
-# How long after the deadline the usual strategies are still costed until one fits. [s]
+# How long after the deadline the usual strategies are still costed until one fits: without one,
+# there is no plan. [s]
 GRACE = 0.5
 
 

@@ -15,6 +15,7 @@ from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.step.training import Training
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
+from planner.planning.options import SearchOptions
 from planner.planning.search_plan import PlanSearchResult
 from search.black_box import tune
 from search.problem.deadline import OutOfTime
@@ -80,7 +81,7 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, C
 
     def objective(parameters: dict[str, Any]) -> float:
         training = replace(given, **parameters)
-        costed[training] = cost(formulation, best.choices, training)
+        costed[training] = cost(formulation.with_training(training), best.choices)
         fits = costed[training].memory.total <= formulation.cluster.device.memory
         return costed[training].step.total if fits else math.inf
 
@@ -98,12 +99,11 @@ def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, C
 def tune_step(
     attempt: Callable[[Training], Attempt],
     first: Attempt,
+    options: SearchOptions,
     *,
-    max_trials: int,
-    seed: int,
     time_limit: float | None,
 ) -> Attempt:
-    """Search again under other bucket sizes and all-reduce algorithms.
+    """Search again under other bucket sizes and all-reduce algorithms, but for those given.
 
     Parameters
     ----------
@@ -111,10 +111,10 @@ def tune_step(
         Searches under given options of the step.
     first
         What the search under the user's options came to.
-    max_trials
-        How many settings to try. [items]
-    seed, time_limit
-        Of the choice of settings, and when to try no more. [s]
+    options
+        How many settings to try, the seed of their choice, and what was given.
+    time_limit
+        When to try no more. [s]
 
     Returns
     -------
@@ -136,7 +136,13 @@ def tune_step(
         return trial.step_time
 
     space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
-    tuning = tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
+    tuning = tune(
+        objective,
+        {name: values for name, values in space.items() if getattr(options, name) is None},
+        max_trials=options.tune_trials,
+        seed=options.seed,
+        time_limit=time_limit,
+    )
     found = best.choices or first
     if not tuning.stopped_by:
         return found

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.units import format_bytes, format_seconds
-from planner.plan import Plan
+from planner.plan import Plan, given_solver
+from planner.request.inputs.question import GLOBAL_BATCH_SIZE
+from planner.request.usual_strategies import STRATEGIES
 
 CAUSES = {
     "compute": "compute",
@@ -24,7 +26,8 @@ CAUSES = {
 HIDDEN = "gradient all-reduce, hidden"
 UNRECORDED = (
     "The plan was made from Python, so the command is put together from its inputs; options that a "
-    "plan does not hold, such as the input size or the search, may have differed."
+    "plan does not hold, such as the input size, the search, or the degree or file of a strategy, "
+    "may have differed."
 )
 LAYER_CAUSES = {
     "forward": "forward",
@@ -139,6 +142,20 @@ def speed_up(value: float | None) -> str:
         return "-"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f}x"
+
+
+def chosen_batch(batch: int, gpus: int, defaults: Sequence[str]) -> tuple[str, ...]:
+    """What one line says of a global batch that the planner chose; nothing of one that was given.
+
+    Parameters
+    ----------
+    batch, gpus
+        Global batch and number of GPUs. [samples], [items]
+    defaults
+        What was chosen, a sentence each.
+    """
+    chosen = GLOBAL_BATCH_SIZE.chose(batch=batch, per_gpu=batch / gpus)
+    return (f"global batch {batch:,} (chosen)",) if chosen in defaults else ()
 
 
 def machine_words(plan: Plan) -> str:
@@ -271,7 +288,11 @@ def command(plan: Plan) -> tuple[str, bool]:
     """
     if plan.command:
         return plan.command, True
-    words = ["planner", "optimize", plan.model, "--gpus", str(plan.gpus)]
+    given = plan.search.status == "given"
+    words = ["planner", "evaluate" if given else "optimize", plan.model, "--gpus", str(plan.gpus)]
     words += ["--cluster", plan.cluster, "--global-batch-size", str(plan.global_batch_size)]
     words += ["--precision", plan.training.precision, "--optimizer", plan.training.optimizer]
+    if given:
+        named = (name for name in STRATEGIES if plan.search.solver == given_solver(name))
+        words += ["--strategy", next(named, "plan.json")]
     return shlex.join(words), False

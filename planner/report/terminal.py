@@ -58,6 +58,7 @@ def plan_line(plan: Plan) -> str:
     found = plan.search
     if found.status != "given":
         parts.append("proven optimal" if found.proven_optimal else _gap(plan))
+    parts += figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults)
     if found.stopped_by:
         parts.append(f"stopped early by {found.stopped_by}")
     if not plan.fits:

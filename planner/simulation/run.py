@@ -24,12 +24,13 @@ from costmodels.simulation import (
 from planner.errors import ConflictError
 from planner.models import load_network
 from planner.output import write_text
-from planner.request.inputs.simulating import LOADER, SIMULATIONS
+from planner.request.inputs import simulating as inputs
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
 from planner.request.setting import find_cluster
-from planner.request.strategy_files import format_strategy, parse_strategy, strategy_text
+from planner.request.strategy_files import strategy_text
+from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.loading import loading_notes, loading_time
 from planner.simulation.notes import estimate_notes
 from planner.simulation.result import Simulation
@@ -55,7 +56,7 @@ _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "plain": (False, False, "alone"),
     "flexflow-sim": (False, False, "nominal"),
 }
-assert tuple(_SIMULATIONS) == SIMULATIONS, "requests name the same simulations"
+assert tuple(_SIMULATIONS) == inputs.SIMULATIONS, "requests name the same simulations"
 
 
 def simulate_request(request: Request) -> Simulation:
@@ -66,6 +67,7 @@ def simulate_request(request: Request) -> Simulation:
     InputError
         When an input cannot be used.
     """
+    _check_heeded(request)
     runtime = _find_runtime(request.runtime, request.servers)
     placed = place_network(request)
     if request.congestion != 1.0:
@@ -82,6 +84,34 @@ def simulate_request(request: Request) -> Simulation:
         OVERLAP_FACTOR if gamma is None else gamma,
         request.loading,
         variation,
+    )
+
+
+def require_run(model: str, option: str) -> None:
+    """Refuse an option that needs every operation to be run by a step model that does not.
+
+    Raises
+    ------
+    InputError
+        When it is a closed form.
+    """
+    if model not in inputs.SIMULATIONS:
+        raise _unheeded(model, option)
+
+
+def _check_heeded(request: Request) -> None:
+    """Refuse what a step model would not heed."""
+    model = request.step_model
+    for one in (inputs.RUNTIME, inputs.SERVERS):
+        if getattr(request, one.name) is not None:
+            require_run(model, one.option)
+    if request.overlap_factor is not None and model != inputs.STEP_MODEL.default:
+        raise _unheeded(model, inputs.OVERLAP_FACTOR.option)
+
+
+def _unheeded(model: str, option: str) -> ConflictError:
+    return ConflictError(
+        f"the step model {model} knows no {option}; leave it out, or use --model simulate"
     )
 
 
@@ -187,14 +217,15 @@ def simulate_placed(
         Standard deviation between devices, as part of the mean; None for the model's default.
     """
     setting = placed.setting
-    loads = loading is not None and loading.loader != LOADER.default
+    loads = loading is not None and loading.loader != inputs.LOADER.default
     time = loading_time(placed, loading) if loading is not None and loads else None
     notes = list(placed.notes)
     simulated: SimulatedStep | None = None
     form: ClosedForm | None = None
-    if model not in SIMULATIONS:
+    if model not in inputs.SIMULATIONS:
         form = _closed_form(placed, model)
         computed, busy = form.total, form.forward + form.backward + form.update
+        notes += estimate_notes(form.sources, setting.machine.training)
     else:
         compiler = Compiler(_job_of(placed, runtime, model, time))
         simulated = _run_step(compiler, model, overlap_factor)

@@ -79,9 +79,9 @@ NUM_BEST: Input[int] = Input(
     option="--num-best",
     metavar="N",
     kind="whole",
-    help="Best assignments to cost on the timeline.",
-    text="How many best distinct assignments are costed on the timeline. [items]",
-    rule=at_least(1, "the number of assignments to cost (--num-best)", "raise it"),
+    help="Best assignments to cost on the timeline, and to simulate.",
+    text="How many best distinct assignments are costed on the timeline, and simulated. [items]",
+    rule=at_least(1, "the number of assignments to cost and simulate (--num-best)", "raise it"),
 )
 TUNE_TRIALS: Input[int] = Input(
     name="tune_trials",
@@ -99,6 +99,7 @@ DUMP_PROBLEM: Input[None] = Input(
     default=None,
     option="--dump-problem",
     metavar="FILE",
+    kind="object",
     help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
     "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
     text="Where to write the additive problem whose optimum bounds the plan's step from below, in "
