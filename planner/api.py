@@ -24,7 +24,7 @@ from planner.planning.options import SearchOptions
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES
 from planner.request.parts import Degrees, Loading
-from planner.request.plans import made_as, plan_distributions
+from planner.request.plans import plan_distributions, strategy_setting
 from planner.request.request import Request, Source, StrategySource, make_request
 from planner.request.setting import find_cluster, find_network, resolve
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
@@ -296,8 +296,9 @@ def evaluate_request(request: Request) -> Plan:
         if path not in STRATEGIES and (path.endswith(".json") or os.path.exists(path)):
             strategy = Plan.load(path)
     if isinstance(strategy, Plan):
-        setting = resolve(made_as(strategy, request))
-        return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
+        setting, notes = strategy_setting(strategy, request)
+        split = plan_distributions(strategy, setting)
+        return plan_of_strategy(setting, split, "plan file", notes)
     setting = resolve(request)
     name = "data" if strategy is None else os.fspath(strategy)
     shape, host = setting.machine.topology.shape, setting.cluster.host_index

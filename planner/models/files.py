@@ -20,7 +20,6 @@ import msgspec
 from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network, build_graph, closest
 from costmodels.graph.kinds import KINDS
-from costmodels.graph.network import INPUT_AXES
 from costmodels.units.tables import parse_json, parse_toml, read_text
 from planner.models.registry import BUILT_IN, build
 
@@ -51,10 +50,6 @@ def _layer_type(kind: str) -> type[msgspec.Struct]:
     optional |= {p.name: hints[p.name] for p in options if p.default is not p.empty}
     fields += [(o, hint | msgspec.UnsetType, msgspec.UNSET) for o, hint in optional.items()]
     return msgspec.defstruct(kind, fields, forbid_unknown_fields=True)
-
-
-def _axis_order(axis: str) -> int:
-    return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
 
 
 def validation_reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
@@ -148,8 +143,7 @@ def network_of(tables: object, *, where: str = "the network") -> Network:
         layers.append(_layer_spec(row, number, before, where))
     network = Network(
         name=file.name,
-        # kernels are given for depth, height and width, whatever the order of the axes in a file
-        input_shape={axis: file.input[axis] for axis in sorted(file.input, key=_axis_order)},
+        input_shape=file.input,
         layers=tuple(layers),
         source=file.source,
         notes=file.notes,

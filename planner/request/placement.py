@@ -17,7 +17,7 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid, single_stage
 from planner.plan import Plan
 from planner.request.parts import Degrees
-from planner.request.plans import made_as, plan_distributions, plan_setting
+from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 from planner.request.sources import read_source
@@ -84,7 +84,7 @@ def place_network(request: Request) -> PlacedNetwork:
                 f"{what} says how the network is split; leave strategy and degrees out"
             )
         if isinstance(found, Plan):
-            return _on_plan(found, plan_setting(found, request))
+            return _on_plan(found, *plan_setting(found, request))
         if found.model is None:
             raise InputError(
                 f"{path} does not say the network; add it to the file, or give the network"
@@ -108,8 +108,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
     else:
         found, path = read_source(strategy, networks=False), os.fspath(strategy)
     if isinstance(found, Plan):
-        setting = resolve(made_as(found, replace(request, gpus=request.gpus or found.gpus)))
-        return _on_plan(found, setting)
+        return _on_plan(found, *strategy_setting(found, request))
     if isinstance(found, StrategyFile):
         return _on_file(found, path, request)
     setting = resolve(request)
@@ -147,7 +146,7 @@ def with_recomputation(strategy: Strategy, graph: Graph) -> Strategy:
     return replace(strategy, stages=tuple(stages))
 
 
-def _on_plan(plan: Plan, setting: Setting) -> PlacedNetwork:
+def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNetwork:
     distributions = plan_distributions(plan, setting)
     return PlacedNetwork(
         setting=setting,
@@ -155,6 +154,7 @@ def _on_plan(plan: Plan, setting: Setting) -> PlacedNetwork:
         strategy=single_stage(distributions, setting.machine.topology.shape),
         name="plan",
         plan=plan,
+        notes=notes,
     )
 
 
