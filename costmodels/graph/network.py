@@ -6,7 +6,6 @@ becomes a `Graph` of iteration spaces.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any
 
 import networkx as nx
 
-from costmodels.errors import InputError, printable, require_name
+from costmodels.errors import InputError, closest, printable, require_name
 from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
 from costmodels.graph.layer import SPATIAL_DIMS, Layer, Tensor
 from costmodels.graph.sharing import owners_resolved
@@ -139,13 +138,6 @@ class Graph:
     def macs(self) -> int:
         """Multiply-adds of one forward pass of the whole batch. [items]"""
         return sum(layer.macs for layer in self.layers.values())
-
-
-def closest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """A hint for an unknown name: the nearest known one first."""
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    rest = [k for k in known if k not in match]
-    return ", ".join([*match, *rest])
 
 
 def _after_inputs(network: Network) -> list[LayerSpec]:
