@@ -24,7 +24,7 @@ from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
 from planner.request.placement import given_strategy, named_distributions, refuse_degree
-from planner.request.plans import made_as, plan_distributions
+from planner.request.plans import plan_distributions, strategy_setting
 from planner.request.request import Request, Source, StrategySource, make_request
 from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
 from planner.simulation.result import Simulation
@@ -286,8 +286,9 @@ def evaluate_request(request: Request) -> Plan:
     if strategy is not None:
         refuse_degree(request)
     if isinstance(strategy, Plan):
-        setting = resolve(made_as(strategy, request))
-        return plan_of_strategy(setting, plan_distributions(strategy, setting), "plan file")
+        setting, notes = strategy_setting(strategy, request)
+        split = plan_distributions(strategy, setting)
+        return plan_of_strategy(setting, split, "plan file", notes)
     if strategy is not None:
         raise InputError(
             "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "

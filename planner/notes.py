@@ -89,6 +89,7 @@ WORDS: Mapping[str, str] = {
         "the plan does not fit in memory when it is simulated, though it does on the timeline"
     ),
     # the plan
+    "plan-differs": "the plan was made for other inputs: {inputs}",
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"

@@ -10,6 +10,8 @@ import click
 import planner
 from planner.cli.catalogue import (
     clusters_command,
+    devices_command,
+    links_command,
     loaders_command,
     models_command,
     runtimes_command,
@@ -78,6 +80,8 @@ for _command in (
     report_command,
     models_command,
     clusters_command,
+    devices_command,
+    links_command,
     runtimes_command,
     loaders_command,
     solve_command,

@@ -9,11 +9,21 @@ from costmodels.distribution import Distribution
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
-from planner.plan import Baseline, LayerPlan, Plan, Recost, SearchSummary, digest
+from planner.plan import (
+    Baseline,
+    LayerPlan,
+    Plan,
+    Recost,
+    SearchSummary,
+    cluster_digest,
+    digest,
+    network_digest,
+    tables_digest,
+)
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
 from planner.planning.prepare import UsualStrategies
-from planner.request.plans import cluster_digest, network_digest
+from planner.request.plans import carried_for
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
 from planner.simulation.notes import estimate_notes
@@ -32,7 +42,7 @@ def assemble_plan(
     summary: SearchSummary,
     *,
     usual: UsualStrategies,
-    notes: Sequence[Note] = (),
+    notes: Sequence[AnyNote] = (),
     simulated: tuple[Recost, ...] = (),
     met: Mapping[tuple[int, ...], Costed] | None = None,
     starts: Sequence[tuple[int, ...]] = (),
@@ -103,6 +113,7 @@ def assemble_plan(
         fallbacks=tuple(map(words, remarks)),
         defaults=setting.defaults,
         simulated=simulated,
+        carried=carried_for(setting),
     )
 
 
@@ -112,7 +123,7 @@ def _hashes(setting: Setting, training: Training) -> dict[str, str]:
         "network": network_digest(setting.model, setting.batch),
         "cluster": cluster_digest(setting.cluster),
         "training": digest(training),
-        "tables": digest(setting.tables),
+        "tables": tables_digest([table.text for table in setting.tables]),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
+from planner.notes import AnyNote
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
@@ -100,7 +101,10 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
 
 
 def plan_of_strategy(
-    setting: Setting, distributions: Mapping[str, Distribution], name: str
+    setting: Setting,
+    distributions: Mapping[str, Distribution],
+    name: str,
+    notes: Sequence[AnyNote] = (),
 ) -> Plan:
     """Cost one given strategy.
 
@@ -112,6 +116,8 @@ def plan_of_strategy(
         How the strategy splits every layer.
     name
         What it is called.
+    notes
+        What is worth knowing of it.
     """
     usual = usual_strategies(setting)
     formulation = formulate_given(setting, distributions, usual)
@@ -127,7 +133,7 @@ def plan_of_strategy(
         cap=1,
         num_costed=1,
     )
-    return assemble_plan(setting, formulation, costed, summary, usual=usual)
+    return assemble_plan(setting, formulation, costed, summary, usual=usual, notes=notes)
 
 
 def attempt(

@@ -18,7 +18,7 @@ from costmodels.strategy.usual import hybrid, single_stage
 from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.request.parts import Degrees
-from planner.request.plans import made_as, plan_distributions, plan_setting
+from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
 from planner.request.setting import Setting, resolve
 from planner.request.sources import read_source
@@ -148,7 +148,7 @@ def place_network(request: Request) -> PlacedNetwork:
             )
         refuse_degree(request)
         if isinstance(found, Plan):
-            return _on_plan(found, plan_setting(found, request))
+            return _on_plan(found, *plan_setting(found, request))
         if found.model is None:
             raise InputError(
                 f"{path} does not say the network; add it to the file, or give the network"
@@ -170,8 +170,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
     if found is not None or degrees.asked_for:
         refuse_degree(request)
     if isinstance(found, Plan):
-        setting = resolve(made_as(found, replace(request, gpus=request.gpus or found.gpus)))
-        return _on_plan(found, setting)
+        return _on_plan(found, *strategy_setting(found, request))
     if isinstance(found, StrategyFile):
         return _on_file(found, str(strategy), request)
     setting = resolve(request)
@@ -209,7 +208,7 @@ def with_recomputation(strategy: Strategy, graph: Graph) -> Strategy:
     return replace(strategy, stages=tuple(stages))
 
 
-def _on_plan(plan: Plan, setting: Setting) -> PlacedNetwork:
+def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNetwork:
     distributions = plan_distributions(plan, setting)
     return PlacedNetwork(
         setting=setting,
@@ -217,6 +216,7 @@ def _on_plan(plan: Plan, setting: Setting) -> PlacedNetwork:
         strategy=single_stage(distributions, setting.machine.topology.shape),
         name="plan",
         plan=plan,
+        notes=notes,
     )
 
 

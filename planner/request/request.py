@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from costmodels.cluster import Cluster
+from costmodels.compute import CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
@@ -78,7 +79,7 @@ class Request:
     always_cut: bool | None = asked.ALWAYS_CUT.default
     gradient_overlap: bool | None = asked.GRADIENT_OVERLAP.default
     winograd: bool | None = asked.WINOGRAD.default
-    tables: Sequence[str | os.PathLike[str]] = asked.TABLES.default
+    tables: Sequence[str | os.PathLike[str] | CostTable] = asked.TABLES.default
     # the search
     search: str = searched.SOLVER.default
     seed: int = searched.SEED.default

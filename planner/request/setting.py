@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
@@ -49,8 +47,6 @@ class Setting:
         Global batch and number of GPUs. [samples], [items]
     defaults
         What was chosen, since it was not given, a sentence each.
-    tables
-        SHA-256 of the files of measured tables.
     """
 
     model: Network
@@ -60,7 +56,11 @@ class Setting:
     batch: int
     gpus: int
     defaults: tuple[str, ...]
-    tables: tuple[str, ...]
+
+    @property
+    def tables(self) -> tuple[CostTable, ...]:
+        """The tables of measured times."""
+        return self.machine.compute.tables
 
 
 def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size: int) -> int:
@@ -162,9 +162,6 @@ def resolve(request: Request) -> Setting:
         batch=batch,
         gpus=gpus,
         defaults=_chosen(request, cluster, training, batch),
-        tables=tuple(
-            hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in request.tables
-        ),
     )
 
 
@@ -195,11 +192,13 @@ def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) 
 
 
 def _compute_model(
-    cluster: Cluster, training: Training, tables: Sequence[str | os.PathLike[str]]
+    cluster: Cluster, training: Training, tables: Sequence[str | os.PathLike[str] | CostTable]
 ) -> ComputeModel:
     return ComputeModel(
         cluster.device,
         training.precision,
-        tables=tuple(CostTable.load(path) for path in tables),
+        tables=tuple(
+            table if isinstance(table, CostTable) else CostTable.load(table) for table in tables
+        ),
         winograd=training.winograd,
     )

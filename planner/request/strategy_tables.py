@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ import msgspec
 from costmodels.errors import InputError, require_name
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.place import device_text
-from costmodels.units.tables import parse_toml
+from costmodels.units.tables import FieldFault, field_faults, parse_toml, refuse_faults
 from planner.models.files import toml_rows, validation_reason
 
 FORMAT = "planner-strategy"
@@ -68,6 +68,7 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     subgraph: list[dict[str, Any]] = []
 
 
+_ROWS = {"stage": _StageTable, "layer": _LayerTable, "subgraph": _SubgraphTable}
 Table = TypeVar("Table", bound=msgspec.Struct)
 
 
@@ -108,6 +109,17 @@ def _table_labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> l
         facts += [f"line {lines[number]}"] if len(lines) == len(rows) else []
         labels.append(f"[[{table}]] {number + 1}" + (f" ({', '.join(facts)})" if facts else ""))
     return labels
+
+
+def _all_faults(raw: Mapping[str, object], text: str) -> Iterator[FieldFault]:
+    """Fields that are missing or unknown, in all tables of a file."""
+    yield from field_faults(raw, _StrategyTables, "the file")
+    yield from field_faults(raw.get("schedule"), _ScheduleTable, "[schedule]")
+    for table, kind in _ROWS.items():
+        rows = raw.get(table)
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            for row, label in zip(rows, _table_labels(text, table, rows), strict=True):
+                yield from field_faults(row, kind, label)
 
 
 def _convert_table(row: object, expected: type[Table], label: str) -> Table:
@@ -197,6 +209,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
     InputError
         When a field is unknown or wrong.
     """
+    refuse_faults("", _all_faults(raw, text))
     file = _convert_table(raw, _StrategyTables, "the file")
     if file.format != FORMAT:
         raise InputError(

@@ -9,11 +9,13 @@ import pty
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from costmodels.cluster import list_clusters, list_devices, list_links, load_cluster
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from planner import api
 from planner.cli import scaling
@@ -216,6 +218,38 @@ def test_models_and_clusters_are_listed_and_exported(tmp_path: Path) -> None:
     question[question.index("lassen")] = str(cluster)
     theirs, ours = (json.loads(run(*q, "--json").stdout) for q in (question, PLAN))
     assert theirs["step_time_s"] == ours["step_time_s"]
+
+
+def test_what_a_cluster_file_may_name_is_listed() -> None:
+    for command, names in (("devices", list_devices()), ("links", list_links())):
+        result = run(command)
+        assert result.exit_code == 0
+        first = {line.split()[0] for line in result.stdout.splitlines()}
+        assert set(names) <= first
+    assert "22.2 GB/s" in run("links").stdout  # 25 GB/s of NVLink 2 at 89 %
+
+
+@pytest.mark.parametrize("name", list_clusters())
+def test_a_cluster_that_is_exported_still_names_its_device_and_links(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    assert run("clusters", "--export", name, "-o", str(path)).exit_code == 0
+    written = tomllib.loads(path.read_text())
+    assert written["device"] in list_devices()
+    assert load_cluster(path) == load_cluster(name)
+    again = run("clusters", "--export", str(path)).stdout
+    assert again == path.read_text()
+    if name == "lassen":
+        assert [level["link"] for level in written["levels"]] == ["nvlink2", "infiniband-edr"]
+
+
+def test_an_exported_file_loses_what_moves_a_cursor(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = run("clusters", "--export", "lassen").stdout
+    path.write_text(f"# \x9b2J\u202e\n{text}")
+    assert run("clusters", "--export", str(path), "-o", str(tmp_path / "b.toml")).exit_code == 0
+    assert (tmp_path / "b.toml").read_text() == f"# 2J\n{text}"
 
 
 def test_a_network_can_be_exported_as_json(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_the_documentation_names_every_kind_and_field() -> None:
     ("changes", "message"),
     [
         ({"kind": "convv"}, "unknown kind 'convv'; use one of conv, "),
-        ({"kind": None}, "must have a field 'kind'"),
+        ({"kind": None}, "layer 'c' lacks the field 'kind'"),
         ({"name": None}, "lacks the field 'name'"),
         ({"filters": None}, "layer 'c' of kind 'conv' lacks the field 'filters'"),
         ({"kernl": 3}, "unknown field 'kernl'; use one of kernel, "),

@@ -389,21 +389,6 @@ def test_a_plan_of_another_input_size_is_simulated_as_it_was_made(tmp_path: Path
     assert "made for another network" in other.stderr
 
 
-def test_a_plan_of_a_network_or_cluster_file_needs_it_again(tmp_path: Path) -> None:
-    network, cluster, path = (str(tmp_path / n) for n in ("net.toml", "cluster.toml", "plan.json"))
-    run("models", "--export", "resnet18", "--input-size", "160", "-o", network)
-    text = Path(network).read_text().replace("filters = 1000", "filters = 10", 1)
-    Path(network).write_text(text)
-    run("clusters", "--export", "abci", "-o", cluster)
-    Path(cluster).write_text(Path(cluster).read_text().replace("size = 4", "size = 2", 1))
-    question = ("--gpus", "4", "--cluster", cluster, "-q", "-o", path)
-    assert run("evaluate", network, *question).exit_code == 0
-    result = run("simulate", path, "-q")
-    assert result.exit_code == 2
-    assert "made for another network" in result.stderr
-    assert run("simulate", network, "--strategy", path, "--cluster", cluster, "-q").exit_code == 0
-
-
 def test_a_network_file_may_be_json(tmp_path: Path) -> None:
     path = str(tmp_path / "network.json")
     run("models", "--export", "alexnet", "-o", path)
