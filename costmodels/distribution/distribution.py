@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +128,8 @@ class Candidates:
 
     def degree(self, dim: str) -> NDArray[np.int64]:
         """Ways of one dim over all levels; (candidates,)."""
-        ways: NDArray[np.int64] = self.level_degrees(dim).prod(axis=1)
+        # level by level: many times faster than products over an axis as short as that
+        ways: NDArray[np.int64] = reduce(np.multiply, self.level_degrees(dim).T)
         return ways
 
     def group(self, dims: Iterable[str]) -> NDArray[np.int64]:
@@ -229,8 +230,9 @@ def enumerate_candidates(
     """Every sensible distribution of a layer.
 
     Within a host a level may be split over any dims, replication included. Across hosts, where
-    links are slow and shared, a level may be split over sample and at most one other dim (or
-    replication); `full` lifts that restriction. A dim is never split into more blocks than it has
+    links are slow and shared, a level may be split over sample and at most one other dim; `full`
+    lifts that restriction. Replication is free to combine with both: it sends nothing, and lets
+    any plan of fewer hosts be one of more. A dim is never split into more blocks than it has
     positions (the limits of Kahira et al., Table III).
 
     Parameters
@@ -252,8 +254,7 @@ def enumerate_candidates(
         rows = _level_rows(size, count, count + 1)
         if not (full or within_host(level, host_level)):
             others = [i for i, d in enumerate(dims) if d != "sample"]
-            used = (rows[:, others] > 1).sum(axis=1) + (rows.prod(axis=1) < size)
-            rows = rows[used <= 1]
+            rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]
         grown = np.concatenate(
             [
                 np.repeat(total, len(rows), axis=0),
