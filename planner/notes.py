@@ -80,6 +80,10 @@ WORDS: Mapping[str, str] = {
     "plan-does-not-fit": (
         "the plan does not fit in memory when it is simulated, though it does on the timeline"
     ),
+    "simplest-chosen": (
+        "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
+        "split between neighbours instead of {others}, and {slower:.1%} slower"
+    ),
     # the plan
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "

@@ -75,7 +75,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         )
     if found.result.best is None:
         raise infeasible_error(setting, found.result)
-    decision = decide(found, options, deadline, num_usual=len(usual))
+    decision = decide(found, options, deadline)
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
