@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodels.distribution.distribution import (
     Candidates,
     Distribution,
+    devices_at_work,
     enumerate_candidates,
     factorisations,
     limit_reason,
@@ -16,6 +17,7 @@ from costmodels.distribution.distribution import (
 __all__ = [
     "Candidates",
     "Distribution",
+    "devices_at_work",
     "enumerate_candidates",
     "factorisations",
     "limit_reason",

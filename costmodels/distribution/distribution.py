@@ -70,6 +70,14 @@ class Distribution:
         return math.prod(self.degrees.get(dim, (1,)))
 
     @property
+    def level_replication(self) -> tuple[int, ...]:
+        """How many members of each level do the same work. [items]"""
+        used = (
+            math.prod(d[level] for d in self.degrees.values()) for level in range(len(self.shape))
+        )
+        return tuple(size // ways for size, ways in zip(self.shape, used, strict=True))
+
+    @property
     def replication(self) -> int:
         """How many devices do the same work. [ways]"""
         return math.prod(self.shape) // math.prod(self.degree(d) for d in self.degrees)
@@ -264,6 +272,19 @@ def enumerate_candidates(
         )
         total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
     return Candidates(dims=dims, degrees=total, shape=tuple(shape))
+
+
+def devices_at_work(distributions: Iterable[Distribution]) -> int:
+    """How many devices have work that no other device does: those left over repeat all of theirs.
+
+    What no layer splits is least significant in the numbering of ranks, whatever it does split, so
+    that the same ranks repeat the same work in every layer.
+    """
+    distinct = list(
+        {(tuple(sorted(d.degrees.items())), d.shape): d for d in distributions}.values()
+    )
+    levels = zip(*(d.level_replication for d in distinct), strict=True)
+    return math.prod(distinct[0].shape) // math.prod(math.gcd(*alike) for alike in levels)
 
 
 def limit_reason(layer: Layer, distribution: Distribution) -> str | None:

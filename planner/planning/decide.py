@@ -8,8 +8,9 @@ fastest that fits is the plan. Of those that are hardly slower the simplest is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -19,10 +20,10 @@ from planner.planning.costing import Costed
 from planner.planning.estimate import StepEstimates
 from planner.planning.finalists import Patterns
 from planner.planning.formulate import Formulation
-from planner.planning.local_search import improved, simplified
+from planner.planning.local_search import after_moves, simplified
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
-from planner.planning.simulator import Choices, PlanSimulator, Trial
+from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
@@ -35,6 +36,11 @@ SIMPLER_WITHIN = 0.01
 # A finalist so many times as slow as the fastest under the usual buckets is not tried under others:
 # on the built-in networks they change a step by up to a fifth.
 TUNED_WITHIN = 1.25
+# Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
+# most so many times as slow as the best such one that has work for all devices.
+IDLE_WITHIN = 1.2
+# Notes of a decision on its order, which hold no longer where something else is chosen.
+ORDER_NOTES = ("order-changed", "first-does-not-fit", "plan-does-not-fit", "simplest-chosen")
 # What judging moves takes, in times that costing one assignment takes.
 MOVES = 60.0
 # Assignments between the simplest that the estimates allow and the fastest that are simulated.
@@ -57,13 +63,26 @@ class Decision:
         Whether the simulation changed the order.
     stopped_by
         "time limit" or "interrupt" where the search or the decision was cut short, else empty.
+    seconds
+        The step as simulated, +inf where nothing was. [s]
+    fewer_may_do
+        Whether a plan that leaves devices without work of their own may be as fast.
+    usual
+        Steps of the usual strategies that fit, as simulated, by their choices. [s]
     """
 
     formulation: Formulation
     best: Costed
+    seconds: float = math.inf
+    fewer_may_do: bool = False
+    usual: Mapping[Choices, float] = field(default_factory=dict)
     simulated: tuple[Recost, ...] = ()
     notes: tuple[Note, ...] = ()
     stopped_by: str = ""
+
+    def noted(self, note: Note) -> Decision:
+        """The decision with a further note."""
+        return replace(self, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +121,17 @@ class Finals:
         By assignment its best trial, in the order in which they were simulated.
     wanted
         Assignments that were to be simulated. [items]
+    idle_ratio
+        How many times as slow the best assignment is estimated to be that splits all layers alike
+        and leaves devices without work of their own, as the best that leaves none.
     """
 
     simulator: PlanSimulator
     buckets: Sequence[float]
     time: TimeToDecide
-    best_of: dict[Choices, Trial] = field(default_factory=dict)
+    best_of: dict[Choices, SimulatedChoices] = field(default_factory=dict)
     wanted: int = 0
+    idle_ratio: float = math.inf
 
     def simulate(self, finalists: Iterable[Choices]) -> None:
         """Simulate assignments, each under the buckets that suit it, as long as time allows."""
@@ -124,11 +147,11 @@ class Finals:
                 others = [self.simulator.simulate(choices, b) for b in self.buckets[1:]]
                 self.best_of[choices] = min([first, *others], key=self._rank)
 
-    def _rank(self, trial: Trial) -> tuple[bool, float]:
+    def _rank(self, trial: SimulatedChoices) -> tuple[bool, float]:
         return not self.simulator.fits(trial), trial.seconds
 
     @property
-    def fastest(self) -> Trial:
+    def fastest(self) -> SimulatedChoices:
         """The fastest that fits when it is simulated, or the fastest if none does."""
         return min(self.best_of.values(), key=self._rank)
 
@@ -199,7 +222,9 @@ def _simulate_finalists(
     pool = list(dict.fromkeys([*ranked, *alike]))
     table = np.array(pool)
     by_bucket = [estimates.steps(table, size) for size in finals.buckets]
-    order = np.argsort(np.min(by_bucket, axis=0), kind="stable")
+    judged = np.min(by_bucket, axis=0)
+    order = np.argsort(judged, kind="stable")
+    finals.idle_ratio = _idle_ratio(patterns, dict(zip(pool, judged.tolist(), strict=True)), alike)
     finals.simulate(pool[n] for n in order[:num_best])
     if num_best < 2:
         return
@@ -208,11 +233,32 @@ def _simulate_finalists(
             return
         before = finals.fastest
         estimate = partial(estimates.steps, bucket_bytes=before.bucket_bytes)
-        finals.simulate([improved(estimate, before.choices, pool)])
+        finals.simulate([after_moves(estimate, before.choices, pool)])
         if finals.fastest is before:
             break
     simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
     finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+
+
+def _idle_ratio(
+    patterns: Patterns, judged: Mapping[Choices, float], alike: Sequence[Choices]
+) -> float:
+    """See `Finals.idle_ratio`.
+
+    Parameters
+    ----------
+    patterns
+        Of the formulation.
+    judged
+        Estimates of assignments. [s]
+    alike
+        Those that split all layers alike.
+    """
+    best = {True: math.inf, False: math.inf}
+    for choices in alike:
+        idle = patterns.leaves_idle(choices)
+        best[idle] = min(best[idle], judged[choices])
+    return best[True] / best[False] if best[True] < math.inf else math.inf
 
 
 def _usual(attempt: Attempt) -> list[Choices]:
@@ -256,6 +302,9 @@ def _decision(
     return Decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
         best=costed[winner.choices],
+        seconds=winner.seconds,
+        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN,
+        usual={c: finals.best_of[c].seconds for c in _usual(attempt) if c in finals.best_of},
         simulated=tuple(
             Recost(
                 timeline_s=costed[trial.choices].step.total,
@@ -274,8 +323,8 @@ def _simplest(
     finals: Finals,
     patterns: Patterns,
     costed: dict[Choices, Costed],
-    usual: Sequence[Trial],
-) -> Trial:
+    usual: Sequence[SimulatedChoices],
+) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
     Equal ones are told apart by time, then by memory, traffic and work done more than once. None
@@ -297,7 +346,7 @@ def _simplest(
     limit = min([(1.0 + SIMPLER_WITHIN) * fastest, *(t.seconds for t in usual if fits(t))])
     near = [t for t in finals.best_of.values() if fits(t) and t.seconds <= limit]
 
-    def key(trial: Trial) -> tuple[float, ...]:
+    def key(trial: SimulatedChoices) -> tuple[float, ...]:
         known = costed[trial.choices]
         return (
             patterns.changes(trial.choices),
@@ -318,7 +367,9 @@ def _late_notes(finals: Finals) -> list[Note]:
     return [Note.of("no-time-to-simulate", simulated=done, wanted=finals.wanted)]
 
 
-def _order_notes(simulator: PlanSimulator, rows: Sequence[Trial], fastest: Trial) -> list[Note]:
+def _order_notes(
+    simulator: PlanSimulator, rows: Sequence[SimulatedChoices], fastest: SimulatedChoices
+) -> list[Note]:
     """Whether the simulation changed the order.
 
     Parameters

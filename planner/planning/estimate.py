@@ -86,13 +86,14 @@ class StepEstimates:
         clock, queued = np.zeros(len(choices)), np.zeros(len(choices))
         for i in reversed(range(len(self.layers))):
             times, mine = self.layers[i], choices[:, i]
-            waits, leaves = times.waits[mine], times.leaves[mine]
+            waits: Floats = times.waits[mine]
+            leaves: NDArray[np.bool_] = times.leaves[mine]
             clock += times.forward[mine]
             for source, forward, backward in self.into[i]:
                 theirs = choices[:, source]
                 clock += forward[theirs, mine]
                 waits = waits + backward[theirs, mine]
-                leaves = leaves | self.layers[source].leaves[theirs]
+                leaves = np.logical_or(leaves, self.layers[source].leaves[theirs])
             computing = times.backward[mine]
             hidden = np.minimum(queued, computing) if overlaps else 0.0
             clock += computing + OVERLAP_FACTOR * hidden
@@ -189,5 +190,4 @@ def _leaves_outermost(candidates: Candidates) -> NDArray[np.bool_]:
     others = [i for i, dim in enumerate(candidates.dims) if dim != "sample"]
     if not used or not others:
         return np.zeros(len(candidates), dtype=bool)
-    crossing: NDArray[np.bool_] = (candidates.degrees[:, used[-1]][:, others] > 1).any(axis=1)
-    return crossing
+    return np.asarray(np.any(candidates.degrees[:, used[-1]][:, others] > 1, axis=1))

@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Patterns that are looked at: the fastest without regard to shuffles. [items]
 NUM_PATTERNS = 16
+# The same of those that leave devices without work of their own. [items]
+NUM_IDLE_PATTERNS = 6
 
 
 class Patterns:
@@ -40,7 +42,11 @@ class Patterns:
         parts = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
         self.numbers: dict[int, Ints] = dict(zip(self.spaces, parts, strict=True))
         self.count = len(first)
+        levels = len(formulation.machine.topology.shape)
+        # the last columns of a pattern: how many members of each level repeat the work of others
+        self.repeats = np.any(np.concatenate(rows)[first, -levels:] > 1, axis=1).reshape(-1)
         self.of_layer = [self.numbers[id(formulation.spaces[x.name])] for x in formulation.layers]
+        self.replication = {key: s.candidates.replication for key, s in self.spaces.items()}
         self.best_of: dict[tuple[int, int], int | None] = {}
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         self.edges = [(index[e.source], index[e.target]) for e in formulation.edges]
@@ -51,7 +57,10 @@ class Patterns:
         return sum(mine[source] != mine[target] for source, target in self.edges)
 
     def promising(self) -> Ints:
-        """The patterns that are fastest for all layers together, shuffles left out."""
+        """The patterns that are fastest for all layers together, shuffles left out.
+
+        Those that leave devices without work of their own are few of them, and looked at besides.
+        """
         time = np.zeros(self.count)
         layers = self.formulation.layers
         users: dict[int, int] = {}
@@ -64,7 +73,9 @@ class Patterns:
             np.minimum.at(best, self.numbers[key], score)
             lacking = LACKING_PATTERN * score.min()
             time += users[key] * np.where(np.isfinite(best), best, lacking)
-        return np.argsort(time, kind="stable")[:NUM_PATTERNS]
+        order = np.argsort(time, kind="stable")
+        idle = order[self.repeats[order]][:NUM_IDLE_PATTERNS]
+        return np.concatenate([order[:NUM_PATTERNS], np.setdiff1d(idle, order[:NUM_PATTERNS])])
 
     def assignment(self, pattern: int) -> Choices:
         """All layers under one pattern; those that lack it as suits the layers that they read."""
@@ -77,8 +88,8 @@ class Patterns:
         for layer in formulation.layers:
             space = formulation.spaces[layer.name]
             score = space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
-            for source, times in into.get(layer.name, ()):
-                score = score + times[chosen[source]]
+            for source, seconds in into.get(layer.name, ()):
+                score = score + seconds[chosen[source]]
             allowed = np.flatnonzero(self.numbers[id(space)] == pattern)
             if len(allowed):
                 chosen[layer.name] = int(allowed[score[allowed].argmin()])
@@ -132,5 +143,13 @@ class Patterns:
             space = self.formulation.spaces[layer.name]
             seconds = float(space.costs.compute[choice])
             total += seconds
-            twice += seconds * bool((space.candidates.replication[choice] > 1).any())
+            twice += seconds * bool((self.replication[id(space)][choice] > 1).any())
         return twice / total if total else 0.0
+
+    def leaves_idle(self, choices: Choices) -> bool:
+        """Whether some devices have no work of their own in any layer."""
+        levels = [
+            self.replication[id(self.formulation.spaces[layer.name])][choice]
+            for layer, choice in zip(self.formulation.layers, choices, strict=True)
+        ]
+        return bool((np.gcd.reduce(levels) > 1).any())

@@ -32,7 +32,7 @@ LARGEST_TABLE = 2_000_000
 Estimate = Callable[[Ints], Floats]
 
 
-def improved(estimate: Estimate, base: Choices, donors: Sequence[Choices]) -> Choices:
+def after_moves(estimate: Estimate, base: Choices, donors: Sequence[Choices]) -> Choices:
     """The best that moves lead to from an assignment by the estimates, each the best of its kind.
 
     Parameters

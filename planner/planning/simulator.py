@@ -16,7 +16,7 @@ Choices = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trial:
+class SimulatedChoices:
     """An assignment as it was simulated under one size of gradient buckets.
 
     Parameters
@@ -48,7 +48,7 @@ class PlanSimulator:
 
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
-        self.trials: dict[tuple[Choices, float], Trial] = {}
+        self.trials: dict[tuple[Choices, float], SimulatedChoices] = {}
         self.runtime = load_runtime("ddp")
         self.compilers: dict[Choices, Compiler] = {}
         self.splits: dict[tuple[int, int], Distribution] = {}
@@ -60,7 +60,7 @@ class PlanSimulator:
             costed[layer.signature, wants] = (space.candidates, space.costs)
         self.known = {machine.topology.shape: Pieces(graph, machine, costed)}
 
-    def simulate(self, choices: Choices, bucket_bytes: float) -> Trial:
+    def simulate(self, choices: Choices, bucket_bytes: float) -> SimulatedChoices:
         """The step of an assignment under a size of gradient buckets.
 
         Parameters
@@ -75,8 +75,8 @@ class PlanSimulator:
             runtime = plan_runtime(self.runtime, bucket_bytes)
             compiler = self._compiler(choices).with_runtime(runtime)
             step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
-            devices = self.formulation.machine.topology.num_devices
-            self.trials[key] = Trial(
+            devices = compiler.job.strategy.num_waiting
+            self.trials[key] = SimulatedChoices(
                 choices=choices,
                 bucket_bytes=bucket_bytes,
                 seconds=step.step_time + waiting_time(computing_time(step), devices),
@@ -91,11 +91,11 @@ class PlanSimulator:
             return self.formulation
         return self.formulation.with_training(replace(training, bucket_bytes=bucket_bytes))
 
-    def cost(self, trial: Trial) -> Costed:
+    def cost(self, trial: SimulatedChoices) -> Costed:
         """A trial on the timeline, under its own buckets."""
         return cost(self.with_bucket(trial.bucket_bytes), trial.choices)
 
-    def fits(self, trial: Trial) -> bool:
+    def fits(self, trial: SimulatedChoices) -> bool:
         """Whether its peak is within the memory of a device."""
         return trial.peak_memory <= self.formulation.cluster.device.memory
 
