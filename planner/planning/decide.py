@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Recost
 from planner.planning.costing import Costed
 from planner.planning.estimate import StepEstimates
@@ -261,6 +262,12 @@ def _idle_ratio(
     return best[True] / best[False] if best[True] < math.inf else math.inf
 
 
+def _computing_on_half(costed: Costed) -> float:
+    """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
+    waiting = costed.sources.get(SOURCES[-1], 0.0)
+    return 2.0 * costed.compute - waiting
+
+
 def _usual(attempt: Attempt) -> list[Choices]:
     """The usual strategies that fit, the fastest on the timeline first."""
     usual = set(attempt.starts)
@@ -303,7 +310,8 @@ def _decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
         best=costed[winner.choices],
         seconds=winner.seconds,
-        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN,
+        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
+        or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
         usual={c: finals.best_of[c].seconds for c in _usual(attempt) if c in finals.best_of},
         simulated=tuple(
             Recost(
