@@ -69,11 +69,11 @@ WORDS: Mapping[str, str] = {
     "no-time-for-space": (
         "the time limit left no time to search for splits: the usual strategies alone were compared"
     ),
-    "no-time-to-tune": "the time limit left no time to choose the bucket size",
     "no-time-to-simulate": (
         "the time limit left no time to simulate all of the best plans: {simulated} of {wanted} "
         "were simulated"
     ),
+    "no-time-for-fewer": "the time limit left no time to look for a plan of fewer GPUs",
     "no-time-for-baselines": "the time limit left no time to cost every usual strategy",
     "search-stopped": "search stopped early by {reason}: best plan so far",
     # the decision by simulation
@@ -88,8 +88,16 @@ WORDS: Mapping[str, str] = {
     "plan-does-not-fit": (
         "the plan does not fit in memory when it is simulated, though it does on the timeline"
     ),
+    "simplest-chosen": (
+        "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
+        "split between neighbours instead of {others}, and {slower:.1%} slower"
+    ),
     # the plan
     "plan-differs": "the plan was made for other inputs: {inputs}",
+    "gpus-without-work": (
+        "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} GPUs "
+        "would be enough"
+    ),
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"

@@ -81,6 +81,8 @@ class Baseline:
         Why it cannot be used, does not fit or has no figures.
     costed
         Whether there was time to find out.
+    simulated_s
+        Its step as simulated, with the buckets that suit it, None where it was not. [s]
     """
 
     name: str
@@ -89,6 +91,7 @@ class Baseline:
     fits: bool
     reason: str = ""
     costed: bool = True
+    simulated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,15 +178,6 @@ def kept_memory(
     return np.floor(kept)
 
 
-def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
-    """The costs of some of the candidates."""
-    taken = {}
-    for item in fields(LayerCosts):
-        value = getattr(costs, item.name)
-        taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
-    return LayerCosts(**taken)
-
-
 def _candidates_of_space(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], cap: int
 ) -> Candidates:
@@ -298,7 +289,7 @@ def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSp
     return LayerSpace(
         layer=layer,
         candidates=group.candidates.take(indices),
-        costs=_take_costs(group.costs, indices),
+        costs=group.costs.take(indices),
         num_sensible=len(group.candidates),
         kept=group.kept_memory[indices],
     )

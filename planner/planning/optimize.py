@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,7 +15,8 @@ from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
-from planner.planning.decide import Decision, decide
+from planner.planning.decide import IDLE_WITHIN, Decision, decide
+from planner.planning.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
@@ -56,25 +59,13 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     if options.dump_problem is not None:
         check_writable(options.dump_problem)  # now, and not after the search
     deadline = deadline or Deadline(options.time_limit)
-    usual = usual_strategies(setting)
-
-    def attempt_with(training: Training) -> Attempt:
-        return attempt(setting, training, options, usual=usual, deadline=deadline)
-
     try:
-        found = attempt_with(setting.machine.training)
+        found, decision = _answer(setting, options, deadline)
     except OutOfTime:
         raise stopped_error("time limit") from None
-    if options.tune_trials and not found.result.incumbent.stopped_by:
-        found = tune_step(
-            attempt_with,
-            found,
-            options,
-            time_limit=time_left(deadline),
-        )
-    if found.result.best is None:
+    if decision is None:
         raise infeasible_error(setting, found.result)
-    decision = decide(found, options, deadline, num_usual=len(usual))
+    usual = usual_strategies(setting)
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -96,8 +87,68 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         # under other options of the step they cost something else
         met=found.result.met if decision.formulation is found.formulation else {},
         starts=found.starts,
+        simulated_usual=decision.usual,
         deadline=deadline,
     )
+
+
+def _answer(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    rival: float = math.inf,
+) -> tuple[Attempt, Decision | None]:
+    """Search and decide, for fewer devices as well where that may be as fast.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    deadline
+        When the plan must be there.
+    rival
+        Step of the best plan of more devices: where this one is far from it, so are those of even
+        fewer. [s]
+
+    Raises
+    ------
+    OutOfTime
+        When there was no time to cost anything.
+    """
+    began = time.monotonic()
+    usual = usual_strategies(setting)
+
+    def attempt_with(training: Training) -> Attempt:
+        return attempt(setting, training, options, usual=usual, deadline=deadline)
+
+    found = attempt_with(setting.machine.training)
+    if options.tune_trials and not found.result.incumbent.stopped_by:
+        found = tune_step(
+            attempt_with,
+            found,
+            options,
+            time_limit=time_left(deadline),
+        )
+    if found.result.best is None:
+        return found, None
+    decision = decide(found, options, deadline)
+    fewer = fewer_devices(setting) if decision.fewer_may_do else None
+    if fewer is None or decision.stopped_by or decision.seconds > IDLE_WITHIN * rival:
+        return found, decision
+    # a search for fewer takes about as long
+    if deadline.remaining < time.monotonic() - began:
+        return found, decision.noted(Note.of("no-time-for-fewer"))
+    try:
+        _, smaller = _answer(fewer, options, deadline, min(rival, decision.seconds))
+        if smaller is not None:
+            decision = better_of(setting, decision, smaller, usual)
+    except OutOfTime:
+        decision = decision.noted(Note.of("no-time-for-fewer"))
+    except KeyboardInterrupt:
+        decision = replace(decision, stopped_by="interrupt")
+    return found, decision
 
 
 def plan_of_strategy(
@@ -208,8 +259,8 @@ def summarise(found: Attempt, decision: Decision) -> SearchSummary:
         lower_bound_s=bound,
         proven_optimal=gap <= PROVEN_GAP,
         gap=gap,
-        num_sensible=decision.formulation.num_sensible,
-        num_candidates=decision.formulation.num_candidates,
+        num_sensible=found.formulation.num_sensible,
+        num_candidates=found.formulation.num_candidates,
         cap=found.cap,
         num_costed=found.result.num_costed,
         stopped_by=decision.stopped_by,

@@ -7,13 +7,12 @@ searched, and within a level all children are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.step.training import Training
-from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import PlanSearchResult
@@ -60,40 +59,6 @@ class Attempt:
     def step_time(self) -> float:
         """Step of the best plan, +inf where none fits. [s]"""
         return math.inf if self.result.best is None else self.result.best.step.total
-
-
-def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, Costed]:
-    """Try a few bucket sizes on one assignment.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    best
-        The assignment, costed with the options of the formulation.
-
-    Returns
-    -------
-    The formulation with the best bucket size, and the assignment costed with it.
-    """
-    given = formulation.machine.training
-    costed: dict[Training, Costed] = {}
-
-    def objective(parameters: dict[str, Any]) -> float:
-        training = replace(given, **parameters)
-        costed[training] = cost(formulation.with_training(training), best.choices)
-        fits = costed[training].memory.total <= formulation.cluster.device.memory
-        return costed[training].step.total if fits else math.inf
-
-    space: dict[str, Sequence[Any]] = {"bucket_bytes": FEW_BUCKETS}
-    tuning = tune(objective, space, max_trials=len(FEW_BUCKETS))
-    if tuning.stopped_by == "interrupt":
-        raise KeyboardInterrupt
-    winner = tuning.best
-    if winner is None or winner.value >= tolerated(best.step.total):
-        return formulation, best
-    training = replace(given, **winner.parameters)
-    return formulation.with_training(training), costed[training]
 
 
 def tune_step(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.units import format_bytes, format_seconds
-from planner.plan import Plan, given_solver
+from planner.plan import Baseline, Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
 
@@ -77,8 +77,10 @@ class Rival:
         The strategy.
     time, memory
         Step and peak memory, None where it cannot be used. [s], [B]
+    simulated
+        Its step as simulated, None where it was not. [s]
     speed_up
-        How many times faster the plan is, None without a time.
+        How many times faster the plan is, None without a time: simulated, if both are.
     fits
         Whether it could be used.
     remark
@@ -90,6 +92,7 @@ class Rival:
     name: str
     time: float | None
     memory: float | None
+    simulated: float | None
     speed_up: float | None
     fits: bool
     remark: str
@@ -129,6 +132,11 @@ def count(number: float) -> str:
 def seconds(value: float) -> str:
     """A duration, "0" where there is none."""
     return format_seconds(value) if value else "0"
+
+
+def seconds_or_none(value: float | None) -> str:
+    """A duration, "-" where it is not known."""
+    return "-" if value is None else seconds(value)
 
 
 def size(value: float) -> str:
@@ -230,12 +238,20 @@ def source_rows(plan: Plan) -> list[Figure]:
 
 def rivals(plan: Plan) -> list[Rival]:
     """The usual strategies beside the plan."""
+
+    def speed_up_over(baseline: Baseline) -> float | None:
+        again = plan.simulated_step_time
+        if again is not None and baseline.simulated_s is not None:
+            return baseline.simulated_s / again
+        return None if baseline.step_time_s is None else baseline.step_time_s / plan.step_time_s
+
     return [
         Rival(
             name=b.name,
             time=b.step_time_s,
             memory=b.peak_memory_bytes,
-            speed_up=None if b.step_time_s is None else b.step_time_s / plan.step_time_s,
+            simulated=b.simulated_s,
+            speed_up=speed_up_over(b),
             fits=b.fits,
             remark=b.reason,
             costed=b.costed,
@@ -247,7 +263,7 @@ def rivals(plan: Plan) -> list[Rival]:
 def best_rival(plan: Plan) -> Rival | None:
     """The fastest usual strategy that fits."""
     usable = [r for r in rivals(plan) if r.fits and r.time is not None]
-    return min(usable, key=lambda r: r.time or 0.0, default=None)
+    return min(usable, key=lambda r: r.speed_up or 0.0, default=None)
 
 
 def rival_sentence(plan: Plan) -> str:
@@ -262,9 +278,12 @@ def rival_sentence(plan: Plan) -> str:
     elif rival.speed_up <= 1.0 / 1.1:
         much = f"{speed_up(1.0 / rival.speed_up)} as slow as"
     else:
-        part = rival.time / plan.step_time_s - 1.0
+        part = rival.speed_up - 1.0
         much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"
-    return f"{much} {rival.name} ({format_seconds(rival.time)}), the best usual strategy that fits"
+    time = format_seconds(rival.time)
+    if rival.simulated is not None:
+        time = f"{format_seconds(rival.simulated)} simulated"
+    return f"{much} {rival.name} ({time}), the best usual strategy that fits"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:

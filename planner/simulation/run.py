@@ -240,7 +240,7 @@ def simulate_placed(
     if runtime.synchronous:
         usual = DEVICE_VARIATION if model == "simulate" else 0.0
         spread = usual if variation is None else variation
-        waiting = waiting_time(busy, placed.strategy.num_devices, spread)
+        waiting = waiting_time(busy, placed.strategy.num_waiting, spread)
     computed += waiting
     if time is not None:
         assert loading is not None, "only what is asked for is loaded"
