@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections.abc import Sequence
 
 # What moves a cursor, hides text, turns its direction or cannot be encoded.
 _CONTROL = re.compile(
@@ -39,6 +41,13 @@ def _shortened(text: str, most: int) -> str:
     """Leave out the middle of a text that is too long."""
     end = most // 3
     return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """A hint for an unknown name: the nearest known ones first."""
+    match = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    rest = [k for k in known if k not in match]
+    return ", ".join([*match, *rest])
 
 
 class InputError(ValueError):
@@ -79,7 +88,7 @@ def require_name(what: str, name: str) -> None:
     name
         The name.
     """
-    if not name.strip() or printable(name) != name or len(name.splitlines()) > 1 or "\t" in name:
+    if not name.strip() or printable(name) != name or name.splitlines() != [name] or "\t" in name:
         rule = "be text on one line without control characters"
         raise InputError.rule(what, rule, f"'{name}'", "write another name")
 

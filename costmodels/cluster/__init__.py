@@ -7,6 +7,8 @@ from costmodels.cluster.device import PRECISIONS, Device
 from costmodels.cluster.dump import dump_cluster
 from costmodels.cluster.level import Level
 from costmodels.cluster.load import (
+    cluster_text,
+    link_level,
     list_clusters,
     list_devices,
     list_links,
@@ -19,7 +21,9 @@ __all__ = [
     "Cluster",
     "Device",
     "Level",
+    "cluster_text",
     "dump_cluster",
+    "link_level",
     "list_clusters",
     "list_devices",
     "list_links",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from costmodels.cluster.device import Device
 from costmodels.cluster.level import Level
 from costmodels.cluster.ranges import require_plausible
-from costmodels.errors import InputError, require_name
+from costmodels.errors import InputError, printable, require_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         require_name("the name of a cluster", self.name)
+        for text in ("description", "source"):
+            object.__setattr__(self, text, printable(getattr(self, text)))
         label = f"cluster {self.name}"
         names = [level.name for level in self.levels]
         if not names:
@@ -123,6 +125,10 @@ class Cluster:
         if shape is None:
             raise self._misfit(num_gpus)
         return shape
+
+    def can_use(self, num_gpus: int) -> bool:
+        """Whether a job can use that many of its GPUs."""
+        return self._try_shape(num_gpus) is not None
 
     def _try_shape(self, num_gpus: int) -> tuple[int, ...] | None:
         """Return the shape, or None where the number does not fit."""

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from costmodels.cluster.ranges import require_plausible
-from costmodels.errors import InputError, require_name, require_not_negative, require_positive
+from costmodels.errors import (
+    InputError,
+    printable,
+    require_name,
+    require_not_negative,
+    require_positive,
+)
 from costmodels.units import format_bytes
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -77,6 +83,7 @@ class Device:
             require_plausible(label, f"peak_flops.{precision}", rate)
         for field in ("memory", "reserved_memory", "memory_bandwidth", "num_sms", "kernel_latency"):
             require_plausible(label, field, getattr(self, field))
+        object.__setattr__(self, "source", printable(self.source))
         # A mapping that the caller keeps could otherwise change under a frozen object.
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
 

@@ -12,7 +12,13 @@ import math
 from dataclasses import dataclass, fields
 
 from costmodels.cluster.ranges import PLAUSIBLE, require_plausible
-from costmodels.errors import InputError, require_name, require_not_negative, require_positive
+from costmodels.errors import (
+    InputError,
+    printable,
+    require_name,
+    require_not_negative,
+    require_positive,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,7 @@ class Level:
                 f"{self.oversubscription:g}",
                 "write 3 for a network whose core carries a third of what its leaves can send",
             )
+        object.__setattr__(self, "source", printable(self.source))
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name in PLAUSIBLE and value is not None:

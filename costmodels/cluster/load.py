@@ -8,7 +8,6 @@ comes first. Quantities are text with a unit, converted here and nowhere else.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.device import Device
 from costmodels.cluster.files import ClusterFile, DeviceFile, LevelFile, LinkFile
 from costmodels.cluster.level import Level
-from costmodels.errors import InputError
+from costmodels.errors import InputError, closest, printable
 from costmodels.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
-from costmodels.units.tables import parse_toml, read_text
+from costmodels.units.tables import field_faults, parse_toml, read_text, refuse_faults
 
 _DATA = files("costmodels.cluster") / "data"
 _T = TypeVar("_T")
@@ -62,10 +61,32 @@ def list_links() -> tuple[str, ...]:
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """Read a built-in cluster by its name, or a user's from a TOML file."""
-    text = str(name_or_path)
+    return _build_cluster(*_read_cluster(str(name_or_path)))
+
+
+def cluster_text(name_or_path: str | Path) -> str:
+    """The file of a cluster, as it is written: devices and links keep their names.
+
+    Raises
+    ------
+    InputError
+        When there is no such cluster, or its file is wrong.
+    """
+    content, place = _read_cluster(str(name_or_path))
+    _build_cluster(content, place)
+    return printable(content)
+
+
+def link_level(name: str) -> Level:
+    """A level of two children that one link of a technology joins."""
+    return _build_level(LevelFile(name=name, size=2, link=name), _Place(f"link {name}"))
+
+
+def _read_cluster(text: str) -> tuple[str, _Place]:
+    """The text of a cluster's file, and what messages call it."""
     if text in list_clusters():
         content = (_DATA / "clusters" / f"{text}.toml").read_text(encoding="utf-8")
-        return _build_cluster(content, _Place(f"cluster {text}"))
+        return content, _Place(f"cluster {text}")
     path = Path(text)
     # what is no file may still be a pipe
     if path.suffix != ".toml" and not os.path.exists(text):
@@ -75,7 +96,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         )
     known = ", ".join(list_clusters())
     content = read_text(text, f"the cluster file {text}", f"check the path, or name one of {known}")
-    return _build_cluster(content, _Place(f"cluster file {text}"))
+    return content, _Place(f"cluster file {text}")
 
 
 def load_device(name: str) -> Device:
@@ -236,13 +257,12 @@ def _data_files(folder: str) -> tuple[str, ...]:
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:
     """Quote an unknown name and list the known ones, the closest first."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    rest = [other for other in known if other not in close]
-    return f"'{name}'; use one of {', '.join([*close, *rest])}"
+    return f"'{name}'; use one of {closest(name, known)}"
 
 
 def _convert(data: Any, kind: type[_T], place: _Place) -> _T:
-    """Check the structure of a file; the message names the field."""
+    """Check the structure of a file; the message names the fields."""
+    refuse_faults(str(place), field_faults(data, kind))
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

@@ -81,10 +81,15 @@ class CostTable:
         Device, software and whatever else says where the figures are from.
     rows
         Parsed rows; use `load` for a file.
+    text
+        The file that they are from, without control characters.
     """
 
-    def __init__(self, name: str, provenance: Mapping[str, str], rows: Iterable[_Row]) -> None:
+    def __init__(
+        self, name: str, provenance: Mapping[str, str], rows: Iterable[_Row], text: str = ""
+    ) -> None:
         self.name = name
+        self.text = text
         self.provenance = dict(provenance)
         collected: dict[_Key, list[_Row]] = {}
         for row in rows:
@@ -96,28 +101,38 @@ class CostTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CostTable:
-        """Read a table.
+        """Read a table from a CSV file.
 
-        Parameters
-        ----------
-        path
-            CSV file.
+        Raises
+        ------
+        InputError
+            When it cannot be read, or a line is wrong.
+        """
+        text = read_text(path, f"the table {os.fspath(path)}")
+        return cls.of_text(printable(text), plain(os.path.basename(path)))
+
+    @classmethod
+    def of_text(cls, text: str, name: str) -> CostTable:
+        """A table from the text of its file, without control characters.
+
+        Raises
+        ------
+        InputError
+            When a line is wrong.
         """
         provenance: dict[str, str] = {}
         lines: list[tuple[int, str]] = []
-        name = plain(os.path.basename(path))
-        text = read_text(path, f"the table {os.fspath(path)}")
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
             if line.startswith("#"):
                 key, _, value = line[1:].partition("=")
-                provenance[printable(key).strip()] = printable(value).strip()
+                provenance[key.strip()] = value.strip()
             elif line.strip():
                 lines.append((number, line))
         rows = [
             _parse_row(name, number, cells)
             for (number, _), cells in zip(lines[1:], _cells_of(name, lines), strict=True)
         ]
-        return cls(name, provenance, rows)
+        return cls(name, provenance, rows, text)
 
     def describe(self) -> str:
         """Name, number of rows and provenance in one line."""

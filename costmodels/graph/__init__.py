@@ -15,7 +15,6 @@ from costmodels.graph.network import (
     LayerSpec,
     Network,
     build_graph,
-    closest,
 )
 
 __all__ = [
@@ -31,5 +30,4 @@ __all__ = [
     "Tensor",
     "Window",
     "build_graph",
-    "closest",
 ]

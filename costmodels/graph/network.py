@@ -6,7 +6,6 @@ becomes a `Graph` of iteration spaces.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +13,17 @@ from typing import Any
 
 import networkx as nx
 
-from costmodels.errors import InputError, require_name
+from costmodels.errors import InputError, closest, printable, require_name
 from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
 from costmodels.graph.layer import SPATIAL_DIMS, Layer, Tensor
 from costmodels.graph.sharing import owners_resolved
+
+# what one sample may be made of
+INPUT_AXES = ("channel", "depth", "height", "width", "sequence", "hidden")
+
+
+def _axis_order(axis: str) -> int:
+    return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,11 @@ class LayerSpec:
     kind: str
     inputs: tuple[str, ...]
     options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        # files have lists, which would make equal layers differ
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        object.__setattr__(self, "options", options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,11 @@ class Network:
         require_name("the name of a network", self.name)
         for spec in self.layers:
             require_name(f"network '{self.name}': the name of a layer", spec.name)
+        # kernels are given for depth, height and width, whatever the order of the axes
+        shape = {axis: self.input_shape[axis] for axis in sorted(self.input_shape, key=_axis_order)}
+        object.__setattr__(self, "input_shape", shape)
+        for text in ("source", "notes"):
+            object.__setattr__(self, text, printable(getattr(self, text)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +123,10 @@ class Graph:
                 users.setdefault(layer.shares_weight_with, []).append(layer.name)
         return {owner: tuple(names) for owner, names in users.items()}
 
+    def input_gradients(self, name: str) -> tuple[bool, ...]:
+        """For each input of a layer, whether backward must send a gradient to it."""
+        return tuple(self.needs_input_gradient(edge) for edge in self.producers[name])
+
     def needs_input_gradient(self, edge: Edge) -> bool:
         """Whether backward sends a gradient along the edge: not into the data."""
         return self.layers[edge.source].kind != "input"
@@ -122,17 +142,6 @@ class Graph:
     def macs(self) -> int:
         """Multiply-adds of one forward pass of the whole batch. [items]"""
         return sum(layer.macs for layer in self.layers.values())
-
-
-# what one sample may be made of
-INPUT_AXES = ("channel", "depth", "height", "width", "sequence", "hidden")
-
-
-def closest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """A hint for an unknown name: the nearest known one first."""
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    rest = [k for k in known if k not in match]
-    return ", ".join([*match, *rest])
 
 
 def _after_inputs(network: Network) -> list[LayerSpec]:

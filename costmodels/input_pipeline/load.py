@@ -9,8 +9,7 @@ from importlib.resources import files
 
 import msgspec
 
-from costmodels.errors import InputError
-from costmodels.graph import closest
+from costmodels.errors import InputError, closest
 from costmodels.input_pipeline.loader import Loader, Storage
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 

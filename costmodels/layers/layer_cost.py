@@ -8,7 +8,7 @@ the rest of the backward pass (see `costmodels.step.timeline`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,14 @@ class LayerCosts:
     workspace: Floats
     communication_bytes: Floats
     sources: Floats
+
+    def take(self, indices: NDArray[np.int64]) -> LayerCosts:
+        """The costs of some of the candidates."""
+        taken = {}
+        for item in fields(LayerCosts):
+            value = getattr(self, item.name)
+            taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
+        return LayerCosts(**taken)
 
     @property
     def compute(self) -> Floats:

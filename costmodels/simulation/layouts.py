@@ -44,7 +44,9 @@ class Changes:
 
     def __init__(self, stage_links: StageLinks) -> None:
         self.stage_links = stage_links
-        self.known: dict[tuple[bytes, bytes, float, float, float], Change] = {}
+        self.known: dict[tuple[object, ...], Change] = {}
+        # by identity, which is quicker to compare than what layouts are; they are kept for that
+        self.met: dict[tuple[object, ...], tuple[Layouts, Layouts, Change]] = {}
 
     def between(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
@@ -60,10 +62,13 @@ class Changes:
         whole
             The tensor. [B]
         """
-        key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
-        if key not in self.known:
-            self.known[key] = self._change(source, target, held, needed, whole)
-        return self.known[key]
+        same = (id(source), id(target), held, needed, whole)
+        if same not in self.met:
+            key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
+            if key not in self.known:
+                self.known[key] = self._change(source, target, held, needed, whole)
+            self.met[same] = (source, target, self.known[key])
+        return self.met[same][2]
 
     def _change(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float

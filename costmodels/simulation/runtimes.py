@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from costmodels.errors import InputError
-from costmodels.graph import closest
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
-from costmodels.units.tables import parse_toml, read_text
+from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
@@ -182,22 +181,25 @@ def built_in_runtimes() -> dict[str, Runtime]:
 def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
     """Runtimes from the tables of a file; quantities carry their units and are converted here."""
     rows = parse_toml(text, file)
-    names = {item.name for item in fields(Runtime)} - {"name"}
-    result = {}
+    names = tuple(item.name for item in fields(Runtime) if item.name != "name")
+    tables: dict[str, Mapping[str, Any]] = {}
     for name, row in rows.items():
         if not isinstance(row, dict):
             raise InputError(
                 f"{file} must hold tables, one a runtime, but has the value '{name}'; put it "
                 "below the name of a runtime, such as [mine]"
             )
-        for key in row:
-            if key not in names:
-                raise InputError(
-                    f"{file}: runtime {name} has the unknown figure '{key}'; use one of "
-                    f"{closest(key, sorted(names))}"
-                )
-        result[name] = _build_runtime(name, row, f"{file}: {name}")
-    return result
+        tables[name] = row
+    unknown = {name: tuple(k for k in row if k not in names) for name, row in tables.items()}
+    refuse_faults(
+        file,
+        (
+            FieldFault(place=f"runtime {name}", missing=(), unknown=keys, known=names)
+            for name, keys in unknown.items()
+            if keys
+        ),
+    )
+    return {name: _build_runtime(name, row, f"{file}: {name}") for name, row in tables.items()}
 
 
 def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:

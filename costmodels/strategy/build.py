@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Distribution, limit_reason
-from costmodels.errors import InputError
-from costmodels.graph import DIMS, Graph, Layer, closest
+from costmodels.errors import InputError, closest
+from costmodels.graph import DIMS, Graph, Layer
 from costmodels.notes import Note
 from costmodels.strategy.entries import Description, LayerEntry, SubgraphEntry
 from costmodels.strategy.place import device_text, place_stages, selected

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from costmodels.errors import InputError, printable
+import msgspec
+
+from costmodels.errors import InputError, closest, printable
 
 # A network of ten thousand layers takes 2 MB, a plan for it 10 MB.
 LARGEST_FILE = 2**28
@@ -124,3 +127,101 @@ def _cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_cleaned(inner, depth - 1) for inner in value]
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldFault:
+    """Fields that a table of a file lacks, and those that it should not have.
+
+    Parameters
+    ----------
+    place
+        What error messages call the table; empty for the file itself.
+    missing, unknown
+        Names of the fields.
+    known
+        All that the table can have.
+    """
+
+    place: str
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = []
+        if self.missing:
+            said.append(f"lacks the {_fields_text(self.missing)}")
+        if self.unknown:
+            said.append(f"has the unknown {_fields_text(self.unknown)}")
+        return " and ".join(said)
+
+
+def _fields_text(names: tuple[str, ...]) -> str:
+    *first, last = (f"'{name}'" for name in names)
+    return f"fields {', '.join(first)} and {last}" if first else f"field {last}"
+
+
+def field_faults(value: object, kind: type, place: str = "") -> Iterator[FieldFault]:
+    """Fields that are missing or unknown, in a table and all tables inside.
+
+    Values of a wrong type are passed over: `msgspec.convert` names the first of them.
+
+    Parameters
+    ----------
+    value
+        What a file holds.
+    kind
+        The `msgspec.Struct` that it should be.
+    place
+        What error messages call it; empty for the file itself.
+    """
+    yield from _faults_of_type(value, msgspec.inspect.type_info(kind), place)
+
+
+def _faults_of_type(value: object, kind: msgspec.inspect.Type, place: str) -> Iterator[FieldFault]:
+    if isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            yield from _faults_of_type(value, one, place)
+    elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _faults_of_type(inner, kind.item_type, f"{place}[{number}]")
+    elif isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
+        fields = {field.encode_name: field for field in kind.fields}
+        missing = tuple(name for name, f in fields.items() if f.required and name not in value)
+        unknown = tuple(name for name in value if name not in fields)
+        if missing or unknown:
+            yield FieldFault(place=place, missing=missing, unknown=unknown, known=tuple(fields))
+        for name, field in fields.items():
+            inner_place = f"{place}.{name}" if place else name
+            yield from _faults_of_type(value.get(name), field.type, inner_place)
+
+
+def refuse_faults(where: str, faults: Iterable[FieldFault]) -> None:
+    """Refuse a file for all of its missing and unknown fields at once.
+
+    Parameters
+    ----------
+    where
+        What error messages call the file; empty where the places say it.
+    faults
+        What is wrong with its fields.
+
+    Raises
+    ------
+    InputError
+        When there are any.
+    """
+    found = list(faults)
+    if not found:
+        return
+    if len(found) == 1:
+        (one,) = found
+        at = ": ".join(text for text in (where, one.place) if text)
+        if one.unknown:
+            advice = f"use one of {closest(one.unknown[0], one.known)}"
+        else:
+            advice = "add it" if len(one.missing) == 1 else "add them"
+        raise InputError(f"{at} {one}; {advice}")
+    text = "; ".join(f"{one.place or 'the file'} {one}" for one in found)
+    raise InputError(f"{where}{': ' if where else ''}{text}; correct them")

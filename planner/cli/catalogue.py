@@ -59,9 +59,21 @@ def clusters_command(name: str | None, output: str | None) -> None:
             raise click.UsageError("-o needs --export NAME")
         show(_list_clusters)
         return
-    from costmodels.cluster import dump_cluster, load_cluster
+    from costmodels.cluster import cluster_text
 
-    _write_or_show(dump_cluster(load_cluster(name)), name, output, (".toml",))
+    _write_or_show(cluster_text(name), name, output, (".toml",))
+
+
+@click.command("devices")
+def devices_command() -> None:
+    """List the GPUs that a cluster file may name as its device."""
+    show(_list_devices)
+
+
+@click.command("links")
+def links_command() -> None:
+    """List the link technologies that a level of a cluster file may name."""
+    show(_list_links)
 
 
 @click.command("runtimes")
@@ -158,6 +170,41 @@ def _list_clusters(console: Console) -> None:
         rows.append((cells, cluster.description))
     headings = ["name", "GPU", ">memory", ">GPUs", ">a host", "precision"]
     _print_table(console, headings, rows)
+
+
+def _list_devices(console: Console) -> None:
+    from costmodels.cluster import list_devices, load_device
+    from costmodels.units import format_bandwidth, format_bytes
+
+    rows = []
+    for name in list_devices():
+        device = load_device(name)
+        rates = ", ".join(f"{p} {rate / 1e12:,.4g}" for p, rate in device.peak_flops.items())
+        cells = [
+            name,
+            format_bytes(device.memory),
+            format_bandwidth(device.memory_bandwidth),
+            str(device.num_sms),
+        ]
+        rows.append((cells, f"Peak TFLOP/s: {rates}. {device.source}"))
+    _print_table(console, ["name", ">memory", ">bandwidth", ">SMs"], rows)
+
+
+def _list_links(console: Console) -> None:
+    from costmodels.cluster import link_level, list_links
+    from costmodels.units import format_bandwidth, format_seconds
+
+    rows = []
+    for name in list_links():
+        level = link_level(name)
+        cells = [
+            name,
+            format_bandwidth(level.bandwidth),
+            format_seconds(level.latency),
+            format_seconds(level.start_latency),
+        ]
+        rows.append((cells, level.source))
+    _print_table(console, ["name", ">bandwidth", ">latency", ">a collective"], rows)
 
 
 def _list_runtimes(console: Console) -> None:

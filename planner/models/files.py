@@ -9,23 +9,31 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from costmodels.errors import InputError
-from costmodels.graph import LayerSpec, Network, build_graph, closest
+from costmodels.errors import InputError, closest
+from costmodels.graph import LayerSpec, Network, build_graph
 from costmodels.graph.kinds import KINDS
-from costmodels.graph.network import INPUT_AXES
-from costmodels.units.tables import parse_json, parse_toml, read_text
+from costmodels.units.tables import (
+    FieldFault,
+    field_faults,
+    parse_json,
+    parse_toml,
+    read_text,
+    refuse_faults,
+)
 from planner.models.registry import BUILT_IN, build
+from planner.models.repeats import Block, is_block, written_out
 
 RESIZED_AXES = ("depth", "height", "width", "sequence")
 SUFFIXES = (".toml", ".json")
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class _NetworkFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,20 +61,9 @@ def _layer_type(kind: str) -> type[msgspec.Struct]:
     return msgspec.defstruct(kind, fields, forbid_unknown_fields=True)
 
 
-def _axis_order(axis: str) -> int:
-    return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
-
-
 def validation_reason(error: msgspec.ValidationError, expected: type[msgspec.Struct]) -> str:
     """What msgspec found wrong, without its path syntax, and what there is to choose from."""
     reason = str(error).replace("`", "'").replace(" - at '$.", " in '").replace(" - at '$'", "")
-    unknown = re.search(r"unknown field '(\w+)'", reason)
-    if unknown:
-        known = closest(unknown[1], expected.__struct_fields__)
-        return f"has the unknown field '{unknown[1]}'; use one of {known}"
-    missing = re.search(r"required field '(\w+)'", reason)
-    if missing:
-        return f"lacks the field '{missing[1]}'; add it"
     value = re.search(r"enum value '(.*)' in '(\w+)'", reason)
     if value:
         parts = get_args(get_type_hints(expected)[value[2]])
@@ -75,31 +72,57 @@ def validation_reason(error: msgspec.ValidationError, expected: type[msgspec.Str
     return f"has a value of the wrong type: {reason[0].lower()}{reason[1:]}; correct it"
 
 
-def _layer_spec(row: Mapping[str, Any], number: int, before: str, where: str) -> LayerSpec:
+def _label(row: Mapping[str, Any], number: int) -> str:
+    """What error messages call a row."""
     name = row.get("name")
+    if is_block(row):
+        return f"block '{name}'" if isinstance(name, str) else f"block number {number}"
     label = f"layer '{name}'" if isinstance(name, str) else f"layer number {number}"
-    kind = row.get("kind")
-    if not isinstance(kind, str):
-        raise InputError(
-            f"{where}: {label} must have a field 'kind' that is a string but has {kind!r}; use "
-            f"one of {', '.join(KINDS)}"
-        )
-    if kind not in KINDS:
-        raise InputError(
-            f"{where}: {label} has the unknown kind '{kind}'; use one of "
-            f"{closest(kind, list(KINDS))}"
-        )
-    layer_type = _layer_type(kind)
+    return f"{label} of kind '{row['kind']}'" if isinstance(row.get("kind"), str) else label
+
+
+def _row_faults(rows: Sequence[object], where: str) -> Iterator[FieldFault]:
+    """Fields that are missing or unknown, in all layers and blocks."""
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            continue  # refused as a wrong type
+        label, kind = _label(row, number), row.get("kind")
+        if is_block(row):
+            yield from field_faults(row, Block, label)
+            inside = row.get("layer")
+            yield from _row_faults(inside if isinstance(inside, list) else (), where)
+        elif "kind" not in row:
+            yield FieldFault(place=label, missing=("kind",), unknown=(), known=())
+        elif not isinstance(kind, str) or kind not in KINDS:
+            known = closest(kind if isinstance(kind, str) else "", list(KINDS))
+            what = f"'{kind}'" if isinstance(kind, str) else f"{kind!r}, which is no string"
+            label = label.split(" of kind ")[0]
+            raise InputError(f"{where}: {label} has the unknown kind {what}; use one of {known}")
+        else:
+            yield from field_faults(row, _layer_type(kind), label)
+
+
+def _check_blocks(rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Refuse blocks whose fields have values of a wrong type."""
+    for number, row in enumerate(rows, start=1):
+        if is_block(row):
+            _converted(row, Block, f"{where}: {_label(row, number)}")
+            _check_blocks(row["layer"], where)
+
+
+def _converted(row: object, expected: type[_S], label: str) -> _S:
     try:
-        layer = msgspec.convert(row, layer_type)
+        return msgspec.convert(row, expected)
     except msgspec.ValidationError as error:
-        reason = validation_reason(error, layer_type)
-        raise InputError(f"{where}: {label} of kind '{kind}' {reason}") from None
+        raise InputError(f"{label} {validation_reason(error, expected)}") from None
+
+
+def _layer_spec(row: Mapping[str, Any], number: int, where: str) -> LayerSpec:
+    kind = row["kind"]
+    layer = _converted(row, _layer_type(kind), f"{where}: {_label(row, number)}")
     fields = {f: v for f, v in msgspec.structs.asdict(layer).items() if v is not msgspec.UNSET}
-    del fields["name"], fields["kind"]
-    inputs = fields.pop("inputs", [before])
-    options = {o: tuple(v) if isinstance(v, list) else v for o, v in fields.items()}
-    return LayerSpec(name=str(name), kind=kind, inputs=tuple(inputs), options=options)
+    name, _, inputs = (fields.pop(key) for key in ("name", "kind", "inputs"))
+    return LayerSpec(name=name, kind=kind, inputs=tuple(inputs), options=fields)
 
 
 def parse_network(text: str, *, suffix: str, where: str = "the network") -> Network:
@@ -138,18 +161,18 @@ def network_of(tables: object, *, where: str = "the network") -> Network:
     InputError
         When a field, kind or layer is unknown, or shapes do not fit.
     """
-    try:
-        file = msgspec.convert(tables, _NetworkFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where} {validation_reason(error, _NetworkFile)}") from None
-    layers: list[LayerSpec] = []
-    for number, row in enumerate(file.layer, start=1):
-        before = layers[-1].name if layers else "input"
-        layers.append(_layer_spec(row, number, before, where))
+    rows = tables.get("layer") if isinstance(tables, dict) else None
+    rows = rows if isinstance(rows, list) else []
+    refuse_faults(where, [*field_faults(tables, _NetworkFile), *_row_faults(rows, where)])
+    file = _converted(tables, _NetworkFile, where)
+    _check_blocks(file.layer, where)
+    layers = [
+        _layer_spec(row, number, where)
+        for number, row in enumerate(written_out(file.layer, where), start=1)
+    ]
     network = Network(
         name=file.name,
-        # kernels are given for depth, height and width, whatever the order of the axes in a file
-        input_shape={axis: file.input[axis] for axis in sorted(file.input, key=_axis_order)},
+        input_shape=file.input,
         layers=tuple(layers),
         source=file.source,
         notes=file.notes,
@@ -218,13 +241,3 @@ def format_network(network: Network, *, suffix: str = ".toml") -> str:
     tables = [toml_rows(head), "[input]\n" + toml_rows(shape)]
     tables += ["[[layer]]\n" + toml_rows(layer) for layer in layers]
     return "\n".join(tables)
-
-
-def dump_network(network: Network, path: str | Path) -> None:
-    """Write a network file, in TOML or JSON by the suffix of the path."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"a network file must end in {' or '.join(SUFFIXES)} but the path is {path}; rename it"
-        )
-    path.write_text(format_network(network, suffix=path.suffix), encoding="utf-8")

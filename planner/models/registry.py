@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from costmodels.errors import InputError
-from costmodels.graph import Network, closest
+from costmodels.errors import InputError, closest
+from costmodels.graph import Network
 from planner.models.cosmoflow import SIZES as COSMOFLOW_SIZES
 from planner.models.cosmoflow import cosmoflow
 from planner.models.densenet import DEPTHS as DENSENET_DEPTHS
@@ -174,7 +174,7 @@ def build(name: str, input_size: int | None = None) -> Network:
     Parameters
     ----------
     name
-        One of `MODELS`.
+        One of `BUILT_IN`.
     input_size
         Image or volume side, or sequence length; the published one by default. [items]
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
-from planner.plan.plan import FORMAT, VERSION, Plan, digest
+from planner.plan.carried import (
+    Carried,
+    CarriedTable,
+    cluster_digest,
+    digest,
+    network_digest,
+    tables_digest,
+)
+from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary, given_solver
+from planner.plan.plan import FORMAT, VERSION, Plan
 
 __all__ = [
     "FORMAT",
     "VERSION",
     "Baseline",
+    "Carried",
+    "CarriedTable",
     "LayerPlan",
     "Plan",
     "Recost",
     "SearchSummary",
+    "cluster_digest",
     "digest",
+    "given_solver",
+    "network_digest",
+    "tables_digest",
 ]

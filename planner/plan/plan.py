@@ -6,17 +6,18 @@ sizes in bytes, as the keys say.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
+from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
 from planner.plan.checks import check_plan
 from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
 
@@ -69,6 +70,8 @@ class Plan:
         The best assignments of the search, simulated, the fastest on the timeline first.
     command
         Command line that makes the plan, empty when it was made from Python.
+    carried
+        The network, cluster and tables that it was made with, where they are not built in.
     """
 
     model: str
@@ -97,6 +100,7 @@ class Plan:
     defaults: tuple[str, ...] = ()
     simulated: tuple[Recost, ...] = ()
     command: str = ""
+    carried: Carried = NOTHING_CARRIED
     format: str = FORMAT
     version: int = VERSION
 
@@ -109,6 +113,11 @@ class Plan:
     def simulated_step_time(self) -> float | None:
         """Time of a step when it is simulated, None where it was not. [s]"""
         return next((row.simulated_s for row in self.simulated if row.chosen), None)
+
+    @property
+    def gpus_at_work(self) -> int:
+        """GPUs that have work of their own: the others repeat all of theirs. [items]"""
+        return devices_at_work(layer.distribution for layer in self.layers.values())
 
     @property
     def throughput(self) -> float:
@@ -161,8 +170,8 @@ class Plan:
     def to_json(self) -> str:
         """The canonical text of the plan."""
         # read back once, so that whole numbers in fields of floats are written as floats
-        plan = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"), type=Plan)
-        document = msgspec.json.decode(msgspec.json.encode(plan, order="deterministic"))
+        plan = msgspec.json.decode(_encoded(self), type=Plan)
+        document = msgspec.json.decode(_encoded(plan))
         # layers keep the order of the forward pass, which sorting by name would lose
         document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
@@ -220,6 +229,7 @@ class Plan:
         if len(layers) < len(document["layers"]):
             raise InputError(f"{where} is no valid plan (two layers have one name); {ADVICE}")
         check_plan(plan, where, ADVICE)
+        check_carried(plan.carried, plan.hashes, plan.global_batch_size, where, ADVICE)
         return plan
 
 
@@ -247,6 +257,6 @@ def _layer_summary(layer: LayerPlan) -> dict[str, object]:
     return {"name": layer.name, "kind": layer.kind, "distribution": split, **times_and_sizes}
 
 
-def digest(value: object) -> str:
-    """SHA-256 of the canonical JSON of a value."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+def _encoded(plan: Plan) -> bytes:
+    # read-only mappings are all that msgspec does not know
+    return msgspec.json.encode(plan, enc_hook=dict, order="deterministic")

@@ -99,6 +99,8 @@ class AdditiveSearch:
         Work that is left for problems too wide for elimination, without a time limit.
     seconds
         Time that costing took so far. [s]
+    certified
+        Whether the bound holds for every distribution, not just for those that the search sees.
     """
 
     formulation: Formulation
@@ -110,6 +112,7 @@ class AdditiveSearch:
     bounding: BoundingProblem | None = None
     wide_work: float = WIDE_WORK
     seconds: float = 0.0
+    certified: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -140,6 +143,27 @@ class AdditiveSearch:
             if self.fits(costed):
                 self.incumbent.offer(costed, costed.step.total)
         return self.seen[key]
+
+    def bound_everything(self, bound: float) -> None:
+        """Replace the bound of the candidates that the search sees by one that always holds.
+
+        That nothing fits is proven for what the search sees, and stays.
+        """
+        self.certified = True
+        if not self.incumbent.infeasible:
+            self.incumbent.bound = min(bound, self.incumbent.cost)
+
+    def widen(self, formulation: Formulation) -> None:
+        """Search among more candidates; what is bounded so far holds for fewer.
+
+        Parameters
+        ----------
+        formulation
+            The same with further candidates, behind those that were there.
+        """
+        self.formulation = formulation
+        self.bounding = None
+        self.incumbent.bound = 0.0
 
     def solve(self, profile: Floats, memory: MemoryPrices | None = None) -> Assignment:
         """Solve one additive problem, and keep what it tells.

@@ -80,21 +80,9 @@ class Costed:
         return self.total("halo") + self.total("reduction") + self.total("shuffle")
 
 
-def cost(
-    formulation: Formulation, choices: Sequence[int], training: Training | None = None
-) -> Costed:
-    """Cost an assignment on the timeline.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    choices
-        Candidate of each layer.
-    training
-        Options of gradient all-reduces other than those that the formulation was made with.
-    """
-    training = training or formulation.machine.training
+def cost(formulation: Formulation, choices: Sequence[int]) -> Costed:
+    """Cost an assignment on the timeline: the candidate of each layer."""
+    training = formulation.machine.training
     chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
     shuffles = _shuffles(formulation, chosen)
     shared = formulation.shared_blocks(chosen)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Distribution
-from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
+from planner.notes import AnyNote
 from planner.output import check_writable
-from planner.plan import Plan, SearchSummary
+from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
-from planner.planning.decide import Decision, decide
+from planner.planning.decide import IDLE_WITHIN, Decision, decide
+from planner.planning.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
 from planner.planning.memory_rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
@@ -28,7 +31,6 @@ from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
-from search import SOLVERS
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
@@ -52,38 +54,20 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     Raises
     ------
     InputError
-        When the solver is unknown, or the problem cannot be written where it is asked for.
+        When the problem cannot be written where it is asked for.
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
     """
-    _check_options(options)
+    if options.dump_problem is not None:
+        check_writable(options.dump_problem)  # now, and not after the search
     deadline = deadline or Deadline(options.time_limit)
-    usual = usual_strategies(setting)
-
-    def attempt_with(training: Training) -> Attempt:
-        return attempt(setting, training, options, usual=usual, deadline=deadline)
-
-    training = setting.machine.training
-    small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
-    if options.least_memory and options.bucket_bytes is None:
-        training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
     try:
-        found = attempt_with(training)
-        if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
-            found = attempt_with(small)
+        found, decision = _answer(setting, options, deadline)
     except OutOfTime:
         raise stopped_error("time limit") from None
-    if options.tune_trials and not found.result.incumbent.stopped_by:
-        found = tune_step(
-            attempt_with,
-            found,
-            max_trials=options.tune_trials,
-            seed=options.seed,
-            time_limit=time_left(deadline),
-        )
-    if found.result.best is None:
+    if decision is None:
         raise infeasible_error(setting, found.result)
-    decision = decide(found, options, deadline, num_usual=len(usual))
+    usual = usual_strategies(setting)
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -106,6 +90,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         # under other options of the step they cost something else
         met=found.result.met if decision.formulation is found.formulation else {},
         starts=found.starts,
+        simulated_usual=decision.usual,
         deadline=deadline,
     )
 
@@ -134,8 +119,77 @@ def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
     return (Note.of("least-memory", found=least, bound=bound),)
 
 
+def _answer(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    rival: float = math.inf,
+) -> tuple[Attempt, Decision | None]:
+    """Search and decide, for fewer devices as well where that may be as fast.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    deadline
+        When the plan must be there.
+    rival
+        Step of the best plan of more devices: where this one is far from it, so are those of even
+        fewer. [s]
+
+    Raises
+    ------
+    OutOfTime
+        When there was no time to cost anything.
+    """
+    began = time.monotonic()
+    usual = usual_strategies(setting)
+
+    def attempt_with(training: Training) -> Attempt:
+        return attempt(setting, training, options, usual=usual, deadline=deadline)
+
+    training = setting.machine.training
+    small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
+    if options.least_memory and options.bucket_bytes is None:
+        training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
+    found = attempt_with(training)
+    if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
+        found = attempt_with(small)
+    if options.tune_trials and not found.result.incumbent.stopped_by:
+        found = tune_step(
+            attempt_with,
+            found,
+            options,
+            time_limit=time_left(deadline),
+        )
+    if found.result.best is None:
+        return found, None
+    decision = decide(found, options, deadline)
+    look_on = decision.fewer_may_do and not options.least_memory
+    fewer = fewer_devices(setting) if look_on else None
+    if fewer is None or decision.stopped_by or decision.seconds > IDLE_WITHIN * rival:
+        return found, decision
+    # a search for fewer takes about as long
+    if deadline.remaining < time.monotonic() - began:
+        return found, decision.noted(Note.of("no-time-for-fewer"))
+    try:
+        _, smaller = _answer(fewer, options, deadline, min(rival, decision.seconds))
+        if smaller is not None:
+            decision = better_of(setting, decision, smaller, usual)
+    except OutOfTime:
+        decision = decision.noted(Note.of("no-time-for-fewer"))
+    except KeyboardInterrupt:
+        decision = replace(decision, stopped_by="interrupt")
+    return found, decision
+
+
 def plan_of_strategy(
-    setting: Setting, distributions: Mapping[str, Distribution], name: str
+    setting: Setting,
+    distributions: Mapping[str, Distribution],
+    name: str,
+    notes: Sequence[AnyNote] = (),
 ) -> Plan:
     """Cost one given strategy.
 
@@ -147,12 +201,14 @@ def plan_of_strategy(
         How the strategy splits every layer.
     name
         What it is called.
+    notes
+        What is worth knowing of it.
     """
     usual = usual_strategies(setting)
     formulation = formulate_given(setting, distributions, usual)
     costed = cost(formulation, formulation.choices(distributions))
     summary = SearchSummary(
-        solver=f"none: {name} was given",
+        solver=given_solver(name),
         status="given",
         lower_bound_s=0.0,
         proven_optimal=False,
@@ -162,17 +218,7 @@ def plan_of_strategy(
         cap=1,
         num_costed=1,
     )
-    return assemble_plan(setting, formulation, costed, summary, usual=usual)
-
-
-def _check_options(options: SearchOptions) -> None:
-    """Refuse what would be found out after the search only."""
-    if options.search not in SOLVERS:
-        raise InputError(
-            f"the search must be one of {', '.join(SOLVERS)} but is '{options.search}'; choose one"
-        )
-    if options.dump_problem is not None:
-        check_writable(options.dump_problem)
+    return assemble_plan(setting, formulation, costed, summary, usual=usual, notes=notes)
 
 
 def attempt(
@@ -220,7 +266,7 @@ def attempt(
         )
         result = replace(result, incumbent=cut_short)
     return Attempt(
-        formulation=prepared.formulation,
+        formulation=result.formulation,
         result=result,
         notes=prepared.notes,
         starts=prepared.starts,
@@ -248,8 +294,8 @@ def summarise(found: Attempt, decision: Decision) -> SearchSummary:
         lower_bound_s=bound,
         proven_optimal=gap <= PROVEN_GAP,
         gap=gap,
-        num_sensible=decision.formulation.num_sensible,
-        num_candidates=decision.formulation.num_candidates,
+        num_sensible=found.formulation.num_sensible,
+        num_candidates=found.formulation.num_candidates,
         cap=found.cap,
         num_costed=found.result.num_costed,
         stopped_by=decision.stopped_by,

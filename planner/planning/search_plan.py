@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.certificate import certify
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
 from planner.planning.memory_search import fit_into_memory, hold_least
+from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
@@ -26,7 +28,8 @@ SOLVERS_THAT_RANK = ("auto", "elimination")
 ASSEMBLY, TUNING, SIMULATION = 4.0, 12.0, 25.0
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
-# How long after the deadline the usual strategies are still costed until one fits. [s]
+# How long after the deadline the usual strategies are still costed until one fits: without one,
+# there is no plan. [s]
 GRACE = 0.5
 
 
@@ -36,6 +39,8 @@ class PlanSearchResult:
 
     Parameters
     ----------
+    formulation
+        The network on the machine, with all candidates that came into the search.
     incumbent
         The fastest assignment that fits, the bound that no step is below [s], the path taken,
         notes, and what cut the search short.
@@ -58,6 +63,7 @@ class PlanSearchResult:
         was looked for. [B]
     """
 
+    formulation: Formulation
     incumbent: Incumbent[Costed]
     ranked: tuple[Costed, ...]
     tightest: Costed | None
@@ -116,6 +122,9 @@ def search_plan(
             least = _look_everywhere(search, num_best, least_memory)
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
+    if search.stopped and not search.certified:
+        search.bound_everything(ComputationBound.of(search.formulation, 0.0).bound)
+        search.incumbent.add_note(Note.of("no-time-to-price"))
     met = search.seen.values()
     tightest = min(met, key=lambda costed: (costed.memory.total, costed.step.total), default=None)
     ranked = tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total))
@@ -123,11 +132,12 @@ def search_plan(
         ranked = (tightest,)
         search.incumbent.choices, search.incumbent.cost = tightest, tightest.step.total
     return PlanSearchResult(
+        formulation=search.formulation,
         incumbent=search.incumbent,
         ranked=ranked,
         tightest=tightest,
         num_costed=len(met),
-        problem=None if search.bounding is None else search.bounding.problem(formulation),
+        problem=None if search.bounding is None else search.bounding.problem(search.formulation),
         met=search.seen,
         pace=search.pace,
         clipped=formulation.num_candidates < formulation.num_sensible,
@@ -173,12 +183,21 @@ def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) 
     profile = exposure(maximise_bound(search).weights)
     if not search.seen:
         return 0.0
+    least, free = 0.0, search.incumbent.bound
+    binds = not search.fits(search.fastest)
     if least_memory:
-        return hold_least(search, profile)
-    if not search.fits(search.fastest):
-        return fit_into_memory(search, profile)
-    _cost_next_best(search, profile, num_best)
-    return 0.0
+        least = hold_least(search, profile)
+    elif binds:
+        least = fit_into_memory(search, profile)
+    if search.incumbent.infeasible:
+        return least
+    # what is cheap without a memory limit need not be under one
+    search.incumbent.bound = free
+    bound = certify(search, profile, widen=not (least_memory or binds))
+    if not (least_memory or binds):
+        _cost_next_best(search, profile, num_best)
+    search.bound_everything(bound)
+    return least
 
 
 def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:

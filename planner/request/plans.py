@@ -1,30 +1,248 @@
-"""Plans as inputs: what one was made with, and how it splits the layers of a network."""
+"""Plans as inputs: what one was made with, in what a use of it differs, how it splits layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 
-from costmodels.cluster import Cluster
+from costmodels.cluster import Cluster, list_clusters, load_cluster
+from costmodels.compute import CostTable
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import Network
-from planner.plan import Plan, digest
+from costmodels.notes import Note
+from costmodels.units import format_bytes
+from planner.models import BUILT_IN, build, resized
+from planner.plan import (
+    Carried,
+    CarriedTable,
+    Plan,
+    cluster_digest,
+    network_digest,
+    tables_digest,
+)
 from planner.request.request import Request
-from planner.request.setting import Setting, resolve
+from planner.request.setting import Setting, find_cluster, resolve
+
+# What is said where an input of a plan is not found again: it is neither carried nor built in.
+_UNASKED = {
+    "network": (
+        "the plan was made for another network than the built-in {plan.model} of that input size; "
+        "give the network, and the plan with --strategy"
+    ),
+    "cluster": (
+        "the plan was made on another cluster than the built-in {plan.cluster}; give the cluster "
+        "file with --cluster"
+    ),
+    "memory": (
+        "the plan was made with another memory than the GPUs of {plan.cluster} have; give it with "
+        "--memory"
+    ),
+    "tables": (
+        "the plan was made with tables of measured times that it does not carry; give them with "
+        "--table"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """An input of a plan that is another where the plan is used.
+
+    Parameters
+    ----------
+    what
+        "network", "global batch", "cluster", "tables", or an option of the step.
+    then, now
+        What it was when the plan was made, and what it is.
+    """
+
+    what: str
+    then: str
+    now: str
+
+
+def carried_for(setting: Setting) -> Carried:
+    """What a plan for a setting must carry: all that is not found again by its name."""
+    model, cluster = setting.model, setting.cluster
+    return Carried(
+        network=None if _built_in_network(model) == model else model,
+        cluster=None
+        if _built_in_cluster(cluster.name, cluster.device.memory) == cluster
+        else cluster,
+        tables=tuple(CarriedTable(name=table.name, text=table.text) for table in setting.tables),
+    )
+
+
+def _built_in_network(model: Network) -> Network | None:
+    """The built-in network of the name and input size of another one."""
+    if model.name not in BUILT_IN:
+        return None
+    shape = model.input_shape
+    try:
+        return build(model.name, shape.get("height", shape.get("sequence")))
+    except InputError:
+        return None
+
+
+def _built_in_cluster(name: str, memory: float) -> Cluster | None:
+    """The built-in cluster of a name, whose devices have some memory. [B]"""
+    if name not in list_clusters():
+        return None
+    cluster = load_cluster(name)
+    try:
+        return replace(cluster, device=replace(cluster.device, memory=memory))
+    except InputError:
+        return None
 
 
 def made_as(plan: Plan, request: Request) -> Request:
-    """The request, with all that it leaves open filled in as it was when the plan was made."""
+    """The request, with all that it leaves open filled in as it was when the plan was made.
+
+    Raises
+    ------
+    InputError
+        When the cluster of the plan is not built in and not carried.
+    """
+    carried = plan.carried
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
-        "cluster": plan.cluster,
+        "gpus": plan.gpus,
         **asdict(plan.training),
     }
     if request.cluster is None:
+        if carried.cluster is None and plan.cluster not in list_clusters():
+            raise InputError(_UNASKED["cluster"].format(plan=plan))
+        made_with["cluster"] = carried.cluster or plan.cluster
         # it may have been different from that of the cluster's devices
         made_with["memory"] = plan.memory_capacity_bytes
+    else:
+        request = replace(request, cluster=find_cluster(request.cluster))
+    # what was measured on one kind of device says nothing of another one
+    same_device = (
+        request.cluster is None or find_cluster(request.cluster).device.name == plan.device
+    )
+    if not request.tables and same_device:
+        tables = tuple(CostTable.of_text(table.text, table.name) for table in carried.tables)
+        request = replace(request, tables=tables)
     return request.completed(**made_with)
+
+
+def differs_from(plan: Plan, setting: Setting) -> tuple[Difference, ...]:
+    """In what a setting differs from that which a plan was made for.
+
+    GPUs and layers are not among it: a plan cannot be used for others at all.
+    """
+    cluster, training = setting.cluster, setting.machine.training
+    found = []
+    if network_digest(setting.model, plan.global_batch_size) != plan.hashes.get("network"):
+        then, now = (
+            f"{name} of {' x '.join(map(str, shape.values()))}"
+            for name, shape in (
+                (plan.model, plan.input_shape),
+                (setting.model.name, setting.model.input_shape),
+            )
+        )
+        found.append(Difference(what="network", then=then, now=now))
+    if setting.batch != plan.global_batch_size:
+        then, now = f"{plan.global_batch_size:,}", f"{setting.batch:,}"
+        found.append(Difference(what="global batch", then=then, now=now))
+    if cluster_digest(cluster) != plan.hashes.get("cluster"):
+        found.append(_cluster_difference(plan, cluster))
+    if tables_digest([table.text for table in setting.tables]) != plan.hashes.get("tables"):
+        then, now = (
+            ", ".join(table.name for table in tables) or "none"
+            for tables in (plan.carried.tables, setting.tables)
+        )
+        found.append(Difference(what="tables", then=then, now=now))
+    was, is_now = asdict(plan.training), asdict(training)
+    for name, value in was.items():
+        if is_now[name] != value:
+            option = name.replace("_", " ")
+            found.append(Difference(what=option, then=str(value), now=str(is_now[name])))
+    return tuple(found)
+
+
+def _cluster_difference(plan: Plan, cluster: Cluster) -> Difference:
+    """The cluster, or only the memory of its devices."""
+    memory = plan.memory_capacity_bytes
+    with suppress(InputError):  # less than what is reserved on the devices of this one
+        as_then = replace(cluster, device=replace(cluster.device, memory=memory))
+        if cluster_digest(as_then) == plan.hashes.get("cluster"):
+            then, now = format_bytes(memory), format_bytes(cluster.device.memory)
+            return Difference(what="memory", then=then, now=now)
+    return Difference(what="cluster", then=plan.cluster, now=cluster.name)
+
+
+def use_notes(
+    plan: Plan, setting: Setting, request: Request, *, own_network: bool
+) -> tuple[Note, ...]:
+    """What is worth saying of the use of a plan for a setting: in what they differ.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    setting
+        What it is used for.
+    request
+        What was asked for.
+    own_network
+        Whether the network should be that of the plan, since no other one was given.
+
+    Raises
+    ------
+    InputError
+        When something differs that nobody asked to be another one.
+    """
+    differences = differs_from(plan, setting)
+    asked_for = {
+        "network": not own_network,
+        "cluster": request.cluster is not None,
+        "memory": request.memory is not None or request.cluster is not None,
+        "tables": bool(request.tables) or request.cluster is not None,
+    }
+    for one in differences:
+        if not asked_for.get(one.what, True):
+            raise InputError(_UNASKED[one.what].format(plan=plan))
+    texts = [
+        f"{one.what} {one.then}, here {one.now if one.now != one.then else 'another of that name'}"
+        for one in differences
+    ]
+    return (Note.of("plan-differs", inputs="; ".join(texts)),) if texts else ()
+
+
+def plan_setting(plan: Plan, request: Request) -> tuple[Setting, tuple[Note, ...]]:
+    """The network and machine of a plan, and in what those that are asked for differ from them.
+
+    Raises
+    ------
+    InputError
+        When the plan does not carry them, and what has their names is something else.
+    """
+    carried = plan.carried.network
+    if carried is None and plan.model not in BUILT_IN:
+        raise InputError(_UNASKED["network"].format(plan=plan))
+    source = plan.model if carried is None else resized(carried, request.input_size)
+    question = made_as(plan, replace(request, source=source))
+    setting = resolve(question)
+    shape = dict(plan.input_shape)
+    if request.input_size is None and dict(setting.model.input_shape) != shape:
+        size = shape.get("height", shape.get("sequence"))
+        setting = resolve(replace(question, input_size=size))
+    return setting, use_notes(plan, setting, request, own_network=True)
+
+
+def strategy_setting(plan: Plan, request: Request) -> tuple[Setting, tuple[Note, ...]]:
+    """The setting of a request that uses a plan as its strategy, and in what it differs.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    """
+    setting = resolve(made_as(plan, request))
+    return setting, use_notes(plan, setting, request, own_network=False)
 
 
 def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
@@ -56,55 +274,3 @@ def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
             raise InputError(f"the plan does not fit the network: {reason}; make it again")
         result[layer.name] = distribution
     return result
-
-
-def network_digest(model: Network, batch: int) -> str:
-    """SHA-256 of a network and a global batch."""
-    return digest([model, batch])
-
-
-def cluster_digest(cluster: Cluster) -> str:
-    """SHA-256 of a cluster."""
-    return digest(
-        {
-            "name": cluster.name,
-            "levels": [asdict(level) for level in cluster.levels],
-            "host_level": cluster.host_level,
-            "device": {
-                key: dict(value) if isinstance(value, Mapping) else value
-                for key in cluster.device.__slots__
-                for value in [getattr(cluster.device, key)]
-            },
-        }
-    )
-
-
-def plan_setting(plan: Plan, request: Request) -> Setting:
-    """The network and machine that a plan was made for, found again by name, or others given.
-
-    Raises
-    ------
-    InputError
-        When what has these names now is not what the plan was made for.
-    """
-    question = made_as(plan, replace(request, source=plan.model, gpus=request.gpus or plan.gpus))
-    setting = resolve(question)
-    shape = dict(plan.input_shape)
-    if request.input_size is None and dict(setting.model.input_shape) != shape:
-        size = shape.get("height", shape.get("sequence"))
-        setting = resolve(replace(question, input_size=size))
-    if network_digest(setting.model, plan.global_batch_size) != plan.hashes["network"]:
-        raise InputError(
-            f"the plan was made for another network than the built-in {plan.model} of that input "
-            "size; give the network, and the plan with --strategy"
-        )
-    if (
-        question.cluster == plan.cluster
-        and request.memory is None
-        and cluster_digest(setting.cluster) != plan.hashes["cluster"]
-    ):
-        raise InputError(
-            f"the plan was made on another cluster than the built-in {plan.cluster}; give the "
-            "cluster file with --cluster"
-        )
-    return setting

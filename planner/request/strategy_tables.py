@@ -7,16 +7,17 @@ can then point at the two places that contradict each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_name
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.place import device_text
-from costmodels.units.tables import parse_toml
+from costmodels.units.tables import FieldFault, field_faults, parse_toml, refuse_faults
 from planner.models.files import toml_rows, validation_reason
 
 FORMAT = "planner-strategy"
@@ -67,6 +68,7 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     subgraph: list[dict[str, Any]] = []
 
 
+_ROWS = {"stage": _StageTable, "layer": _LayerTable, "subgraph": _SubgraphTable}
 Table = TypeVar("Table", bound=msgspec.Struct)
 
 
@@ -107,6 +109,17 @@ def _table_labels(text: str, table: str, rows: Sequence[Mapping[str, Any]]) -> l
         facts += [f"line {lines[number]}"] if len(lines) == len(rows) else []
         labels.append(f"[[{table}]] {number + 1}" + (f" ({', '.join(facts)})" if facts else ""))
     return labels
+
+
+def _all_faults(raw: Mapping[str, object], text: str) -> Iterator[FieldFault]:
+    """Fields that are missing or unknown, in all tables of a file."""
+    yield from field_faults(raw, _StrategyTables, "the file")
+    yield from field_faults(raw.get("schedule"), _ScheduleTable, "[schedule]")
+    for table, kind in _ROWS.items():
+        rows = raw.get(table)
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            for row, label in zip(rows, _table_labels(text, table, rows), strict=True):
+                yield from field_faults(row, kind, label)
 
 
 def _convert_table(row: object, expected: type[Table], label: str) -> Table:
@@ -196,12 +209,14 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
     InputError
         When a field is unknown or wrong.
     """
+    refuse_faults("", _all_faults(raw, text))
     file = _convert_table(raw, _StrategyTables, "the file")
     if file.format != FORMAT:
         raise InputError(
             f"its 'format' must be '{FORMAT}' but is '{file.format}'; change it, or give the path "
             "of a strategy file"
         )
+    _require_names(file, text)
     for what in ("gpus", "global_batch_size"):
         value = getattr(file, what)
         if value is not None and value < 1:
@@ -229,6 +244,19 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         global_batch_size=file.global_batch_size,
         precision=file.precision,
     )
+
+
+def _require_names(file: _StrategyTables, text: str) -> None:
+    """Refuse names of what is elsewhere that nobody can see.
+
+    Names of files are read without their control characters, but what is left of a name must not
+    find anything else. A file holds them as escapes only.
+    """
+    raw = tomllib.loads(text) if "\\" in text else {}
+    for what in ("model", "cluster", "precision"):
+        name = getattr(file, what)
+        if name is not None:
+            require_name(f"'{what}'", raw.get(what, name))
 
 
 def _filled_rows(fields: Mapping[str, object]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from costmodels.cluster import list_clusters, list_devices, list_links, load_cluster
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from planner import api
 from planner.cli import scaling
@@ -38,9 +41,8 @@ def program(*arguments: str, **options) -> subprocess.Popen[str]:
         [sys.executable, "-m", "planner", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
-        **options,
+        **{"stderr": subprocess.PIPE, **options},
     )
 
 
@@ -216,6 +218,38 @@ def test_models_and_clusters_are_listed_and_exported(tmp_path: Path) -> None:
     question[question.index("lassen")] = str(cluster)
     theirs, ours = (json.loads(run(*q, "--json").stdout) for q in (question, PLAN))
     assert theirs["step_time_s"] == ours["step_time_s"]
+
+
+def test_what_a_cluster_file_may_name_is_listed() -> None:
+    for command, names in (("devices", list_devices()), ("links", list_links())):
+        result = run(command)
+        assert result.exit_code == 0
+        first = {line.split()[0] for line in result.stdout.splitlines()}
+        assert set(names) <= first
+    assert "22.2 GB/s" in run("links").stdout  # 25 GB/s of NVLink 2 at 89 %
+
+
+@pytest.mark.parametrize("name", list_clusters())
+def test_a_cluster_that_is_exported_still_names_its_device_and_links(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    assert run("clusters", "--export", name, "-o", str(path)).exit_code == 0
+    written = tomllib.loads(path.read_text())
+    assert written["device"] in list_devices()
+    assert load_cluster(path) == load_cluster(name)
+    again = run("clusters", "--export", str(path)).stdout
+    assert again == path.read_text()
+    if name == "lassen":
+        assert [level["link"] for level in written["levels"]] == ["nvlink2", "infiniband-edr"]
+
+
+def test_an_exported_file_loses_what_moves_a_cursor(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = run("clusters", "--export", "lassen").stdout
+    path.write_text(f"# \x9b2J\u202e\n{text}")
+    assert run("clusters", "--export", str(path), "-o", str(tmp_path / "b.toml")).exit_code == 0
+    assert (tmp_path / "b.toml").read_text() == f"# 2J\n{text}"
 
 
 def test_a_network_can_be_exported_as_json(tmp_path: Path) -> None:
@@ -417,16 +451,24 @@ def test_help_needs_nothing_heavy() -> None:
 
 
 def test_the_program_is_interrupted_in_one_line() -> None:
-    process = program(
-        "optimize", "densenet161", "--gpus", "512", "--cluster", "dgx-h100", "--cap", "500"
-    )
-    time.sleep(1.0)
+    # progress is shown on terminals only, and once it is shown the search goes on
+    ours, theirs = pty.openpty()
+    question = ["densenet161", "--gpus", "512", "--cluster", "dgx-h100", "--cap", "500"]
+    process = program("optimize", *question, stderr=theirs)
+    os.close(theirs)
+    shown = os.read(ours, 1000)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
+    with contextlib.suppress(OSError):  # the end of what a closed terminal was told
+        while more := os.read(ours, 1000):
+            shown += more
+    os.close(ours)
+    assert b"planning densenet161 on 512 GPUs" in shown
     # either there was nothing yet, or the best plan so far is shown
     assert process.returncode in (0, 130)
-    assert errors == ("interrupted\n" if process.returncode else "")
+    assert (b"interrupted\r\n" in shown) == (process.returncode == 130)
     assert ("best plan so far" in output) == (process.returncode == 0)
+    assert b"Traceback" not in shown
 
 
 def test_without_a_command_there_is_help() -> None:

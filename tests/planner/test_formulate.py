@@ -367,7 +367,7 @@ def test_bounds_hold_for_larger_buckets_when_asked_to():
     f = formulate(g, where, m, cap=8, bucket_bytes=1e9)
     for choices, bucket in itertools.product(assignments(f, 3), (1e4, 1e6, 1e9)):
         training = replace(m.training, bucket_bytes=bucket)
-        step = cost(f, choices, training).step
+        step = cost(f.with_training(training), choices).step
         total, terms = f.terms(choices)
         assert max(total, terms.max()) <= step.total * (1 + 1e-9)
 

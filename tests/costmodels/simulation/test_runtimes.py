@@ -40,7 +40,7 @@ def test_a_file_of_ones_own_is_a_runtime(tmp_path: Path) -> None:
         ("", "must hold one runtime but holds 0"),
         ("[a]\n[b]\n", "must hold one runtime but holds 2"),
         ("bucket = 3\n", "must hold tables, one a runtime"),
-        ('[mine]\nbuckt = "8 MiB"\n', "unknown figure 'buckt'; use one of bucket, "),
+        ('[mine]\nbuckt = "8 MiB"\n', "unknown field 'buckt'; use one of bucket, "),
         ("[mine]\nbucket = 8\n", "mine.bucket must be text, a quantity with its unit"),
         ('[mine]\nbucket = "8"\n', "mine.bucket must have a unit"),
         ("[mine]\noverlap = 1\n", "expected 'bool', got 'int' in 'overlap'"),
