@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from costmodels.units import format_seconds
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.certificate import certify
@@ -191,6 +192,9 @@ def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) 
         least = fit_into_memory(search, profile)
     if search.incumbent.infeasible:
         return least
+    if (limited := search.incumbent.bound) > free:
+        note = Note.of("bound-under-limit", bound=format_seconds(limited))
+        search.incumbent.add_note(note)
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free
     bound = certify(search, profile, widen=not (least_memory or binds))
