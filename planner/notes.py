@@ -51,10 +51,6 @@ WORDS: Mapping[str, str] = {
         "{searched} of {sensible} sensible candidates were searched, at most about {cap} a layer "
         "(--cap); the bound holds for all others, too"
     ),
-    "bound-under-limit": (
-        "the bound of all plans leaves the memory limit out; of the candidates searched, none that "
-        "fits is faster than {bound}"
-    ),
     "space-not-priced": (
         "there may be {candidates} distributions, too many to price each: the bound counts their "
         "computation alone"

@@ -17,7 +17,7 @@ from costmodels.cluster import Cluster
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
-from costmodels.layers.layer_cost import layer_costs
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
@@ -90,13 +90,14 @@ class LeftOut:
 
     Parameters
     ----------
-    candidates, times
-        The candidates and what they take.
+    candidates, costs, times
+        The candidates, what they cost, and what they take.
     first
         The first member of each class.
     """
 
     candidates: Candidates
+    costs: LayerCosts
     times: PassTimes
     first: Ints
 
@@ -111,7 +112,10 @@ class LeftOut:
         rest = np.delete(np.arange(len(self.candidates)), indices)
         _, first = np.unique(self.class_of[rest], return_index=True)
         return LeftOut(
-            candidates=self.candidates.take(rest), times=self.times.take(rest), first=first
+            candidates=self.candidates.take(rest),
+            costs=self.costs.take(rest),
+            times=self.times.take(rest),
+            first=first,
         )
 
     def only(self, classes: NDArray[np.bool_]) -> LeftOut:
@@ -177,7 +181,12 @@ def leave_out(
         input_gradients=input_gradients,
         largest_bucket=largest_bucket,
     )
-    return LeftOut(candidates=left, times=PassTimes.of(costs), first=np.cumsum(counts) - counts)
+    return LeftOut(
+        candidates=left,
+        costs=costs,
+        times=PassTimes.of(costs),
+        first=np.cumsum(counts) - counts,
+    )
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

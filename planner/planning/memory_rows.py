@@ -11,8 +11,8 @@ layer's first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from costmodels.graph import Edge
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.memory import held_inputs
 from planner.planning.formulate import Floats, Formulation
+from planner.planning.layer_space import LayerSpace
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 
@@ -92,6 +93,28 @@ class MemoryRows:
             change[pair.last] -= size
         return change.cumsum(axis=0)[:-1].T
 
+    def by_layer(self, prices: Floats) -> dict[int, Floats]:
+        """What the candidates of each layer pay at prices of the moments, if anything. [s]"""
+        until = np.append(0.0, prices.cumsum())
+        paid: dict[int, Floats] = {}
+        for use in self.layers:
+            if price := float(until[use.last] - until[use.first]):
+                paid[use.layer] = paid.get(use.layer, 0.0) + price * use.sizes
+        return paid
+
+    def by_pair(self, prices: Floats) -> list[PairCost]:
+        """What edges pay at prices of the moments. [s]"""
+        until = np.append(0.0, prices.cumsum())
+        known: dict[tuple[int, float], Floats] = {}
+        pairs = []
+        for pair in self.pairs:
+            if price := float(until[pair.last] - until[pair.first]):
+                key = (id(pair.sizes), price)
+                if key not in known:
+                    known[key] = price * pair.sizes
+                pairs.append(PairCost(source=pair.source, target=pair.target, matrix=known[key]))
+        return pairs
+
     def priced(self, problem: Problem, prices: Floats) -> Problem:
         """A problem with what is held paid for.
 
@@ -102,19 +125,11 @@ class MemoryRows:
         prices
             Of a byte at each moment; (moments,). [s/B]
         """
-        until = np.append(0.0, prices.cumsum())
-        costs, edges = list(problem.costs), list(problem.edges)
-        for use in self.layers:
-            if price := float(until[use.last] - until[use.first]):
-                costs[use.layer] = costs[use.layer] + price * use.sizes
-        known: dict[tuple[int, float], Floats] = {}
-        for pair in self.pairs:
-            if price := float(until[pair.last] - until[pair.first]):
-                key = (id(pair.sizes), price)
-                if key not in known:
-                    known[key] = price * pair.sizes
-                edges.append(PairCost(source=pair.source, target=pair.target, matrix=known[key]))
-        return Problem(costs=tuple(costs), edges=tuple(edges), names=problem.names)
+        costs = list(problem.costs)
+        for layer, paid in self.by_layer(prices).items():
+            costs[layer] = costs[layer] + paid
+        edges = (*problem.edges, *self.by_pair(prices))
+        return Problem(costs=tuple(costs), edges=edges, names=problem.names)
 
 
 def memory_by_moment(formulation: Formulation) -> MemoryRows:
@@ -122,6 +137,21 @@ def memory_by_moment(formulation: Formulation) -> MemoryRows:
     if formulation.machine.training.memory_model == "paradl":
         return _at_once(formulation)
     return _Follower(formulation).rows()
+
+
+def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpace]) -> MemoryRows:
+    """What layers hold by themselves under other candidates; what edges add is left out.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    candidates
+        Other candidates of every layer, and what they cost.
+    """
+    if formulation.machine.training.memory_model == "paradl":
+        return _at_once(replace(formulation, spaces=candidates, shared={}))
+    return _Follower(replace(formulation, spaces=candidates), alone=True).rows()
 
 
 def _at_once(formulation: Formulation) -> MemoryRows:
@@ -169,7 +199,7 @@ def _shared_uses(formulation: Formulation, size: int, num_moments: int) -> Itera
     """
     index = {layer.name: i for i, layer in enumerate(formulation.layers)}
     for owner, names in formulation.graph.sharers.items():
-        if len(names) > 1:
+        if len(names) > 1 or names[0] not in formulation.shared:
             continue  # what more than two hold is known of whole assignments only
         source, target = index[owner], index[names[0]]
         shared, whole = formulation.shared[names[0]], formulation.layers[source].parameters
@@ -184,6 +214,7 @@ class _Follower:
     """Follows what `liveness` allocates, for all candidates at once."""
 
     formulation: Formulation
+    alone: bool = False
     in_buckets: float = 0.0
     index: dict[str, int] = field(default_factory=dict)
     uses: list[LayerUse] = field(default_factory=list)
@@ -196,7 +227,7 @@ class _Follower:
         self.index = {layer.name: i for i, layer in enumerate(f.layers)}
         # two buckets are in flight, or all gradients; the part that is if no weight is split is the
         # least part that can be
-        most = sum(float(f.spaces[layer.name].costs.gradients.max()) for layer in f.layers)
+        most = float(f.graph.parameters * f.machine.training.gradient_size)
         buckets = min(2.0 * f.machine.training.bucket_bytes, most)
         self.in_buckets = buckets / max(most, 1.0)
         for i, layer in enumerate(f.layers):
@@ -208,8 +239,9 @@ class _Follower:
                 elif held[edge.slot]:
                     # the data stays to the end
                     self._use(i, self._input(edge), i, 2 * len(f.layers))
-        size = f.machine.training.parameter_size
-        self.pairs += _shared_uses(f, size, 2 * len(f.layers))
+        if not self.alone:
+            size = f.machine.training.parameter_size
+            self.pairs += _shared_uses(f, size, 2 * len(f.layers))
         return MemoryRows(
             num_moments=2 * len(f.layers),
             layers=tuple(self.uses),
@@ -298,6 +330,8 @@ class _Follower:
         first, last
             From when until when.
         """
+        if self.alone:
+            return
         f = self.formulation
         costs, read = f.spaces[edge.source].costs, self._input(edge)[None, :]
         times = f.edge_times[edge]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from costmodels.units import format_seconds
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
 from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.certificate import certify
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
+from planner.planning.memory_certificate import certify_under_limit
 from planner.planning.memory_search import fit_into_memory, hold_least
 from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
@@ -192,15 +192,13 @@ def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) 
         least = fit_into_memory(search, profile)
     if search.incumbent.infeasible:
         return least
-    if (limited := search.incumbent.bound) > free:
-        note = Note.of("bound-under-limit", bound=format_seconds(limited))
-        search.incumbent.add_note(note)
+    under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free
     bound = certify(search, profile, widen=not (least_memory or binds))
     if not (least_memory or binds):
         _cost_next_best(search, profile, num_best)
-    search.bound_everything(bound)
+    search.bound_everything(max(bound, under_limit))
     return least
 
 

@@ -185,12 +185,22 @@ class WholeSpace:
                 nodes[key] = np.concatenate([seen, left.least(left.prices(key))[kept[key.space]]])
         problem = Problem(
             costs=tuple(nodes[key] for key in keys),
-            edges=(*self._pair_costs(kept), *self._shared_costs(kept)),
+            edges=self.pair_costs(kept),
             names=tuple(layer.name for layer in formulation.layers),
         )
         return problem, kept
 
-    def _pair_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
+    def pair_costs(self, kept: Mapping[str, Ints]) -> tuple[PairCost, ...]:
+        """What shuffles cost, and what sharers of weights add. [s]
+
+        Parameters
+        ----------
+        kept
+            The classes of the problem.
+        """
+        return (*self._shuffle_costs(kept), *self._shared_costs(kept))
+
+    def _shuffle_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
         """What shuffles cost: as they are between candidates, and across hosts for classes. [s]
 
         Parameters

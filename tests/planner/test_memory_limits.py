@@ -78,6 +78,22 @@ def test_prices_never_bound_above_what_fits(everything):
             assert memory.bound(answer.lower_bound) <= fastest
 
 
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_the_bound_under_a_limit_holds_for_what_was_not_searched(share):
+    whole = narrow(10**6)
+    free = search_plan(under(whole, 1e12))
+    least = search_plan(under(whole, 1e12), least_memory=True)
+    assert free.best is not None
+    assert least.best is not None
+    low, high = least.best.memory.total, free.best.memory.total
+    limit = low + share * (high - low)
+    found = search_plan(under(whole, limit))
+    assert found.best is not None
+    for cap in (4, 8, 16):
+        few = search_plan(under(narrow(cap), limit))
+        assert few.incumbent.infeasible or few.incumbent.bound <= found.best.step.total * (1 + 1e-9)
+
+
 def test_prices_to_try_are_those_of_the_highest_bound():
     # one holds too much in the first moment, one too much in the second
     points = [
