@@ -61,6 +61,7 @@ def optimize(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
+    least_memory: bool = False,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -274,6 +275,7 @@ def optimize_request(request: Request) -> Plan:
         num_best=request.num_best,
         tune_trials=request.tune_trials,
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        least_memory=request.least_memory,
         all_reduce=request.all_reduce,
         dump_problem=request.dump_problem,
     )

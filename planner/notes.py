@@ -39,10 +39,6 @@ WORDS: Mapping[str, str] = {
         " {missing:.0f} too many; most is held by {holders}."
     ),
     # the search of a plan
-    "memory-unproven": (
-        "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
-        "less each; the gap says how far the plan may be off"
-    ),
     "wide-unproven": (
         "the network is too wide for an exact search, which was stopped before proof; the gap says "
         "how far the plan may be off"
@@ -54,6 +50,10 @@ WORDS: Mapping[str, str] = {
     "space-clipped": (
         "{searched} of {sensible} sensible candidates were searched, at most about {cap} a layer "
         "(--cap); the bound holds for all others, too"
+    ),
+    "bound-under-limit": (
+        "the bound of all plans leaves the memory limit out; of the candidates searched, none that "
+        "fits is faster than {bound}"
     ),
     "space-not-priced": (
         "there may be {candidates} distributions, too many to price each: the bound counts their "
@@ -93,6 +93,10 @@ WORDS: Mapping[str, str] = {
         "split between neighbours instead of {others}, and {slower:.1%} slower"
     ),
     # the plan
+    "least-memory": (
+        "the least memory found is {found} a GPU; proven: no plan searched fits in less than "
+        "{bound}"
+    ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
     "gpus-without-work": (
         "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} GPUs "

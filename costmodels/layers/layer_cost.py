@@ -52,9 +52,10 @@ class LayerCosts:
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
         The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
-    weights, gradients, state, output, saved, workspace
-        Memory: weights, their gradients, optimizer state, the output, what else backward keeps,
-        and scratch space while the layer runs. [B]
+    weights, gradients, state, output, scattered, saved, workspace
+        Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
+        is left of that once partial sums are reduced and scattered, what else backward keeps, and
+        scratch space while the layer runs. [B]
     communication_bytes
         Bytes that a rank receives in halos and reductions of a step. [B]
     sources
@@ -78,6 +79,7 @@ class LayerCosts:
     gradients: Floats
     state: Floats
     output: Floats
+    scattered: Floats
     saved: Floats
     workspace: Floats
     communication_bytes: Floats
@@ -184,6 +186,7 @@ def layer_costs(
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,
         output=output,
+        scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
         saved=layer.saved_bytes * saved_part,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),

@@ -24,16 +24,19 @@ class Change:
         What it takes.
     num_bytes
         Bytes that a device receives. [B]
+    sliced
+        Whether a part of what is received is enough, so that the rest can go.
     """
 
     pattern: Pattern
     message: Message
     num_bytes: float
+    sliced: bool = False
 
     @property
     def copies(self) -> bool:
         """Whether the result is another tensor than the one it is made from."""
-        return self.pattern.kind not in (NOTHING, SLICE, "all_reduce")
+        return self.sliced or self.pattern.kind not in (NOTHING, SLICE, "all_reduce")
 
 
 class Changes:
@@ -87,6 +90,7 @@ class Changes:
             pattern=pattern,
             message=self.stage_links.collective(pattern.kind, pattern.group, buffer),
             num_bytes=passes * buffer * (1.0 - 1.0 / size),
+            sliced=pattern.kind == "all_reduce" and needed < held,
         )
 
     def _messages(

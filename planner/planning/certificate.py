@@ -82,7 +82,7 @@ def certify(search: AdditiveSearch, profile: Floats, *, widen: bool = True) -> f
         if search.formulation.num_candidates == seen or search.stopped:
             break
         # among more candidates other weights may bound better
-        profile = exposure(maximise_bound(search, None).weights)
+        profile = exposure(maximise_bound(search).weights)
     return bound
 
 
@@ -112,7 +112,7 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
             more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
             search.widen(extend(search.formulation, more))
             whole = whole.widened(search.formulation, priced.wanted)
-            worst = search.solve(profile, None).lower_bound
+            worst = search.solve(profile).lower_bound
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
     return bound

@@ -242,6 +242,7 @@ def _sizes(
     size = training.activation_size
     result: dict[str, LayerMemory] = {}
     inputs_of: dict[tuple[int, int], tuple[float, ...]] = {}
+    read_of: dict[str, float] = {}
     for layer in formulation.layers:
         space, c = formulation.spaces[layer.name], chosen[layer.name]
         costs = space.costs
@@ -253,16 +254,25 @@ def _sizes(
             shuffles.get(edge, _NO_SHUFFLE)[0] > 0.0
             for edge in formulation.graph.producers[layer.name]
         )
+        into = zip(formulation.graph.producers[layer.name], inputs_of[key], copied, strict=True)
+        for edge, read, moved in into:
+            if not moved:
+                read_of[edge.source] = max(read, read_of.get(edge.source, 0.0))
         further = shared[layer.name].parameters if layer.name in shared else 0.0
         result[layer.name] = LayerMemory(
             weights=float(costs.weights[c]) + further * training.weight_size,
             gradients=float(costs.gradients[c]) + further * training.gradient_size,
             state=float(costs.state[c]) + further * training.state_size,
             output=float(costs.output[c]),
+            kept=float(costs.scattered[c]),
             inputs=inputs_of[key],
             copied=copied,
             saved=float(costs.saved[c]),
             workspace=float(costs.workspace[c]),
             buffer=float(costs.communication_bytes[c]),
         )
+    for name, memory in result.items():
+        if name in read_of and memory.kept < memory.output:
+            # blocks of uneven division are charged the largest
+            result[name] = replace(memory, kept=max(read_of[name], memory.kept))
     return result

@@ -185,7 +185,7 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     stopped_by, patterns = result.incumbent.stopped_by, None
     try:
         finals.simulate([result.best.choices])
-        if finals.time.allows(MOVES):
+        if finals.time.allows(MOVES) and not options.least_memory:
             patterns = Patterns(formulation)
             _simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:

@@ -112,13 +112,7 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
-    def problem(
-        self,
-        exposure: float | Floats = 1.0,
-        usage_limit: float | None = None,
-        *,
-        price: float = 0.0,
-    ) -> Problem:
+    def problem(self, exposure: float | Floats = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
 
         Parameters
@@ -127,31 +121,26 @@ class Formulation:
             How much of each layer's all-reduce counts, from 0 to 1, in forward order and never
             increasing; the backward pass of the layers before it counts by so much less. One
             number stands for all layers.
-        usage_limit
-            Memory for weights, optimizer state and kept activations, or None for no limit. [B]
-        price
-            Added for each byte that a layer keeps or needs while it runs; then the problem bounds
-            nothing. [s/B]
         """
         _, backward = self.shares(exposure)
         return Problem(
-            costs=self.node_costs(exposure, price=price),
-            edges=(*self._pair_costs(backward), *self.shared_costs(exposure, price=price)),
-            usages=() if usage_limit is None else self._usages(usage_limit),
-            usage_limit=usage_limit,
-            names=tuple(layer.name for layer in self.layers),
+            costs=self.node_costs(exposure),
+            edges=(*self._pair_costs(backward), *self.shared_costs(exposure)),
+            names=self._names,
         )
 
-    def node_costs(self, exposure: float | Floats, *, price: float = 0.0) -> tuple[Floats, ...]:
-        """What the candidates of each layer cost; layers that are alike share the array. [s]
+    def without_times(self) -> Problem:
+        """The same candidates, where nothing takes any time."""
+        none = {id(space): np.zeros(len(space.candidates)) for space in self.spaces.values()}
+        costs = tuple(none[id(self.spaces[layer.name])] for layer in self.layers)
+        return Problem(costs=costs, names=self._names)
 
-        Parameters
-        ----------
-        exposure
-            As of `problem`.
-        price
-            Added for each byte that a layer keeps or needs while it runs. [s/B]
-        """
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.layers)
+
+    def node_costs(self, exposure: float | Floats) -> tuple[Floats, ...]:
+        """What the candidates of each layer cost; layers that are alike share the array. [s]"""
         known: dict[CostKey, Floats] = {}
         costs = []
         for layer, key in zip(self.layers, self.cost_keys(exposure), strict=True):
@@ -159,9 +148,6 @@ class Formulation:
                 space = self.spaces[layer.name]
                 c = space.costs
                 known[key] = PassTimes.of(c).weighted(key.backward, key.counted)
-                if price:
-                    transient = c.workspace + c.communication_bytes + c.output
-                    known[key] = known[key] + price * (space.kept + transient)
             costs.append(known[key])
         return tuple(costs)
 
@@ -187,25 +173,16 @@ class Formulation:
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
 
-    def shared_costs(self, exposure: float | Floats, *, price: float = 0.0) -> tuple[PairCost, ...]:
-        """What sharers of weights add. [s]
-
-        Parameters
-        ----------
-        exposure
-            As of `problem`.
-        price
-            Added for each byte that users of a weight hold beyond what each of them counts. [s/B]
-        """
+    def shared_costs(self, exposure: float | Floats) -> tuple[PairCost, ...]:
+        """What sharers of weights add. [s]"""
         counted, _ = self.shares(exposure)
-        size = self.machine.training.parameter_size
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         pairs = []
         for name, shared in self.shared.items():
             owner = self.graph.layers[name].shares_weight_with
             assert owner is not None, "a layer that shares a weight has an owner of it"
             costs = shared.exchange + shared.update + counted[index[name]] * shared.gradient_time
-            matrix = shared.spread(costs + price * size * shared.beyond_mean)
+            matrix = shared.spread(costs)
             pairs.append(PairCost(source=index[owner], target=index[name], matrix=matrix))
         return tuple(pairs)
 
@@ -220,7 +197,7 @@ class Formulation:
             found.update(zip(names, within_whole(whole, held, blocks), strict=True))
         return found
 
-    def _usages(self, limit: float) -> tuple[Floats, ...]:
+    def usages(self, limit: float) -> tuple[Floats, ...]:
         """What the candidates of each layer keep, in the eyes of a problem with that limit. [B]"""
         # more than the limit is too much, however much it is; a problem refuses huge sums
         most = max(BEYOND_LIMIT * limit, 1.0)

@@ -171,7 +171,7 @@ def kept_memory(
     fixed = costs.weights + costs.gradients + costs.state
     if users > 1:
         fixed = local_parameters(layer, candidates) * training.parameter_size / users
-    kept = fixed + costs.saved + costs.output * layer.keeps_output
+    kept = fixed + costs.saved + costs.scattered * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
         kept = kept + local_size(tensor, candidates) * training.activation_size * counts
     # a problem rounds usages up, which would make them no lower bound any more

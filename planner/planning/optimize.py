@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
+from costmodels.units import format_bytes
 from planner.notes import AnyNote
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary, given_solver
@@ -18,6 +19,7 @@ from planner.planning.costing import cost
 from planner.planning.decide import IDLE_WITHIN, Decision, decide
 from planner.planning.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
+from planner.planning.memory_rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -81,6 +83,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
             *found.notes,
             *decision.notes,
             *found.result.incumbent.notes,
+            *(least_memory_notes(found, decision) if options.least_memory else ()),
             *summary_notes(summary),
         ),
         simulated=decision.simulated,
@@ -90,6 +93,30 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         simulated_usual=decision.usual,
         deadline=deadline,
     )
+
+
+def _smaller_buckets_may_fit(found: Attempt) -> bool:
+    """Whether nothing fits by no more than what smaller buckets of gradients would save."""
+    result, buckets = found.result, found.formulation.machine.training.bucket_bytes
+    if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
+        return False
+    saved = 2.0 * (buckets - SMALLEST_BUCKET)
+    return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
+
+
+def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
+    """The least memory that was found, and what was proven.
+
+    Parameters
+    ----------
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    """
+    least = format_bytes(decision.best.memory.total)
+    bound = format_bytes(min(found.result.least_memory, decision.best.memory.total))
+    return (Note.of("least-memory", found=least, bound=bound),)
 
 
 def _answer(
@@ -123,7 +150,13 @@ def _answer(
     def attempt_with(training: Training) -> Attempt:
         return attempt(setting, training, options, usual=usual, deadline=deadline)
 
-    found = attempt_with(setting.machine.training)
+    training = setting.machine.training
+    small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
+    if options.least_memory and options.bucket_bytes is None:
+        training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
+    found = attempt_with(training)
+    if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
+        found = attempt_with(small)
     if options.tune_trials and not found.result.incumbent.stopped_by:
         found = tune_step(
             attempt_with,
@@ -134,7 +167,8 @@ def _answer(
     if found.result.best is None:
         return found, None
     decision = decide(found, options, deadline)
-    fewer = fewer_devices(setting) if decision.fewer_may_do else None
+    look_on = decision.fewer_may_do and not options.least_memory
+    fewer = fewer_devices(setting) if look_on else None
     if fewer is None or decision.stopped_by or decision.seconds > IDLE_WITHIN * rival:
         return found, decision
     # a search for fewer takes about as long
@@ -219,6 +253,7 @@ def attempt(
         num_best=options.num_best,
         seed=options.seed,
         deadline=deadline,
+        least_memory=options.least_memory,
     )
     if prepared.notes:
         known = result.incumbent

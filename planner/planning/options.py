@@ -29,6 +29,8 @@ class SearchOptions:
     bucket_bytes, all_reduce
         Size of gradient buckets, and the algorithm of their all-reduces, if they were given: then
         they are not tuned. [B]
+    least_memory
+        Search for the plan of least peak memory instead of the fastest one.
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -41,5 +43,6 @@ class SearchOptions:
     num_best: int = 4
     tune_trials: int = 0
     bucket_bytes: float | None = None
+    least_memory: bool = False
     all_reduce: str | None = None
     dump_problem: str | os.PathLike[str] | None = None

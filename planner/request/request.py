@@ -87,6 +87,7 @@ class Request:
     cap: int | None = searched.CAP.default
     num_best: int = searched.NUM_BEST.default
     tune_trials: int = searched.TUNE_TRIALS.default
+    least_memory: bool = searched.LEAST_MEMORY.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default

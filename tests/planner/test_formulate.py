@@ -23,6 +23,7 @@ from planner.models.gpt import gpt2
 from planner.planning.best_bound import exposure
 from planner.planning.costing import cost
 from planner.planning.formulate import Formulation, formulate
+from planner.planning.memory_rows import memory_by_moment
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import cost_and_peak
 
@@ -171,6 +172,32 @@ def test_kept_memory_is_never_more_than_the_peak(formulation):
     for choices in assignments(f, 40):
         kept = sum(f.spaces[layer.name].kept[c] for layer, c in zip(f.layers, choices, strict=True))
         assert kept + reserved <= cost(f, choices).memory.total
+
+
+@pytest.mark.parametrize("model", ["liveness", "paradl"])
+def test_memory_by_moment_is_nearly_the_peak_and_never_more(formulation, model):
+    training = replace(formulation.machine.training, memory_model=model)
+    f = formulation.with_training(training)
+    rows = memory_by_moment(f)
+    reserved = f.cluster.device.reserved_memory
+    many = assignments(f, 200)
+    parts = []
+    for choices, held in zip(many, rows.profiles(np.array(many)), strict=True):
+        assert held == pytest.approx(rows.profile(choices))
+        parts.append(held.max() / (cost(f, choices).memory.total - reserved))
+    assert max(parts) <= 1 + 1e-9
+    # all but what only whole assignments tell, such as what three users of a weight hold
+    assert np.mean(parts) > 0.9
+
+
+def test_prices_charge_what_is_held_at_each_moment(formulation):
+    rows, plain = memory_by_moment(formulation), formulation.problem(0.5)
+    rng = np.random.default_rng(2)
+    for choices in assignments(formulation, 10):
+        prices = rng.random(rows.num_moments) * (rng.random(rows.num_moments) < 0.1)
+        priced = cost_and_peak(rows.priced(plain, prices * 1e-9), choices)[0]
+        paid = float(prices @ rows.profile(choices)) * 1e-9
+        assert priced - cost_and_peak(plain, choices)[0] == pytest.approx(paid)
 
 
 def test_one_all_reduce_waits_for_all_users_of_a_weight():

@@ -94,6 +94,14 @@ TUNE_TRIALS: Input[int] = Input(
     "without any, a few bucket sizes are tried on the plan found. [items]",
     rule=at_least(0, "the number of settings to try (--tune-trials)", "raise it"),
 )
+LEAST_MEMORY: Input[bool] = Input(
+    name="least_memory",
+    default=False,
+    option="--least-memory",
+    kind="switch",
+    help="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+    text="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+)
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,
