@@ -115,6 +115,7 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
             worst = search.solve(profile).lower_bound
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
+        search.incumbent.add_note(Note.of("no-time-to-price"))
     return bound
 
 

@@ -19,8 +19,8 @@ from planner.plan import Plan
 from planner.planning import optimize
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import prepare
-from planner.planning.search_plan import search_plan
 from planner.planning.problem_files import write_problem
+from planner.planning.search_plan import search_plan
 from planner.request.request import Request
 from planner.request.setting import resolve
 from search import Assignment, Note, Problem, Status, cost_and_peak
