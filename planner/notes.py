@@ -56,8 +56,7 @@ WORDS: Mapping[str, str] = {
         "computation alone"
     ),
     "no-time-to-price": (
-        "the search ended before every distribution was priced: the bound counts their computation "
-        "alone"
+        "the search ended before every distribution was priced: the bound counts computation alone"
     ),
     "no-time-for-candidates": (
         "the time limit left no time to cost all splits: about {cap} a layer were searched"

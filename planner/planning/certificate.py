@@ -19,7 +19,7 @@ from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.whole_space import ComputationBound, WholeSpace
 from planner.planning.widen import extend
 from search import SOLVERS, Problem, ProblemError
-from search.elimination.buckets import MOST_WORK, eliminate, plan
+from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
@@ -31,11 +31,16 @@ Ints = NDArray[np.int64]
 CLOSE = 2e-3
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 4_000_000
+# Entries that one elimination over every distribution may visit: a few seconds.
+MOST_WORK = 5.0e8
 # Work of message passing where elimination would take too long, about as many seconds.
 WIDE_WORK = 1.0
 # Candidates of a layer that come back in a round, and rounds. Chosen by trial.
 EACH_ROUND = 16
 MAX_ROUNDS = 4
+# A round after which the gap between the two bounds is still that part of what it was, and the plan
+# no faster, is the last one.
+SLOW_PROGRESS = 0.7
 # Profiles for which every distribution is priced.
 MAX_PROFILES = 2
 
@@ -95,17 +100,22 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
         return bound
     try:
         whole = WholeSpace.of(formulation, profile, least, worst, search.deadline)
+        gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
             priced = price(whole, worst, search.deadline)
             bound = max(bound, priced.bound)
-            if not (priced.wanted and widen) or bound >= worst * (1.0 - CLOSE) or search.stopped:
+            slow = worst - bound > SLOW_PROGRESS * gap and search.fastest.step.total >= fastest
+            done = slow or bound >= worst * (1.0 - CLOSE)
+            if not (priced.wanted and widen) or done or search.stopped:
                 break
+            gap, fastest = worst - bound, search.fastest.step.total
             more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
             search.widen(extend(search.formulation, more))
             whole = whole.widened(search.formulation, priced.wanted)
             worst = search.solve(profile).lower_bound
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
+        search.incumbent.add_note(Note.of("no-time-to-price"))
     return bound
 
 

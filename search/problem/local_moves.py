@@ -168,11 +168,11 @@ def cheap_start(problem: Limited, deadline: Deadline | None = None) -> list[int]
 def _penalty(flat: Flat) -> float:
     """More than any two sums of allowed costs can differ by."""
     places, uses = np.unique(flat.bases, return_counts=True)
-    nodes = _largest(flat.costs, flat.offsets[:-1]).sum()
-    return 1.0 + 4.0 * float(nodes + _largest(flat.matrices, places) @ uses)
+    nodes = _largest_of_each(flat.costs, flat.offsets[:-1]).sum()
+    return 1.0 + 4.0 * float(nodes + _largest_of_each(flat.matrices, places) @ uses)
 
 
-def _largest(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _largest_of_each(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """The largest allowed cost in absolute terms from each start to the next."""
     sizes = np.abs(values, where=values < np.inf, out=np.zeros_like(values))
     return np.maximum.reduceat(sizes, starts) if starts.size else np.zeros(0)

@@ -320,13 +320,15 @@ def test_the_cap_is_kept_and_counted():
     g = cut("resnet18", 20, 64, 64)
     f = formulate(g, where, m, cap=16)
     assert max(len(space.candidates) for space in f.spaces.values()) <= 16 + 16 // 8
-    every = sum(
-        len(enumerate_candidates(layer, m.topology.shape, where.host_index))
-        for layer in g.compute_layers
-    )
-    assert f.num_sensible == every
+
+    def count(*, full: bool) -> int:
+        shape, host = m.topology.shape, where.host_index
+        return sum(len(enumerate_candidates(x, shape, host, full=full)) for x in g.compute_layers)
+
+    assert f.num_sensible == count(full=False)
+    # where all distributions are within the cap, none is left out
     full = formulate(g, where, m, cap=10**6)
-    assert full.num_candidates == every
+    assert full.num_candidates == count(full=True)
     for name, space in f.spaces.items():
         kept = {str(space.candidates.distribution(i)) for i in range(len(space.candidates))}
         of_all = full.spaces[name].candidates

@@ -125,9 +125,9 @@ class Input(Generic[T]):
             raise self._misfit("be text", value)
         if self.kind == "texts":
             paths = self._sequence(value, "be a list of paths")
-            odd = [path for path in paths if not isinstance(path, str | os.PathLike)]
-            if odd:
-                raise self._misfit("be a list of paths", odd[0])
+            for path in paths:
+                if not isinstance(path, str | os.PathLike) and not _is_table(path):
+                    raise self._misfit("be a list of paths", path)
             return paths
         if self.kind == "counts" and not isinstance(value, str):
             numbers = self._sequence(value, "be whole numbers, or text like '4-64' or '4,16,64'")
@@ -175,6 +175,13 @@ AnyInput: TypeAlias = Input[Any]
 def part_inputs(inputs: Sequence[AnyInput], part: str) -> tuple[AnyInput, ...]:
     """Those of the inputs that make up one field of `Request`."""
     return tuple(one for one in inputs if one.part == part)
+
+
+def _is_table(value: object) -> bool:
+    """Whether a value is a table that was read already."""
+    from costmodels.compute.table import CostTable
+
+    return isinstance(value, CostTable)
 
 
 def at_least(least: float, what: str, advice: str, *, unit: str = "") -> Rule:
