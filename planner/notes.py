@@ -98,6 +98,33 @@ WORDS: Mapping[str, str] = {
     "estimated-by-roofline": (
         "{share:.1%} of the computation is estimated by the roofline, for want of measurements"
     ),
+    "tables-correct": (
+        "your tables cover {share:.0%} of the time of computation; measured shapes run {pace} "
+        "modelled (give or take {spread:.1%}), and all others are corrected by what akin ones say"
+    ),
+    "tables-cover": (
+        "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
+    ),
+    "tables-unused": "your tables have no times in {precision}: nothing rests on them",
+    "table-outliers": (
+        "{count} of your measured times are far off what akin ones say and correct no others: "
+        "{which}; measure them again"
+    ),
+    "rests-on-correction": (
+        "without what your tables say of shapes that they lack, other splits of layers with "
+        "{share:.0%} of the time would be {gain:.1%} faster: measure both"
+    ),
+    "rests-on-outliers": (
+        "if those times are wrong, other splits of layers with {share:.0%} of the time would be "
+        "{gain:.1%} faster"
+    ),
+    "rests-on-spread": (
+        "within the spread of your tables, other splits of layers with {share:.0%} of the time may "
+        "be {gain:.1%} faster: measure both"
+    ),
+    "no-time-to-check-tables": (
+        "there was no time to find out whether the plan rests on shapes that your tables lack"
+    ),
     "interpolated": "{share:.1%} of the computation is estimated by interpolation in the table",
     "waits-for-launches": (
         "{share:.1%} of the computation waits for the launch of operations ({launch_time} each, "

@@ -83,7 +83,7 @@ def assemble_plan(
     if not all(row.costed for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
     remarks: tuple[AnyNote, ...] = (
-        *estimate_notes(costed.sources, training),
+        *estimate_notes(costed.sources, formulation.machine),
         *_memory_notes(formulation, costed),
         *notes,
     )

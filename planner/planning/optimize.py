@@ -25,6 +25,7 @@ from planner.planning.prepare import (
 )
 from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
+from planner.planning.sensitivity import marked
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search import SOLVERS
@@ -62,10 +63,12 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     def attempt_with(training: Training) -> Attempt:
         return attempt(setting, training, options, usual=usual, deadline=deadline)
 
+    left = deadline.remaining
     try:
         found = attempt_with(setting.machine.training)
     except OutOfTime:
         raise stopped_error("time limit") from None
+    took = left - deadline.remaining if options.time_limit is not None else 0.0
     if options.tune_trials and not found.result.incumbent.stopped_by:
         found = tune_step(
             attempt_with,
@@ -77,6 +80,15 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     if found.result.best is None:
         raise infeasible_error(setting, found.result)
     decision = decide(found, options, deadline, num_usual=len(usual))
+    trained = decision.formulation.machine.training
+
+    def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
+        quick = replace(options, num_best=1)
+        return attempt(other, trained, quick, usual=strategies, deadline=deadline)
+
+    decision = marked(
+        decision, setting, found, search_again, usual=usual, deadline=deadline, took=took
+    )
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted

@@ -197,7 +197,7 @@ def simulate_placed(
         compiler = Compiler(_job_of(placed, runtime, model, time))
         simulated = _run_step(compiler, model, overlap_factor)
         computed, busy = simulated.step_time, computing_time(simulated)
-        notes += estimate_notes(compiler.sources, setting.machine.training)
+        notes += estimate_notes(compiler.sources, setting.machine)
         if not runtime.synchronous:
             computed, note = asynchronous_step(compiler, runtime, setting.batch)
             notes.append(note)
