@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -106,6 +107,9 @@ def test_objects_of_python_are_carried_too(tmp_path: Path) -> None:
     network = replace(
         own_network(), layers=(*layers, rate), input_shape=shape, notes="\x1b]0;x\x07"
     )
+    first, *rest = network.layers
+    first = replace(first, inputs=["input"], options={**first.options, "filters": np.int64(64)})  # type: ignore[arg-type]
+    network = replace(network, layers=[first, *rest])  # type: ignore[arg-type]
     plan = planner.optimize(network, gpus=4, cluster=cluster, global_batch_size=32)
     path = tmp_path / "p.json"
     plan.save(path)
