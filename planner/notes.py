@@ -107,7 +107,7 @@ WORDS: Mapping[str, str] = {
     ),
     "tables-unused": "your tables have no times in {precision}: nothing rests on them",
     "table-outliers": (
-        "{count} of your measured times are far off what akin ones say and correct no others: "
+        "measured times that are far off what akin ones say are taken for their own shapes alone: "
         "{which}; measure them again"
     ),
     "rests-on-correction": (

@@ -72,7 +72,7 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
         first = ", ".join(measured.outliers[:MOST_NAMED])
         more = len(measured.outliers) - MOST_NAMED
         which = f"{first} and {more} more" if more > 0 else first
-        notes.append(Note.of("table-outliers", count=len(measured.outliers), which=which))
+        notes.append(Note.of("table-outliers", which=which))
     return tuple(notes)
 
 
