@@ -8,13 +8,15 @@ measured to modelled time, so that the model's own idea of small pieces is kept.
 Two averages are joined. Among rows that differ from the shape in their extents alone (one
 operation, direction, kernel, stride and number of groups), each counts by the inverse fourth power
 of its distance on logarithmic scales, which follows a power law between two rows. Their
-counterweight is
-the ratio at this *size*, that is at the modelled time: a kernel-weighted mean over rows of the same
-operation and direction, drawn to that of the operation, which is drawn to that of its kind (matrix
-products are bound by arithmetic, all others by memory), which is drawn to that of the device: each
-level counts as one more row of the level inside it. So the correction falls back from the
-neighbours to the operation and to the device as measurements grow scarce, without a step, and where
-all rows agree it is what they say.
+counterweight is the ratio at this *size*, that is at the modelled time: a kernel-weighted mean over
+rows of the same operation and direction, drawn to that of the operation, which is drawn to that of
+its kind (matrix products are bound by arithmetic, all others by memory), which is drawn to that of
+the device, which is drawn to the model. How much each is drawn is what a hierarchy of normal
+distributions says (Gelman and Hill 2007, "Data Analysis Using Regression and Multilevel/
+Hierarchical Models", section 12.2): as much as noise / bias rows weigh, where the noise is the
+variance from row to akin row and the bias what a level adds to that of the one around it. So the
+correction falls back from the neighbours to the operation, the device and the model as measurements
+grow scarce or contradict each other, without a step; where many rows agree it is what they say.
 
 A row that is far off what akin rows say (see `outliers`) is taken for its own shape and corrects
 no others. Assumes that what makes a device slower than modelled (clocks, libraries, frameworks)
@@ -45,6 +47,9 @@ REACH: Final = 4.0
 # steps of `REACH`. Sizes a step apart count half.
 _FAR: Final = 2.0 * math.log(REACH)
 _STEP: Final = math.log(REACH)
+# Standard deviation of the logarithm of the ratio before anything was measured, both of the device
+# as a whole and from shape to shape. An assumption; models are a fifth to a third off.
+_BIAS: Final = 0.25
 # Sizes at which the ratio of an operation is worked out. [items]
 _GRID: Final = 65
 
@@ -115,6 +120,9 @@ class Measured:
             if out
         )
         self._left = self._ratios - expected
+        # variance from row to akin row; what is known before any row counts as one
+        left = np.square(self._left[self._sound]) if self._sound.sum() > 1 else np.zeros(0)
+        self._noise = (left.sum() + _BIAS**2) / (left.size + 1.0)
         self._operations = np.array([work.operation for work in works], dtype=object)
         self._directions = np.array([work.direction for work in works], dtype=object)
         self._dense = np.array([work.is_dense for work in works], dtype=bool)
@@ -242,13 +250,14 @@ class Measured:
             of_operation = self._is(operation)
             of_pass = of_operation & (self._directions == direction)
             curve = np.zeros(_GRID)
-            own = 0.0
-            for level in (self._sound, kind, of_operation, of_pass):
+            levels = (self._sound, kind, of_operation, of_pass)
+            prior = len(levels) * self._noise / _BIAS**2
+            for level in levels:
                 chosen = level & self._sound
                 apart = (grid[:, None] - self._sizes[chosen][None, :]) / _STEP
                 weights = 1.0 / (1.0 + np.square(apart))
-                curve = (weights @ self._ratios[chosen] + own * curve) / (weights.sum(axis=1) + own)
-                own = 1.0
+                total = weights.sum(axis=1) + prior
+                curve = (weights @ self._ratios[chosen] + prior * curve) / np.maximum(total, 1e-18)
             self._curves[operation, direction] = curve
         return grid, self._curves[operation, direction]
 
