@@ -16,18 +16,17 @@ from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
-from costmodels.strategy import Strategy
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.optimize import plan_for, plan_of_strategy
 from planner.planning.options import SearchOptions
 from planner.request.documented import documented
-from planner.request.inputs.question import BUCKET_BYTES
+from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
+from planner.request.placement import given_strategy, named_distributions, refuse_degree
 from planner.request.plans import plan_distributions, strategy_setting
 from planner.request.request import Request, Source, StrategySource, make_request
-from planner.request.setting import find_cluster, find_network, resolve
-from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
+from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
 from search.problem.deadline import Deadline
@@ -62,7 +61,7 @@ def optimize(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
-    full_space: bool = False,
+    least_memory: bool = False,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -127,7 +126,7 @@ def evaluate(
 def scale(
     model: str | os.PathLike[str] | Network,
     *,
-    gpus: Sequence[int],
+    gpus: str | Sequence[int],
     strong: bool = False,
     cluster: str | Cluster | None = None,
     global_batch_size: int | None = None,
@@ -150,7 +149,6 @@ def scale(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
-    full_space: bool = False,
 ) -> Iterator[Plan | InfeasibleError]:
     """Find the best plan for each number of GPUs, one after the other.
 
@@ -274,10 +272,11 @@ def optimize_request(request: Request) -> Plan:
         seed=request.seed,
         time_limit=request.time_limit,
         cap=request.cap,
-        full_space=request.full_space,
         num_best=request.num_best,
         tune_trials=request.tune_trials,
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        least_memory=request.least_memory,
+        all_reduce=request.all_reduce,
         dump_problem=request.dump_problem,
     )
     return plan_for(resolve(request), options, deadline)
@@ -285,48 +284,49 @@ def optimize_request(request: Request) -> Plan:
 
 def evaluate_request(request: Request) -> Plan:
     """Answer a request for the cost of a strategy; what `evaluate` does."""
-    strategy = request.strategy
-    if isinstance(strategy, Strategy):
-        raise InputError(
-            "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
-            "simulate it"
-        )
-    if strategy is not None and not isinstance(strategy, Plan):
-        path = os.fspath(strategy)
-        if path not in STRATEGIES and (path.endswith(".json") or os.path.exists(path)):
-            strategy = Plan.load(path)
+    strategy = given_strategy(request.strategy)
+    if strategy is not None:
+        refuse_degree(request)
     if isinstance(strategy, Plan):
         setting, notes = strategy_setting(strategy, request)
         split = plan_distributions(strategy, setting)
         return plan_of_strategy(setting, split, "plan file", notes)
-    setting = resolve(request)
-    name = "data" if strategy is None else os.fspath(strategy)
-    shape, host = setting.machine.topology.shape, setting.cluster.host_index
-    rows = strategy_distributions(setting.graph, name, shape, host, request.degree)
-    if isinstance(rows, Infeasible):
+    if strategy is not None:
         raise InputError(
-            f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
-            f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
+            "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
+            "simulate it"
         )
-    return plan_of_strategy(setting, rows, name)
+    setting = resolve(request)
+    name = "data" if request.strategy is None else str(request.strategy)
+    return plan_of_strategy(setting, named_distributions(setting, name, request.degree), name)
 
 
 def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
     """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+    cluster = find_cluster(request.cluster)
+    counts = gpu_counts(request, cluster)
     if request.cluster is not None:
-        request = replace(request, cluster=find_cluster(request.cluster))
+        request = replace(request, cluster=cluster)
     # files are read once, and not for each number of GPUs
-    request = replace(request, source=find_network(request))
-    first = request.counts[0]
-    batch = resolve(replace(request, gpus=first)).batch
-    for count in request.counts:
-        size = batch if request.strong else max(batch * count // first, 1)
+    request = replace(request, source=find_network(request), counts=counts)
+    setting = resolve(replace(request, gpus=counts[0]))
+    return _plans_of_sizes(request, counts, setting)
+
+
+def _plans_of_sizes(
+    request: Request, counts: Sequence[int], first: Setting
+) -> Iterator[Plan | InfeasibleError]:
+    for count in counts:
+        size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         try:
             answer: Plan | InfeasibleError = optimize_request(
                 replace(request, gpus=count, global_batch_size=size)
             )
         except InfeasibleError as error:
             answer = error
+        if request.global_batch_size is None and isinstance(answer, Plan):
+            chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
+            answer = replace(answer, defaults=(*answer.defaults, chosen))
         yield answer
         if was_interrupted(answer):
             return

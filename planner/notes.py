@@ -39,10 +39,6 @@ WORDS: Mapping[str, str] = {
         " {missing:.0f} too many; most is held by {holders}."
     ),
     # the search of a plan
-    "memory-unproven": (
-        "problems under the memory limit were stopped before proof, after about {seconds:g} s or "
-        "less each; the gap says how far the plan may be off"
-    ),
     "wide-unproven": (
         "the network is too wide for an exact search, which was stopped before proof; the gap says "
         "how far the plan may be off"
@@ -52,8 +48,19 @@ WORDS: Mapping[str, str] = {
         "were compared"
     ),
     "space-clipped": (
-        "search space clipped: {searched} of {sensible} candidates searched, at most about {cap} a "
-        "layer (--cap); bound and optimality hold for those"
+        "{searched} of {sensible} sensible candidates were searched, at most about {cap} a layer "
+        "(--cap); the bound holds for all others, too"
+    ),
+    "bound-under-limit": (
+        "the bound of all plans leaves the memory limit out; of the candidates searched, none that "
+        "fits is faster than {bound}"
+    ),
+    "space-not-priced": (
+        "there may be {candidates} distributions, too many to price each: the bound counts their "
+        "computation alone"
+    ),
+    "no-time-to-price": (
+        "the search ended before every distribution was priced: the bound counts computation alone"
     ),
     "no-time-for-candidates": (
         "the time limit left no time to cost all splits: about {cap} a layer were searched"
@@ -61,11 +68,11 @@ WORDS: Mapping[str, str] = {
     "no-time-for-space": (
         "the time limit left no time to search for splits: the usual strategies alone were compared"
     ),
-    "no-time-to-tune": "the time limit left no time to choose the bucket size",
     "no-time-to-simulate": (
         "the time limit left no time to simulate all of the best plans: {simulated} of {wanted} "
         "were simulated"
     ),
+    "no-time-for-fewer": "the time limit left no time to look for a plan of fewer GPUs",
     "no-time-for-baselines": "the time limit left no time to cost every usual strategy",
     "search-stopped": "search stopped early by {reason}: best plan so far",
     # the decision by simulation
@@ -80,8 +87,20 @@ WORDS: Mapping[str, str] = {
     "plan-does-not-fit": (
         "the plan does not fit in memory when it is simulated, though it does on the timeline"
     ),
+    "simplest-chosen": (
+        "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
+        "split between neighbours instead of {others}, and {slower:.1%} slower"
+    ),
     # the plan
+    "least-memory": (
+        "the least memory found is {found} a GPU; proven: no plan searched fits in less than "
+        "{bound}"
+    ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
+    "gpus-without-work": (
+        "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} GPUs "
+        "would be enough"
+    ),
     "memory-nearly-full": (
         "the peak is {part:.0%} of the memory, and the fragmentation of the framework's allocator "
         "is not modelled: try it before use"
@@ -124,6 +143,10 @@ WORDS: Mapping[str, str] = {
     ),
     "no-time-to-check-tables": (
         "there was no time to find out whether the plan rests on shapes that your tables lack"
+    ),
+    "estimated-by-percent-of-peak": (
+        "{share:.1%} of the computation is estimated by one percentage of the peak FLOP/s for all "
+        "layers, as Paleo does, whatever is measured"
     ),
     "interpolated": "{share:.1%} of the computation is estimated by interpolation in the table",
     "waits-for-launches": (

@@ -217,6 +217,7 @@ def test_heavy_modules_are_imported_where_they_are_used():
         ("import planner.api", HEAVY),
         ("import search", HEAVY),
         ("import costmodels.layers.layer_cost", HEAVY),
+        ("import planner.planning.optimize", {"costmodels.throughput", "costmodels.closed_form"}),
     ],
 )
 def test_importing_loads_nothing_heavy(program, absent):

@@ -23,6 +23,7 @@ from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import formulate
+from planner.request.inputs.simulating import step_models
 from planner.request.parts import Degrees, Loading
 from planner.request.placement import PlacedNetwork, micro_graph, place_network
 from planner.request.request import Request
@@ -32,7 +33,6 @@ from planner.simulation.result import Simulation
 from planner.simulation.run import (
     DEVICE_VARIATION,
     OVERLAP_FACTOR,
-    STEP_MODELS,
     simulate_placed,
 )
 
@@ -40,7 +40,7 @@ from planner.simulation.run import (
 Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
 TIMELINE = "timeline"
 # All ways to predict a step: those of the simulation, and the timeline that the search uses.
-ALL_STEP_MODELS = (*STEP_MODELS, TIMELINE)
+ALL_STEP_MODELS = (*step_models(), TIMELINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,6 @@ def _costed(run: MeasuredRun, factor: float) -> Costed:
         machine,
         strategies=[given],
         only_strategies=True,
-        cap=10**9,
     )
     return cost(formulation, formulation.choices(given))
 
@@ -338,7 +337,6 @@ __all__ = [
     "ALL_STEP_MODELS",
     "DEVICE_VARIATION",
     "OVERLAP_FACTOR",
-    "STEP_MODELS",
     "TIMELINE",
     "Degrees",
     "Loading",

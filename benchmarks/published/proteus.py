@@ -14,10 +14,11 @@ from functools import cache
 
 import planner
 from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
-from benchmarks.accuracy.steps import STEP_MODELS, Degrees
+from benchmarks.accuracy.steps import Degrees
 from benchmarks.published.tables import published_rows
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
+from planner.request.inputs.simulating import step_models
 
 SOURCE = "Duan et al. 2023 (Proteus), Table V and section VIII-C"
 CLUSTERS = {"HC1": "proteus-hc1", "HC2": "proteus-hc2"}
@@ -207,7 +208,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
             rows.append(
                 _by_models(
                     f"vgg19 {config} {count} GPUs, data",
-                    STEP_MODELS,
+                    step_models(),
                     source="vgg19",
                     gpus=count,
                     cluster=cluster,
@@ -219,7 +220,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
         rows.append(
             _by_models(
                 f"gpt2 {entry.config} {entry.label}",
-                STEP_MODELS,
+                step_models(),
                 source="gpt2",
                 gpus=entry.dp * entry.tp * entry.pp,
                 degrees=Degrees(

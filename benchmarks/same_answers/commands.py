@@ -90,7 +90,6 @@ optimize <alexnet> --search shortest-path -q
 optimize <alexnet> --search cp-sat -q
 optimize tiny.toml --gpus 2 --cluster lassen --search exhaustive -o plan.json
 optimize <alexnet> --tune-trials 3
-optimize <alexnet> --full-space -q
 optimize resnet18 --gpus 4 --cluster lassen --global-batch-size 128 --table table.csv -o plan.json
 optimize small.toml --gpus 8 -o plan.json
 models --export resnet18 --input-size 160 -o n.toml && replace n.toml 1000 10 && optimize n.toml \
@@ -125,7 +124,7 @@ scale alexnet --gpus 4,8,16 --weak --cluster abci
 scale alexnet --gpus 4,16 --cluster lassen --json
 scale alexnet --gpus 4,8 --strong --global-batch-size 2048 --cluster lassen --memory "2.2 GiB"
 scale gpt2 --gpus 8,16 --cluster proteus-hc2 --global-batch-size 32 --precision fp16
-scale mesh-1k --gpus 4,8,16 --strong --global-batch-size 4 --cluster lassen --full-space
+scale mesh-1k --gpus 4,8,16 --strong --global-batch-size 4 --cluster lassen
 scale mesh-2k --gpus 1,2 --cluster lassen --global-batch-size 4
 """
 

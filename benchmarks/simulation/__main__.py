@@ -31,10 +31,11 @@ from benchmarks.accuracy.claims import table_of
 from costmodels.errors import InputError
 from costmodels.simulation import Behaviour, Compiler, Job, execute, load_runtime, measure_step
 from planner.models.gpt import gpt2
+from planner.request.inputs.simulating import step_models
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
-from planner.simulation.run import OVERLAP_FACTOR, STEP_MODELS
+from planner.simulation.run import OVERLAP_FACTOR
 
 PUBLISHED = Path(__file__).parent.parent / "published" / "data"
 Row = dict[str, object]
@@ -220,7 +221,7 @@ def side_by_side(smoke: bool = False) -> list[Row]:
             "degrees": degrees,
         }
         row: Row = {"step": name}
-        for model in STEP_MODELS:
+        for model in step_models():
             try:
                 row[f"{model} [ms]"] = planner.simulate(model=model, **given).step_time * 1e3
             except InputError:  # closed forms know few strategies

@@ -109,6 +109,7 @@ def paleo_step(
         backward=backward,
         update=update,
         communication=communication,
+        sources={"percent_of_peak": forward + backward + update},
     )
 
 

@@ -30,18 +30,33 @@ from costmodels.compute import Work
 from costmodels.distribution import Candidates, Distribution
 from costmodels.errors import InputError
 from costmodels.graph import SPATIAL_DIMS, Graph, Layer, Tensor
+from costmodels.layers.layer_passes import LAUNCH, SOURCES
 from costmodels.layers.local_work import update_work
 from costmodels.step.machine import Machine
 
 
-def _launched_seconds(works: list[Work], machine: Machine) -> float:
-    """What a device measures for these kernels: none is faster than it is launched. [s]"""
-    times = (float(np.max(machine.compute.time(work)[0])) for work in works)
-    return sum(max(seconds, machine.training.launch_time) for seconds in times)
+def _launched_seconds(works: list[Work], machine: Machine, sources: dict[str, float]) -> float:
+    """What a device measures for these kernels: none is faster than it is launched. [s]
+
+    The time goes to its sources, too.
+    """
+    total = 0.0
+    for work in works:
+        times, known = machine.compute.time(work)
+        seconds = float(np.max(times))
+        waiting = max(machine.training.launch_time - seconds, 0.0)
+        for name, part in ((SOURCES[int(known.max())], seconds), (SOURCES[LAUNCH], waiting)):
+            sources[name] = sources.get(name, 0.0) + part
+        total += seconds + waiting
+    return total
 
 
 def layer_times(
-    graph: Graph, layer: Layer, micro_batches: Candidates, machine: Machine
+    graph: Graph,
+    layer: Layer,
+    micro_batches: Candidates,
+    machine: Machine,
+    sources: dict[str, float],
 ) -> tuple[float, float]:
     """FW_l and BW_l times the samples of a micro-batch, the layer itself undivided. [s]
 
@@ -53,9 +68,13 @@ def layer_times(
         Division of the samples, and of nothing else.
     machine
         Device and training options.
+    sources
+        Time of computation by where its estimate comes from, to which that of the layer is added.
+        [s]
     """
     forward, backward = pass_work(graph, layer, micro_batches)
-    return _launched_seconds(forward, machine), _launched_seconds(backward, machine)
+    there = _launched_seconds(forward, machine, sources)
+    return there, _launched_seconds(backward, machine, sources)
 
 
 def update_time(layer: Layer, machine: Machine) -> float:
@@ -84,10 +103,11 @@ def paradl_step(
     """
     strategy = recognise(graph, distributions)
     forward = backward = update = 0.0
+    sources: dict[str, float] = {}
     blocks = sample_blocks(strategy.num_groups)
     for layer in graph.compute_layers:
         ways = _work_ways(strategy, layer)
-        once = layer_times(graph, layer, blocks, machine)
+        once = layer_times(graph, layer, blocks, machine, sources)
         forward += once[0] / ways
         backward += once[1] / ways
         # equations 5 and 9: whole weights; equations 18 and 21: the rank's share of them
@@ -108,6 +128,7 @@ def paradl_step(
         backward=backward,
         update=update,
         communication=communication,
+        sources=sources,
     )
 
 
@@ -225,9 +246,10 @@ def pipeline_time(
     _check_stages(graph, stages, num_segments, p)
     blocks = sample_blocks(num_segments)
     times = np.zeros((3, p))
+    sources: dict[str, float] = {}
     for layer in graph.compute_layers:
-        once = (*layer_times(graph, layer, blocks, machine), update_time(layer, machine))
-        times[:, stages[layer.name]] += once
+        once = layer_times(graph, layer, blocks, machine, sources)
+        times[:, stages[layer.name]] += (*once, update_time(layer, machine))
     forward, backward, update = times.max(axis=1)
     below = np.cumprod([1, *shape])
     messages = [0.0]
@@ -246,6 +268,7 @@ def pipeline_time(
         backward=float(p + num_segments - 1) * float(backward),
         update=float(update),
         communication=communication,
+        sources=sources,
     )
 
 

@@ -18,7 +18,7 @@ def sample_blocks(ways: int) -> Candidates:
 
 def needs_input_gradient(graph: Graph, layer: Layer) -> bool:
     """Whether any input of the layer wants a gradient: the data does not."""
-    return any(graph.needs_input_gradient(edge) for edge in graph.producers[layer.name])
+    return any(graph.input_gradients(layer.name))
 
 
 def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[Work], list[Work]]:

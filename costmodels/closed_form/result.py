@@ -21,6 +21,9 @@ class ClosedForm:
     communication
         By cause, keys as in `CAUSES`: gradients; halos; activations and their gradients gathered
         or summed within a layer; what a pipeline stage sends to the next. [s]
+    sources
+        Time of computation by where its estimate comes from, undivided: only its shares say
+        something. [s]
     """
 
     strategy: str
@@ -28,6 +31,7 @@ class ClosedForm:
     backward: float
     update: float
     communication: Mapping[str, float]
+    sources: Mapping[str, float]
 
     @property
     def total(self) -> float:

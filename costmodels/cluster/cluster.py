@@ -126,6 +126,10 @@ class Cluster:
             raise self._misfit(num_gpus)
         return shape
 
+    def can_use(self, num_gpus: int) -> bool:
+        """Whether a job can use that many of its GPUs."""
+        return self._try_shape(num_gpus) is not None
+
     def _try_shape(self, num_gpus: int) -> tuple[int, ...] | None:
         """Return the shape, or None where the number does not fit."""
         per_host, inner = self.devices_per_host, self.host_index + 1

@@ -7,6 +7,7 @@ once (pipelined: the slowest one counts) except where an algorithm is made of ph
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,8 +78,8 @@ def collective_time(
         Buffer of each member. [B]
     """
     active = spread.members > 1
-    start = np.where(active, spread.topology.start_latency, 0.0).max(axis=-1)
-    ramp = np.where(active, spread.topology.ramp, 0.0).max(axis=-1)
+    start = _largest(np.where(active, spread.topology.start_latency, 0.0))
+    ramp = _largest(np.where(active, spread.topology.ramp, 0.0))
     # Infinite latency marks an algorithm that the topology cannot run, whatever the size.
     runs = np.isfinite(latency)
     fixed = start + np.where(runs, latency, 0.0)
@@ -89,7 +90,12 @@ def collective_time(
 
 def slowest(spread: Spread, per_byte: Floats) -> Floats:
     """Seconds per byte where all levels carry their part at once."""
-    largest: Floats = np.where(spread.members > 1, per_byte, 0.0).max(axis=-1)
+    return _largest(np.where(spread.members > 1, per_byte, 0.0))
+
+
+def _largest(by_level: Floats) -> Floats:
+    """The largest over the levels, level by level: the axis is too short for numpy to be fast."""
+    largest: Floats = reduce(np.maximum, np.moveaxis(by_level, -1, 0))
     return largest
 
 

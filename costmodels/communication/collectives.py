@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodels.communication.algorithms import (
     Parts,
@@ -74,27 +74,6 @@ def all_reduce_time(
         cheapest: Floats = _all_reduce_times(spread, num_bytes).min(axis=0)
         return cheapest
     return collective_time(spread, *_ALL_REDUCE[algorithm](spread), num_bytes)
-
-
-def all_reduce_choice(
-    topology: Topology, group: ArrayLike, num_bytes: ArrayLike
-) -> NDArray[np.str_]:
-    """Name of the algorithm that "auto" takes for an all-reduce; the first of equals.
-
-    Parameters
-    ----------
-    topology
-        The used part of the cluster.
-    group
-        Members of the group per level, last axis over levels. [items]
-    num_bytes
-        Buffer of each member. [B]
-    """
-    times = _all_reduce_times(Spread.of(topology, group), num_bytes)
-    # Rounding must not decide between algorithms that are the same on one level.
-    best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)
-    names: NDArray[np.str_] = np.array(AUTO_ALGORITHMS)[best]
-    return names
 
 
 def reduce_scatter_time(

@@ -199,11 +199,11 @@ def _border(
     reach = backward_reach if backward else forward_reach
     degree = candidates.degree(dim)
     in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
-    reaches = {
-        int(d): reach(in_extent, out_extent, layer.windows[dim], int(d)) for d in np.unique(degree)
-    }
-    below = np.array([reaches[int(d)].below if d > 1 else 0 for d in degree])
-    above = np.array([reaches[int(d)].above if d > 1 else 0 for d in degree])
+    ways, of_ways = np.unique(degree, return_inverse=True)
+    window = layer.windows[dim]
+    reaches = [reach(in_extent, out_extent, window, int(d)) if d > 1 else None for d in ways]
+    below = np.array([0 if r is None else r.below for r in reaches])[of_ways]
+    above = np.array([0 if r is None else r.above for r in reaches])[of_ways]
     # a middle block has a neighbour on both sides; with two blocks each has one
     both = (below > 0) & (above > 0) & (degree > 2)
     return _Border(

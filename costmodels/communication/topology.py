@@ -9,7 +9,7 @@ members below it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,10 @@ class Topology:
     def num_devices(self) -> int:
         """Devices that the job uses."""
         return math.prod(self.shape)
+
+    def above(self, level: int) -> Topology:
+        """The levels from one on: what lies below is one device then."""
+        return replace(self, **{f.name: getattr(self, f.name)[level:] for f in fields(self)})
 
 
 def _or_default(override: float | None, default: float) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from costmodels.distribution.distribution import (
     Candidates,
     Distribution,
+    count_candidates,
+    devices_at_work,
     enumerate_candidates,
     factorisations,
     limit_reason,
@@ -16,6 +18,8 @@ from costmodels.distribution.distribution import (
 __all__ = [
     "Candidates",
     "Distribution",
+    "count_candidates",
+    "devices_at_work",
     "enumerate_candidates",
     "factorisations",
     "limit_reason",

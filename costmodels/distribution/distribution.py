@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,14 @@ class Distribution:
         return math.prod(self.degrees.get(dim, (1,)))
 
     @property
+    def level_replication(self) -> tuple[int, ...]:
+        """How many members of each level do the same work. [items]"""
+        used = (
+            math.prod(d[level] for d in self.degrees.values()) for level in range(len(self.shape))
+        )
+        return tuple(size // ways for size, ways in zip(self.shape, used, strict=True))
+
+    @property
     def replication(self) -> int:
         """How many devices do the same work. [ways]"""
         return math.prod(self.shape) // math.prod(self.degree(d) for d in self.degrees)
@@ -117,6 +125,10 @@ class Candidates:
     degrees: NDArray[np.int64]
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        # levels and dims are few: numpy is several times faster where candidates lie side by side
+        object.__setattr__(self, "degrees", np.asfortranarray(self.degrees))
+
     def __len__(self) -> int:
         return len(self.degrees)
 
@@ -128,7 +140,8 @@ class Candidates:
 
     def degree(self, dim: str) -> NDArray[np.int64]:
         """Ways of one dim over all levels; (candidates,)."""
-        ways: NDArray[np.int64] = self.level_degrees(dim).prod(axis=1)
+        # level by level: many times faster than products over an axis as short as that
+        ways: NDArray[np.int64] = reduce(np.multiply, self.level_degrees(dim).T)
         return ways
 
     def group(self, dims: Iterable[str]) -> NDArray[np.int64]:
@@ -160,6 +173,11 @@ class Candidates:
     def take(self, indices: NDArray[np.int64]) -> Candidates:
         """Some of the candidates."""
         return Candidates(dims=self.dims, degrees=self.degrees[indices], shape=self.shape)
+
+    def joined(self, others: Candidates) -> Candidates:
+        """These candidates, and others of the same layer behind them."""
+        degrees = np.concatenate([self.degrees, others.degrees])
+        return Candidates(dims=self.dims, degrees=degrees, shape=self.shape)
 
     def find(self, distribution: Distribution) -> int | None:
         """Index of a distribution, None when it is not among the candidates."""
@@ -229,8 +247,9 @@ def enumerate_candidates(
     """Every sensible distribution of a layer.
 
     Within a host a level may be split over any dims, replication included. Across hosts, where
-    links are slow and shared, a level may be split over sample and at most one other dim (or
-    replication); `full` lifts that restriction. A dim is never split into more blocks than it has
+    links are slow and shared, a level may be split over sample and at most one other dim; `full`
+    lifts that restriction. Replication is free to combine with both: it sends nothing, and lets
+    any plan of fewer hosts be one of more. A dim is never split into more blocks than it has
     positions (the limits of Kahira et al., Table III).
 
     Parameters
@@ -252,8 +271,7 @@ def enumerate_candidates(
         rows = _level_rows(size, count, count + 1)
         if not (full or within_host(level, host_level)):
             others = [i for i, d in enumerate(dims) if d != "sample"]
-            used = (rows[:, others] > 1).sum(axis=1) + (rows.prod(axis=1) < size)
-            rows = rows[used <= 1]
+            rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]
         grown = np.concatenate(
             [
                 np.repeat(total, len(rows), axis=0),
@@ -263,6 +281,25 @@ def enumerate_candidates(
         )
         total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
     return Candidates(dims=dims, degrees=total, shape=tuple(shape))
+
+
+def count_candidates(layer: Layer, shape: Sequence[int]) -> int:
+    """How many distributions of a layer there are at all, or more: dims count as long. [items]"""
+    count = len(split_dims(layer))
+    return math.prod(len(_level_rows(size, count, count + 1)) for size in shape)
+
+
+def devices_at_work(distributions: Iterable[Distribution]) -> int:
+    """How many devices have work that no other device does: those left over repeat all of theirs.
+
+    What no layer splits is least significant in the numbering of ranks, whatever it does split, so
+    that the same ranks repeat the same work in every layer.
+    """
+    distinct = list(
+        {(tuple(sorted(d.degrees.items())), d.shape): d for d in distributions}.values()
+    )
+    levels = zip(*(d.level_replication for d in distinct), strict=True)
+    return math.prod(distinct[0].shape) // math.prod(math.gcd(*alike) for alike in levels)
 
 
 def limit_reason(layer: Layer, distribution: Distribution) -> str | None:

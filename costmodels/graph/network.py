@@ -135,6 +135,10 @@ class Graph:
                 users.setdefault(layer.shares_weight_with, []).append(layer.name)
         return {owner: tuple(names) for owner, names in users.items()}
 
+    def input_gradients(self, name: str) -> tuple[bool, ...]:
+        """For each input of a layer, whether backward must send a gradient to it."""
+        return tuple(self.needs_input_gradient(edge) for edge in self.producers[name])
+
     def needs_input_gradient(self, edge: Edge) -> bool:
         """Whether backward sends a gradient along the edge: not into the data."""
         return self.layers[edge.source].kind != "input"

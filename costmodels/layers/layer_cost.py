@@ -8,7 +8,7 @@ the rest of the backward pass (see `costmodels.step.timeline`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,10 @@ class LayerCosts:
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
         The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
-    weights, gradients, state, output, saved, workspace
-        Memory: weights, their gradients, optimizer state, the output, what else backward keeps,
-        and scratch space while the layer runs. [B]
+    weights, gradients, state, output, scattered, saved, workspace
+        Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
+        is left of that once partial sums are reduced and scattered, what else backward keeps, and
+        scratch space while the layer runs. [B]
     communication_bytes
         Bytes that a rank receives in halos and reductions of a step. [B]
     sources
@@ -78,10 +79,19 @@ class LayerCosts:
     gradients: Floats
     state: Floats
     output: Floats
+    scattered: Floats
     saved: Floats
     workspace: Floats
     communication_bytes: Floats
     sources: Floats
+
+    def take(self, indices: NDArray[np.int64]) -> LayerCosts:
+        """The costs of some of the candidates."""
+        taken = {}
+        for item in fields(LayerCosts):
+            value = getattr(self, item.name)
+            taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
+        return LayerCosts(**taken)
 
     @property
     def compute(self) -> Floats:
@@ -176,6 +186,7 @@ def layer_costs(
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,
         output=output,
+        scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
         saved=layer.saved_bytes * saved_part,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
@@ -19,6 +21,7 @@ from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.pieces import Piece, Pieces
+from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.shared_pieces import (
     holders_of_weights,
@@ -73,6 +76,19 @@ class Compiler:
             weight_apart=strategy.schedule.kind == "zero-bubble",
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
+        self.groups = strategy.groups
+        self._begin()
+
+    def with_runtime(self, runtime: Runtime) -> Compiler:
+        """The same job under another runtime, which changes nothing but what is done to weights."""
+        other = copy(self)
+        other.job = replace(self.job, runtime=runtime)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
+        """Work out what happens to the weights, before anything is laid out."""
+        job = self.job
         self.weights: list[WeightWork] = []
         for program in self.programs:
             count = sum(len(work.fused_groups) for work in self.weights)
@@ -82,7 +98,6 @@ class Compiler:
             self.weights.append(work)
         for work in self.weights:
             work.tie(self.weights)
-        self.groups = strategy.groups
         self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}

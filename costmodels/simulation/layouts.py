@@ -24,16 +24,19 @@ class Change:
         What it takes.
     num_bytes
         Bytes that a device receives. [B]
+    sliced
+        Whether a part of what is received is enough, so that the rest can go.
     """
 
     pattern: Pattern
     message: Message
     num_bytes: float
+    sliced: bool = False
 
     @property
     def copies(self) -> bool:
         """Whether the result is another tensor than the one it is made from."""
-        return self.pattern.kind not in (NOTHING, SLICE, "all_reduce")
+        return self.sliced or self.pattern.kind not in (NOTHING, SLICE, "all_reduce")
 
 
 class Changes:
@@ -41,7 +44,9 @@ class Changes:
 
     def __init__(self, stage_links: StageLinks) -> None:
         self.stage_links = stage_links
-        self.known: dict[tuple[bytes, bytes, float, float, float], Change] = {}
+        self.known: dict[tuple[object, ...], Change] = {}
+        # by identity, which is quicker to compare than what layouts are; they are kept for that
+        self.met: dict[tuple[object, ...], tuple[Layouts, Layouts, Change]] = {}
 
     def between(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
@@ -57,10 +62,13 @@ class Changes:
         whole
             The tensor. [B]
         """
-        key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
-        if key not in self.known:
-            self.known[key] = self._change(source, target, held, needed, whole)
-        return self.known[key]
+        same = (id(source), id(target), held, needed, whole)
+        if same not in self.met:
+            key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
+            if key not in self.known:
+                self.known[key] = self._change(source, target, held, needed, whole)
+            self.met[same] = (source, target, self.known[key])
+        return self.met[same][2]
 
     def _change(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
@@ -82,6 +90,7 @@ class Changes:
             pattern=pattern,
             message=self.stage_links.collective(pattern.kind, pattern.group, buffer),
             num_bytes=passes * buffer * (1.0 - 1.0 / size),
+            sliced=pattern.kind == "all_reduce" and needed < held,
         )
 
     def _messages(

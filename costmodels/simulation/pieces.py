@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.layout import Layouts
@@ -76,13 +79,33 @@ class Piece:
         return self.backward_data + self.backward_weight
 
 
-class Pieces:
-    """Pieces of the layers of one machine; layers that are alike share them."""
+# Of layers that cost the same, and by which inputs need gradients: what their candidates cost.
+CostedCandidates = Mapping[
+    tuple[tuple[object, ...], tuple[bool, ...]], tuple[Candidates, LayerCosts]
+]
 
-    def __init__(self, graph: Graph, machine: Machine) -> None:
+
+class Pieces:
+    """Pieces of the layers of one machine; layers that are alike share them.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    machine
+        Where and how it runs.
+    costed
+        What is costed already on that machine.
+    """
+
+    def __init__(
+        self, graph: Graph, machine: Machine, costed: CostedCandidates | None = None
+    ) -> None:
         self.graph = graph
         self.machine = machine
+        self.costed = costed or {}
         self.known: dict[tuple[object, ...], Piece] = {}
+        self.by_name: dict[tuple[object, ...], Piece] = {}
 
     def of(
         self, name: str, distribution: Distribution, *, owns_weight: bool | None = None
@@ -99,23 +122,80 @@ class Pieces:
             Whether a layer that shares a weight has a copy of its own after all, since its owner
             is elsewhere.
         """
+        split = tuple(sorted(distribution.degrees.items()))
+        named = (name, owns_weight, split, distribution.shape)
+        if named not in self.by_name:
+            self.by_name[named] = self._of_layer(name, distribution, split, owns_weight)
+        return self.by_name[named]
+
+    def _of_layer(
+        self,
+        name: str,
+        distribution: Distribution,
+        split: tuple[object, ...],
+        owns_weight: bool | None,
+    ) -> Piece:
+        """As `of`, for a layer that was not met under a distribution.
+
+        Parameters
+        ----------
+        name, distribution, owns_weight
+            As of `of`.
+        split
+            The degrees of the distribution in a fixed order.
+        """
         layer = self.graph.layers[name]
         if owns_weight and layer.shares_weight_with is not None:
             layer = replace(layer, shares_weight_with=None)
-        wants = tuple(self.graph.needs_input_gradient(e) for e in self.graph.producers[name])
+        wants = self.graph.input_gradients(name)
         split = tuple(sorted(distribution.degrees.items()))
         key = (layer.signature, wants, split, distribution.shape)
         if key not in self.known:
-            self.known[key] = _piece(layer, distribution, wants, self.machine)
+            one = one_candidate(distribution, split_dims(layer))
+            costs = self._costs(layer, one, distribution, wants)
+            self.known[key] = _piece(layer, one, costs, wants, self.machine)
         return self.known[key]
+
+    def _costs(
+        self, layer: Layer, one: Candidates, distribution: Distribution, wants: tuple[bool, ...]
+    ) -> LayerCosts:
+        """What a layer costs under a distribution.
+
+        Parameters
+        ----------
+        layer, distribution, wants
+            The layer, how it is split, and which inputs need gradients.
+        one
+            The distribution as the only candidate.
+        """
+        found = self.costed.get((layer.signature, wants))
+        index = None if found is None else found[0].find(distribution)
+        if found is not None and index is not None:
+            return found[1].take(np.array([index]))
+        # the rate of a full bucket is of no use here: any size will do
+        return layer_costs(layer, one, self.machine, input_gradients=wants, largest_bucket=1e6)
 
 
 def _piece(
-    layer: Layer, distribution: Distribution, wants: tuple[bool, ...], machine: Machine
+    layer: Layer,
+    one: Candidates,
+    costs: LayerCosts,
+    wants: tuple[bool, ...],
+    machine: Machine,
 ) -> Piece:
-    one = one_candidate(distribution, split_dims(layer))
-    # the rate of a full bucket is of no use here: any size will do
-    costs = layer_costs(layer, one, machine, input_gradients=wants, largest_bucket=1e6)
+    """The piece of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    one, costs
+        Its distribution as the only candidate, and what it costs.
+    wants
+        Which inputs need gradients.
+    machine
+        Where and how it runs.
+    """
     size = machine.training.activation_size
     statistics_bytes, statistics_group = 0.0, (1,) * len(one.shape)
     if layer.statistics is not None:

@@ -6,9 +6,6 @@ An operation reads tensors that others make; what reads a tensor last frees it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from costmodels.graph import Edge, Layer
 from costmodels.simulation.execution import Queue
@@ -157,7 +154,7 @@ class StageProgram:
         for other in sorted(readers - {self.number}):
             after = [self._done(name, "forward", FORWARD)]
             uses = (self.tensors.out(name, False),)
-            whole = replace(piece.writes, partial=np.ones_like(piece.writes.partial))
+            whole = self.tensors.summed(piece.writes)
             total = layer.output.size * self.view.activation_size
             reduced = self.tensors.changes.between(
                 piece.writes, whole, piece.output, piece.output, float(total)
@@ -283,10 +280,8 @@ class StageProgram:
     def _gradient(self, edge: Edge, ready: Ref) -> None:
         """Take the gradient of an input to the layout of its maker, and to its stage."""
         piece, maker = self.pieces[edge.target], self.pieces[edge.source]
-        writes = replace(maker.writes, partial=np.ones_like(maker.writes.partial))
         reads = piece.reads[edge.slot]
-        if self.tensors.reshaped(edge):
-            writes = replace(reads, partial=np.ones_like(reads.partial))
+        writes = self.tensors.summed(reads if self.tensors.reshaped(edge) else maker.writes)
         whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
         change = self.tensors.changes.between(
             reads, writes, piece.inputs[edge.slot], maker.output, float(whole)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.communication.layout import Layouts
 from costmodels.communication.patterns import NOTHING, Pattern
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
@@ -68,6 +69,8 @@ class StageTensors:
         self.graph, self.pieces = view.graph, view.pieces
         self.stage = view.strategy.stages[number]
         self.changes = Changes(view.stage_links[number])
+        self.change_of: dict[Edge, Change] = {}
+        self.summed_up: dict[int, tuple[Layouts, Layouts]] = {}
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}
         # operation that takes a tensor to a layout, and the copy that it makes, if it does
         self.moved: dict[tuple[str, str, bytes], tuple[Key, Local | None]] = {}
@@ -82,6 +85,11 @@ class StageTensors:
 
     def change(self, edge: Edge) -> Change:
         """Communication of an activation between its maker and a reader in this stage."""
+        if edge not in self.change_of:
+            self.change_of[edge] = self._change(edge)
+        return self.change_of[edge]
+
+    def _change(self, edge: Edge) -> Change:
         piece = self.pieces[edge.target]
         maker = self.pieces.get(edge.source)
         if maker is None:
@@ -90,11 +98,18 @@ class StageTensors:
         if self.view.stage_of[edge.source] != self.number:
             if maker.writes.degrees.shape != piece.writes.degrees.shape or self.reshaped(edge):
                 return _AS_IS  # sent in the blocks that are read
-            source = replace(source, partial=np.ones_like(source.partial))
+            source = self.summed(source)
         whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
         return self.changes.between(
             source, piece.reads[edge.slot], maker.output, piece.inputs[edge.slot], float(whole)
         )
+
+    def summed(self, layouts: Layouts) -> Layouts:
+        """A layout when its partial sums are summed up."""
+        if id(layouts) not in self.summed_up:
+            whole = replace(layouts, partial=np.ones_like(layouts.partial))
+            self.summed_up[id(layouts)] = (layouts, whole)
+        return self.summed_up[id(layouts)][1]
 
     def reshaped(self, edge: Edge) -> bool:
         """Whether the maker's stage has other numbers of devices than the reader's."""

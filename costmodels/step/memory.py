@@ -1,7 +1,8 @@
 """Memory of one device during a step.
 
 `liveness` walks through the step and counts what is allocated: an activation lives from the
-layer that makes it until the last pass that reads it, in-place layers take over their input, and
+layer that makes it until the last pass that reads it, in-place layers take over their input,
+partial sums are whole only while their layer runs and then leave each rank its part of them, and
 the gradient of an activation lives from its reader's backward pass to its maker's. `paradl` is the
 conservative closed form of Kahira et al. (equation 7 and its likes): twice the inputs, outputs and
 weights of every layer, nothing shared.
@@ -35,7 +36,9 @@ class LayerMemory:
     weights, gradients, state
         Weights, their gradients, optimizer state.
     output
-        The output.
+        The output as the layer makes it, partial sums of all of it included.
+    kept
+        What stays of that once partial sums are reduced and scattered.
     inputs
         Each input in the layout that the layer reads.
     copied
@@ -52,6 +55,7 @@ class LayerMemory:
     gradients: float
     state: float
     output: float
+    kept: float
     inputs: tuple[float, ...]
     copied: tuple[bool, ...]
     saved: float
@@ -130,12 +134,23 @@ class _Ledger:
             self.now[holder] -= size
             self.total -= size
 
-    def run(self, moment: str, memory: LayerMemory) -> None:
-        """A kernel runs with its scratch space; take note where memory has never been fuller."""
-        total = self.total + memory.workspace + memory.buffer
+    def run(self, moment: str, memory: LayerMemory, unreduced: float = 0.0) -> None:
+        """A kernel runs with its scratch space; take note where memory has never been fuller.
+
+        Parameters
+        ----------
+        moment
+            What runs.
+        memory
+            Sizes of its layer.
+        unreduced
+            What it makes of partial sums beyond the part that stays. [B]
+        """
+        total = self.total + memory.workspace + memory.buffer + unreduced
         if total > self.peak_total:
             self.peak_total, self.moment = total, moment
             self.peak = dict(self.now)
+            self.peak["activations"] += unreduced
             self.peak["workspace"] += memory.workspace
             self.peak["communication buffers"] += memory.buffer
 
@@ -198,9 +213,9 @@ def _follow_forward(
         first = into[0].source
         if layer.in_place and not own[first] and left[first] == 1 and not memory.copied[0]:
             ledger.free(("out", first, 0))
-        ledger.allocate(("out", name, 0), "activations", memory.output)
+        ledger.allocate(("out", name, 0), "activations", memory.kept)
         ledger.allocate(("saved", name, 0), "activations", memory.saved)
-        ledger.run(f"forward of {name}", memory)
+        ledger.run(f"forward of {name}", memory, memory.output - memory.kept)
         for edge in into:
             left[edge.source] -= 1
             if left[edge.source] == 0 and not own[edge.source]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodels.distribution import Distribution, limit_reason
+from costmodels.distribution import Distribution, devices_at_work, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 
@@ -140,6 +140,13 @@ class Strategy:
     def num_devices(self) -> int:
         """Devices of all groups. [items]"""
         return sum(end - start for start, end in self.groups)
+
+    @property
+    def num_waiting(self) -> int:
+        """Devices that wait for each other: of those that do the same in all layers one. [items]"""
+        if len(self.stages) > 1:
+            return self.num_devices
+        return devices_at_work(self.distributions.values())
 
     def check(self, graph: Graph) -> None:
         """Refuse a strategy that cannot run.

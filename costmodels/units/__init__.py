@@ -105,11 +105,6 @@ def format_bandwidth(bytes_per_second: float) -> str:
     return _format(bytes_per_second, {"B/s": 1.0, **{f"{p}B/s": f for p, f in _DECIMAL.items()}})
 
 
-def format_flops(flops: float) -> str:
-    """Write a rate of floating-point operations, such as "15.7 TFLOP/s"."""
-    return _format(flops, {"FLOP/s": 1.0, **{f"{p}FLOP/s": f for p, f in _DECIMAL.items()}})
-
-
 def _parse_quantity(
     text: str,
     units: Mapping[str, float],

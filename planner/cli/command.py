@@ -22,6 +22,7 @@ from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
 from planner.cli.solving import solve_command
 from planner.cli.throughput import throughput_command
+from planner.errors import ConflictError
 
 
 class Planner(click.Group):
@@ -35,6 +36,10 @@ class Planner(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except ConflictError as error:
+            command = self.commands[ctx.invoked_subcommand or ""]
+            where = click.Context(command, parent=ctx, info_name=ctx.invoked_subcommand)
+            raise click.UsageError(str(error), where) from None
         except KeyboardInterrupt:
             raise Interrupted from None
         except BrokenPipeError:

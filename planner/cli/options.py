@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,12 +15,44 @@ from planner.request.inputs import COMMANDS, AnyInput
 if TYPE_CHECKING:
     from planner.plan import Plan
 
+_SEVERAL = re.compile(r"\s*\d+\s*[-,].*", re.ASCII)
+
+
+class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # no such arguments before 8.3
+    """One whole number; several are refused in a sentence of their own."""
+
+    name = "integer"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number that text stands for.
+
+        Parameters
+        ----------
+        value
+            The text.
+        param, ctx
+            Where it was given.
+        """
+        try:
+            return int(value)
+        except ValueError:
+            several = _SEVERAL.fullmatch(str(value))
+        if several is None:
+            self.fail(f"'{value}' is not a whole number", param, ctx)
+        hint = "; 'planner scale' takes several" if param and "--gpus" in param.opts else ""
+        self.fail(f"this is one whole number here, not several as in '{value}'{hint}", param, ctx)
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TYPES: Mapping[str, Any] = {
     "text": str,
     "texts": str,
-    "whole": int,
-    "count": click.IntRange(min=1),
+    "counts": str,
+    "object": str,
+    "whole": WholeNumber(),
+    "count": WholeNumber(),
     "number": float,
 }
 
@@ -115,7 +148,11 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
     }
     words = ["planner", command, model]
     # first the options with a value, then switches, then what may be repeated
-    for kinds in (("text", "whole", "count", "number"), ("switch",), ("texts",)):
+    for kinds in (
+        ("text", "object", "counts", "whole", "count", "number"),
+        ("switch",),
+        ("texts",),
+    ):
         for one in COMMANDS[command]:
             if one.kind in kinds and one.option and one.recorded:
                 words += _words(one, filled.get(one.called))

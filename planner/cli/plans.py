@@ -44,12 +44,9 @@ class PlanOutputs:
         if self.quiet and self.as_json:
             raise click.UsageError("--quiet and --json exclude each other")
         from planner.output import STDOUT, Output, check_outputs
-        from planner.report import check_report_path
 
         if self.output == STDOUT and (self.quiet or self.as_json):
             raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
-        for path in self.reports:
-            check_report_path(path)
         outputs = [report_output("--report", path) for path in self.reports]
         if self.output is not None:
             plain = Output(option="-o", path=self.output, suffixes=(".json",), streams=True)
@@ -160,10 +157,8 @@ def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
     """
     from planner.output import check_outputs
     from planner.plan import Plan
-    from planner.report import check_report_path, write_report
+    from planner.report import write_report
 
-    for path in outputs:
-        check_report_path(path)
     check_outputs([report_output("-o", path) for path in outputs], [plan_file])
     plan = Plan.load(plan_file)
     for path in outputs:
@@ -174,10 +169,11 @@ def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
 
 
 def report_output(option: str, path: str) -> Output:
-    """A report to be written."""
+    """A report to be written, of a kind that there is."""
     from planner.output import Output
-    from planner.report import KINDS
+    from planner.report import KINDS, report_kind
 
+    report_kind(path)
     return Output(option=option, path=path, suffixes=tuple(KINDS))
 
 

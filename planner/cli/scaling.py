@@ -60,21 +60,18 @@ class ScaledPlan:
 def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> None:
     """Plan for several numbers of GPUs.
 
-    Each gets a line: step time, throughput, efficiency and how the plan splits.
+    Each gets a line: step time as simulated, throughput, efficiency and how the plan splits.
 
     MODEL is a built-in network (see 'planner models') or a network file. A global batch size is
     that of the first number of GPUs.
     """
     from planner import api
     from planner.request.request import make_request
-    from planner.request.setting import find_cluster
+    from planner.request.setting import find_cluster, gpu_counts
 
-    counts = parse_counts(gpus)
-    request = make_request("scale", {**values, "model": model, "gpus": counts})
-    # a number that the cluster does not have is refused before the first one is planned for
+    request = make_request("scale", {**values, "model": model, "gpus": gpus})
     machine = find_cluster(request.cluster)
-    for count in counts:
-        machine.shape(count)
+    counts = gpu_counts(request, machine)
     if request.cluster is not None:
         request = replace(request, cluster=machine)
     if not as_json:
@@ -112,35 +109,26 @@ def _show_rest(model: str, strong: bool, sizes: Sequence[ScaledPlan], *, as_json
         _remarks(sizes)
 
 
-def parse_counts(text: str) -> tuple[int, ...]:
-    """Numbers of GPUs from "4,16,64".
-
-    Raises
-    ------
-    InputError
-        When one is no whole number.
-    """
-    from costmodels.errors import InputError
-
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"the numbers of GPUs must be whole numbers between commas but are '{text}'; write "
-            "them like 4,16,64"
-        ) from None
-
-
 def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledPlan]) -> ScaledPlan:
     if isinstance(answer, Exception):
         return ScaledPlan(gpus=count, plan=answer)
     first = next((s for s in before if not isinstance(s.plan, Exception)), None)
     if first is None or isinstance(first.plan, Exception):
         return ScaledPlan(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
-    ratio = answer.throughput / first.plan.throughput
+    ratio = _throughput(answer) / _throughput(first.plan)
     return ScaledPlan(
         gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count
     )
+
+
+def _step_time(plan: Plan) -> float:
+    """The step by which plans are chosen: as simulated, where there was time for that. [s]"""
+    return plan.simulated_step_time or plan.step_time_s
+
+
+def _throughput(plan: Plan) -> float:
+    """Samples in a second. [samples/s]"""
+    return plan.global_batch_size / _step_time(plan)
 
 
 def size_line(size: ScaledPlan) -> str:
@@ -162,8 +150,8 @@ def size_line(size: ScaledPlan) -> str:
         cells = [
             f"{size.gpus:,}",
             f"{plan.global_batch_size:,}",
-            figures.seconds(plan.step_time_s),
-            figures.count(plan.throughput),
+            figures.seconds(_step_time(plan)),
+            figures.count(_throughput(plan)),
             figures.speed_up(size.speed_up),
             figures.percent(size.efficiency),
         ]
@@ -185,14 +173,14 @@ def _one_line(line: str) -> str:
 
 
 def _remarks(sizes: Sequence[ScaledPlan]) -> None:
-    """Show defaults and fallbacks, only those of the last plan: shares differ from size to size."""
+    """Show the fallbacks of the last plan, whose shares differ from size to size, and defaults."""
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
         return
     last = plans[-1]
     for title, texts in (
         (f"Approximations and fallbacks at {last.gpus} GPUs", last.fallbacks),
-        ("Chosen, since not given", last.defaults),
+        (f"Chosen at {plans[0].gpus} GPUs, since not given", plans[0].defaults),
     ):
         if texts:
             write(f"\n{title}")

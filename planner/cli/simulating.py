@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import click
 
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import progress, show, write, write_output
-from planner.errors import ConflictError
 from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
@@ -104,45 +103,22 @@ def simulate_command(
     file. What a file says of the step holds unless an option says otherwise.
     """
     from planner.request.request import make_request
-    from planner.simulation.run import simulate_request
+    from planner.simulation.run import require_run, simulate_request
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other")
     if output == "-" and (quiet or as_json):
         raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
-    _check_heeded({**values, "trace": trace})
-    try:
-        request = make_request("simulate", {**values, "source": subject})
-        # found out now, nobody waits for a simulation whose result cannot be written
-        _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
-        with progress(f"simulating {subject}", quiet=quiet):
-            found = simulate_request(request)
-    except ConflictError as error:
-        raise click.UsageError(str(error)) from None
+    request = make_request("simulate", {**values, "source": subject})
+    if trace is not None:
+        require_run(request.step_model, "--trace")
+    # found out now, nobody waits for a simulation whose result cannot be written
+    _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
+    with progress(f"simulating {subject}", quiet=quiet):
+        found = simulate_request(request)
     SimulationOutputs(
         output=output, trace=trace, strategy=dump_strategy, quiet=quiet, as_json=as_json
     ).write(found)
-
-
-def _check_heeded(values: Mapping[str, object]) -> None:
-    """Refuse options that a step model would not heed."""
-    from costmodels.closed_form import CLOSED_FORMS
-    from planner.request.inputs.simulating import step_models
-
-    model = values["model"]
-    if model not in step_models():
-        return  # said better where models are chosen
-    runs = model not in CLOSED_FORMS
-    for name, option, heeded in (
-        ("runtime", "--runtime", runs),
-        ("servers", "--servers", runs),
-        ("trace", "--trace", runs),
-        ("overlap_factor", "--overlap-factor", model == "simulate"),
-    ):
-        if values[name] is not None and not heeded:
-            raise click.UsageError(
-                f"the step model {model} knows no {option}; leave it out, or use --model simulate"
-            )
 
 
 def _check_paths(

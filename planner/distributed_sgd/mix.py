@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.cluster import Device, list_devices, load_device
 from costmodels.errors import InputError
+from planner.request.inputs.counts import parse_counts
 
 MAX_WORKERS = 10_000
-_NUMBERS = re.compile(r"(\d{1,18})(?:\s*-\s*(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,9 @@ def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, .
     """
     if workers is None:
         workers = [mix.total] if mix.total is not None else "1-16"
-    numbers = _worker_numbers(workers, mix.unit) if isinstance(workers, str) else list(workers)
+    numbers = parse_counts(
+        workers, what="workers", most=MAX_WORKERS, possible=lambda n: n % mix.unit == 0
+    )
     for number in numbers:
         if not 1 <= number <= MAX_WORKERS:
             raise InputError.rule(
@@ -156,30 +157,10 @@ def parse_workers(workers: str | Sequence[int] | None, mix: Mix) -> tuple[int, .
                 f"{', '.join(mix.devices)} but is {number}; use a multiple of {mix.unit}"
             )
     if not numbers:
+        if mix.unit == 1:
+            raise InputError("there must be numbers of workers but there are none; give some")
         raise InputError(
             f"the numbers of workers must include a multiple of {mix.unit}, which keeps the "
             f"proportion of {', '.join(mix.devices)}, but are '{workers}'; widen the range"
         )
     return tuple(sorted(set(numbers)))
-
-
-def _worker_numbers(text: str, unit: int) -> list[int]:
-    numbers: list[int] = []
-    for piece in text.split(","):
-        match = _NUMBERS.fullmatch(piece.strip())
-        if match is None:
-            raise InputError(
-                f"the numbers of workers must be whole numbers or ranges between commas but are "
-                f"'{text}'; write them like 1-16 or 1,2,4,8"
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last > MAX_WORKERS:
-            rule = "rise" if last < first else f"end at {MAX_WORKERS:,} or before"
-            raise InputError.rule(
-                "a range of numbers of workers", rule, f"'{piece.strip()}'", "write it like 1-16"
-            )
-        if match[2] is None:
-            numbers.append(first)
-        else:
-            numbers += [n for n in range(first, last + 1) if n % unit == 0 or n == 0]
-    return numbers

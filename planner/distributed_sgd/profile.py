@@ -82,7 +82,6 @@ def _layer_costs(request: Request, device: str) -> Iterator[Array]:
         setting.machine,
         strategies=[alone],
         only_strategies=True,
-        cap=10**9,
     )
     rows = []
     for layer, choice in zip(formulation.layers, formulation.choices(alone), strict=True):

@@ -1,7 +1,6 @@
 """Networks: built in, and read from files."""
 
 from planner.models.files import (
-    dump_network,
     format_network,
     load_network,
     network_of,
@@ -14,7 +13,6 @@ __all__ = [
     "BUILT_IN",
     "BuiltInNetwork",
     "build",
-    "dump_network",
     "format_network",
     "list_models",
     "load_network",

@@ -241,13 +241,3 @@ def format_network(network: Network, *, suffix: str = ".toml") -> str:
     tables = [toml_rows(head), "[input]\n" + toml_rows(shape)]
     tables += ["[[layer]]\n" + toml_rows(layer) for layer in layers]
     return "\n".join(tables)
-
-
-def dump_network(network: Network, path: str | Path) -> None:
-    """Write a network file, in TOML or JSON by the suffix of the path."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"a network file must end in {' or '.join(SUFFIXES)} but the path is {path}; rename it"
-        )
-    path.write_text(format_network(network, suffix=path.suffix), encoding="utf-8")

@@ -174,7 +174,7 @@ def build(name: str, input_size: int | None = None) -> Network:
     Parameters
     ----------
     name
-        One of `MODELS`.
+        One of `BUILT_IN`.
     input_size
         Image or volume side, or sequence length; the published one by default. [items]
 

@@ -10,7 +10,7 @@ from planner.plan.carried import (
     network_digest,
     tables_digest,
 )
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
+from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary, given_solver
 from planner.plan.plan import FORMAT, VERSION, Plan
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "SearchSummary",
     "cluster_digest",
     "digest",
+    "given_solver",
     "network_digest",
     "tables_digest",
 ]

@@ -158,6 +158,8 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(plan.baselines):
         if row.step_time_s is not None:
             steps[f"baselines[{number}].step_time_s"] = row.step_time_s
+        if row.simulated_s is not None:
+            steps[f"baselines[{number}].simulated_s"] = row.simulated_s
     for number, again in enumerate(plan.simulated):
         steps[f"simulated[{number}].timeline_s"] = again.timeline_s
         steps[f"simulated[{number}].simulated_s"] = again.simulated_s
@@ -182,9 +184,15 @@ def _contradictions(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for row in plan.baselines:
         if row.fits and (row.step_time_s is None or row.peak_memory_bytes is None):
             yield f"the strategy '{row.name}' must have figures, since it fits,", "has none"
-    chosen = sum(row.chosen for row in plan.simulated)
-    if plan.simulated and chosen != 1:
-        yield "one of simulated must be chosen", f"{chosen} are"
+    chosen = [row for row in plan.simulated if row.chosen]
+    if plan.simulated and len(chosen) != 1:
+        yield "one of simulated must be chosen", f"{len(chosen)} are"
+    for again in chosen:
+        if not math.isclose(again.timeline_s, step, rel_tol=ROUNDING):
+            rule = (
+                f"timeline_s of the one of simulated that is chosen must be the step, {step:g} s,"
+            )
+            yield rule, f"is {again.timeline_s:g} s"
 
 
 def _own_figures(plan: CheckedPlan) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class Baseline:
         Why it cannot be used, does not fit or has no figures.
     costed
         Whether there was time to find out.
+    simulated_s
+        Its step as simulated, with the buckets that suit it, None where it was not. [s]
     """
 
     name: str
@@ -89,6 +91,7 @@ class Baseline:
     fits: bool
     reason: str = ""
     costed: bool = True
+    simulated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +150,8 @@ class SearchSummary:
     cap: int
     num_costed: int
     stopped_by: str = ""
+
+
+def given_solver(name: str) -> str:
+    """What stands for the solver where a strategy of that name was given."""
+    return f"none: {name} was given"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.units.tables import parse_json, read_text
@@ -112,6 +113,11 @@ class Plan:
     def simulated_step_time(self) -> float | None:
         """Time of a step when it is simulated, None where it was not. [s]"""
         return next((row.simulated_s for row in self.simulated if row.chosen), None)
+
+    @property
+    def gpus_at_work(self) -> int:
+        """GPUs that have work of their own: the others repeat all of theirs. [items]"""
+        return devices_at_work(layer.distribution for layer in self.layers.values())
 
     @property
     def throughput(self) -> float:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
+from planner.planning.memory_prices import MemoryPrices
 from search import SOLVERS, Assignment, Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
@@ -24,14 +25,8 @@ from search.problem.notes import Note
 
 Floats = NDArray[np.float64]
 
-# A problem under a memory limit may take hours to prove, while its answer and its bound are good
-# long before: each gets that much time, or this part of the time that is left. [s]
-MEMORY_SECONDS = 2.0
-MEMORY_SHARE = 0.125
 # Solvers that take graphs of any width.
 SOLVERS_OF_WIDE = ("auto",)
-# Without a time limit, work is limited instead, about as much: the same plan on every run.
-MEMORY_WORK = 2.0
 # A graph too wide for elimination keeps message passing busy for as long as it may. Its problems
 # share that much work, about as many seconds, or the time that is left; each gets a part of what is
 # left of it, so that the first, whose answer all others start from, gets most.
@@ -47,22 +42,37 @@ class BoundingProblem:
 
     Parameters
     ----------
-    problem
-        The problem.
-    limited
-        Whether it is under the memory limit.
+    profile
+        How much of each layer's all-reduce counts.
+    memory
+        Prices on memory, or None where it costs nothing.
     bound
-        What its solver proved. [s]
+        What its solver proved of all assignments that fit. [s]
     """
 
-    problem: Problem
-    limited: bool
+    profile: Floats
+    memory: MemoryPrices | None
     bound: float
 
     def says_more_than(self, other: BoundingProblem | None) -> bool:
-        """Whether it is the better one: under the limit if any is, then by its bound."""
-        known = (False, -math.inf) if other is None else (other.limited, other.bound)
-        return (self.limited, self.bound) > known
+        """Whether it is the better one: with prices if any has them, then by its bound."""
+        if other is None:
+            return True
+        known = (other.memory is not None, other.bound)
+        return (self.memory is not None, self.bound) > known
+
+    def problem(self, formulation: Formulation) -> Problem:
+        """The problem; one with prices is also under the limit on what is kept.
+
+        What the limit is worth is taken off, so that the optimum bounds the step.
+        """
+        problem = formulation.problem(self.profile)
+        if self.memory is None:
+            return problem
+        priced = self.memory.priced(problem)
+        costs = (priced.costs[0] - self.memory.worth, *priced.costs[1:])
+        limit = self.memory.limit
+        return replace(priced, costs=costs, usages=formulation.usages(limit), usage_limit=limit)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -89,6 +99,8 @@ class AdditiveSearch:
         Work that is left for problems too wide for elimination, without a time limit.
     seconds
         Time that costing took so far. [s]
+    certified
+        Whether the bound holds for every distribution, not just for those that the search sees.
     """
 
     formulation: Formulation
@@ -100,6 +112,7 @@ class AdditiveSearch:
     bounding: BoundingProblem | None = None
     wide_work: float = WIDE_WORK
     seconds: float = 0.0
+    certified: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -131,77 +144,91 @@ class AdditiveSearch:
                 self.incumbent.offer(costed, costed.step.total)
         return self.seen[key]
 
-    def solve(
-        self,
-        profile: Floats,
-        limit: float | None,
-        *,
-        price: float = 0.0,
-        bounds: bool = True,
-    ) -> Assignment:
+    def bound_everything(self, bound: float) -> None:
+        """Replace the bound of the candidates that the search sees by one that always holds.
+
+        That nothing fits is proven for what the search sees, and stays.
+        """
+        self.certified = True
+        if not self.incumbent.infeasible:
+            self.incumbent.bound = min(bound, self.incumbent.cost)
+
+    def widen(self, formulation: Formulation) -> None:
+        """Search among more candidates; what is bounded so far holds for fewer.
+
+        Parameters
+        ----------
+        formulation
+            The same with further candidates, behind those that were there.
+        """
+        self.formulation = formulation
+        self.bounding = None
+        self.incumbent.bound = 0.0
+
+    def solve(self, profile: Floats, memory: MemoryPrices | None = None) -> Assignment:
         """Solve one additive problem, and keep what it tells.
 
         Parameters
         ----------
         profile
             How much of each layer's all-reduce counts, as of `Formulation.problem`.
-        limit
-            Memory for what is kept, or None for no limit. [B]
-        price
-            Added for each byte of memory. [s/B]
-        bounds
-            Whether the problem bounds the step: not with a price on memory, and not with less of
-            it than there is.
+        memory
+            Prices on memory, or None where it costs nothing.
+
+        Returns
+        -------
+        The answer, with what it pays for memory among its cost and its bound.
         """
-        problem = self.formulation.problem(profile, limit, price=price)
-        allowed, work = self._allowance(limited=limit is not None)
-        answer: Assignment = SOLVERS[self.method](
-            problem, time_limit=allowed, seed=self.seed, work=work
-        )
-        self.incumbent.path = answer.solver
-        self._keep_notes(answer, limited=limit is not None)
-        if limit is None and work is not None and answer.stopped_by == "work limit":
-            self.wide_work -= work
-        if answer.choices:
+        problem = self.formulation.problem(profile)
+        priced = problem if memory is None else memory.priced(problem)
+        answer = self._answer(priced)
+        # what exceeds the limit by the rows does so by the timeline
+        if answer.choices and (memory is None or memory.may_fit(answer.choices)):
             self.cost_once(answer.choices)
-        if bounds:
-            self.incumbent.raise_bound(answer.lower_bound)
-            solved = BoundingProblem(
-                problem=problem, limited=limit is not None, bound=answer.lower_bound
-            )
-            if solved.says_more_than(self.bounding):
-                self.bounding = solved
+        bound = answer.lower_bound if memory is None else memory.bound(answer.lower_bound)
+        self.incumbent.raise_bound(bound)
+        solved = BoundingProblem(profile=profile, memory=memory, bound=bound)
+        if solved.says_more_than(self.bounding):
+            self.bounding = solved
         return answer
 
-    def _allowance(self, *, limited: bool) -> tuple[float | None, float | None]:
-        """Time [s] and work that the next problem gets, each None where it is not limited."""
-        left = time_left(self.deadline)
-        if not limited:
-            counted = self.wide_work if left is None else left
-            return left, WIDE_SHARE * counted if self.method in SOLVERS_OF_WIDE else None
-        if left is None:
-            return None, MEMORY_WORK
-        return min(MEMORY_SECONDS, MEMORY_SHARE * left), None
-
-    def _keep_notes(self, answer: Assignment, *, limited: bool) -> None:
-        """Keep the notes of an answer, and what stopped it if that ends the whole search.
+    def solve_timeless(self, memory: MemoryPrices) -> Assignment:
+        """Look for an assignment that holds least at some moments, whatever time it takes.
 
         Parameters
         ----------
-        answer
-            The answer of a solver.
-        limited
-            Whether the problem was under a memory limit: then it had a part of the time only.
+        memory
+            How much each moment counts; numbers that add up to 1.
+
+        Returns
+        -------
+        The answer, whose cost and bound are in bytes.
         """
+        return self._answer(memory.rows.priced(self.formulation.without_times(), memory.prices))
+
+    def _answer(self, problem: Problem) -> Assignment:
+        """Solve a problem."""
+        left, work = time_left(self.deadline), None
+        if self.method in SOLVERS_OF_WIDE:
+            work = WIDE_SHARE * (self.wide_work if left is None else left)
+        answer: Assignment = SOLVERS[self.method](
+            problem, time_limit=left, seed=self.seed, work=work
+        )
+        self.incumbent.path = answer.solver
+        self._keep_notes(answer)
+        if left is None and work is not None and answer.stopped_by == "work limit":
+            self.wide_work -= work
+        return answer
+
+    def _keep_notes(self, answer: Assignment) -> None:
+        """Keep the notes of an answer, and what stopped it if that ends the whole search."""
         for note in answer.notes:
             self.incumbent.add_note(note)
         late = self.deadline.passed
-        if answer.stopped_by == "work limit" and not limited:
+        if answer.stopped_by == "work limit":
             self.incumbent.add_note(Note.of("wide-unproven"))
             if late:
                 self.incumbent.stopped_by = "time limit"
-        elif answer.stopped_by in ("work limit", "time limit") and limited and not late:
-            self.incumbent.add_note(Note.of("memory-unproven", seconds=MEMORY_SECONDS))
         elif answer.stopped_by or late:
             self.incumbent.stopped_by = answer.stopped_by or "time limit"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from costmodels.distribution import Distribution
+from costmodels.distribution import Distribution, devices_at_work
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
@@ -46,6 +46,7 @@ def assemble_plan(
     simulated: tuple[Recost, ...] = (),
     met: Mapping[tuple[int, ...], Costed] | None = None,
     starts: Sequence[tuple[int, ...]] = (),
+    simulated_usual: Mapping[tuple[int, ...], float] | None = None,
     deadline: Deadline | None = None,
 ) -> Plan:
     """A plan from an assignment.
@@ -70,19 +71,27 @@ def assemble_plan(
         Assignments that are costed already, by their choices.
     starts
         The usual strategies that can be used as assignments, in their order, where known.
+    simulated_usual
+        Their steps as simulated, by their choices. [s]
     deadline
         After which no further usual strategy is costed.
     """
     cluster, training = setting.cluster, formulation.machine.training
     usable = (name for name, rows in usual.items() if not isinstance(rows, Infeasible))
-    known = {name: (met or {}).get(choices) for name, choices in zip(usable, starts, strict=False)}
+    choices = dict(zip(usable, starts, strict=False))
+    known = {name: (met or {}).get(start) for name, start in choices.items()}
+    steps = {name: (simulated_usual or {}).get(start) for name, start in choices.items()}
     baselines = tuple(
-        _baseline(formulation, name, rows, known.get(name), deadline)
+        replace(
+            _baseline(formulation, name, rows, known.get(name), deadline),
+            simulated_s=steps.get(name),
+        )
         for name, rows in usual.items()
     )
     if not all(row.costed for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
     remarks: tuple[AnyNote, ...] = (
+        *_idle_notes(setting, formulation, costed),
         *estimate_notes(costed.sources, formulation.machine),
         *_memory_notes(formulation, costed),
         *notes,
@@ -205,6 +214,15 @@ def _baseline(
         peak_memory_bytes=costed.memory.total,
         fits=short <= 0,
         reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
+    )
+
+
+def _idle_notes(setting: Setting, formulation: Formulation, costed: Costed) -> tuple[Note, ...]:
+    """Whether some devices have no work of their own."""
+    enough = devices_at_work(formulation.distributions(costed.choices).values())
+    idle = setting.gpus - enough
+    return (
+        (Note.of("gpus-without-work", idle=idle, gpus=setting.gpus, enough=enough),) if idle else ()
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.planning.additive_search import AdditiveSearch, Floats
+from planner.planning.memory_prices import MemoryPrices
 from search import Assignment
 from search.problem.incumbent import RELATIVE_TOLERANCE
 
@@ -47,7 +48,7 @@ def exposure(weights: Floats) -> Floats:
     return weights[1:][::-1].cumsum()[::-1]
 
 
-def maximise_bound(search: AdditiveSearch, limit: float | None) -> Weighted:
+def maximise_bound(search: AdditiveSearch, memory: MemoryPrices | None = None) -> Weighted:
     """The weights that give the best bound found, and their answer; the search keeps the bound.
 
     It starts from S alone. Each round finds the largest term of the answer and moves weight to it
@@ -57,19 +58,19 @@ def maximise_bound(search: AdditiveSearch, limit: float | None) -> Weighted:
     ----------
     search
         What is known so far.
-    limit
-        Memory for what is kept, or None for no limit. [B]
+    memory
+        Prices on memory, or None where it costs nothing.
     """
     start = _corner(search, 0)  # S alone; the term of layer j has weight j + 1
-    found = Weighted(weights=start, answer=search.solve(exposure(start), limit))
+    found = Weighted(weights=start, answer=search.solve(exposure(start), memory))
     for _ in range(MAX_ROUNDS):
         if not found.answer.choices or search.stopped:
             break
-        terms = _terms(search, found.answer.choices)
+        terms = _terms(search, found.answer.choices, memory)
         largest = int(terms.argmax())
         if terms[largest] <= found.answer.lower_bound * (1.0 + RELATIVE_TOLERANCE):
             break
-        better = _better_weights(search, found, _corner(search, largest), limit)
+        better = _better_weights(search, found, _corner(search, largest), memory)
         if better is None:
             break
         found = better
@@ -83,14 +84,15 @@ def _corner(search: AdditiveSearch, term: int) -> Floats:
     return weights
 
 
-def _terms(search: AdditiveSearch, choices: Sequence[int]) -> Floats:
-    """S and the term of every layer under an assignment. [s]"""
+def _terms(search: AdditiveSearch, choices: Sequence[int], memory: MemoryPrices | None) -> Floats:
+    """S and the term of every layer under an assignment, with what it pays for memory. [s]"""
     total, terms = search.formulation.terms(choices)
-    return np.append(total, terms)
+    paid = 0.0 if memory is None else memory.paid(choices)
+    return np.append(total, terms) + paid
 
 
 def _better_weights(
-    search: AdditiveSearch, start: Weighted, end: Floats, limit: float | None
+    search: AdditiveSearch, start: Weighted, end: Floats, memory: MemoryPrices | None
 ) -> Weighted | None:
     """The best weights between two, or None where none are better than the first.
 
@@ -99,7 +101,7 @@ def _better_weights(
     """
 
     def line(answer: Assignment) -> tuple[float, float]:
-        terms = _terms(search, answer.choices)
+        terms = _terms(search, answer.choices, memory)
         return float(start.weights @ terms), float(end @ terms)
 
     best = None
@@ -107,7 +109,7 @@ def _better_weights(
     bound, place = start.answer.lower_bound, 1.0
     for _ in range(MAX_PLACES):
         weights = (1.0 - place) * start.weights + place * end
-        answer = search.solve(exposure(weights), limit)
+        answer = search.solve(exposure(weights), memory)
         if not answer.choices or search.stopped:
             break
         if answer.lower_bound > bound * (1.0 + RELATIVE_TOLERANCE):

@@ -79,7 +79,7 @@ def select_candidates(
     """
     if all(len(group.candidates) <= cap for group in groups):
         return [np.arange(len(group.candidates)) for group in groups]
-    rows = [_pattern_rows(group.candidates) for group in groups]
+    rows = [pattern_rows(group.candidates) for group in groups]
     unique, inverse = unique_rows(np.concatenate(rows))
     numbers = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
     scores = [g.costs.total + COUNTED_ALL_REDUCE * g.costs.gradient_time for g in groups]
@@ -97,7 +97,7 @@ def select_candidates(
     ]
 
 
-def _pattern_rows(candidates: Candidates) -> NDArray[np.int64]:
+def pattern_rows(candidates: Candidates) -> NDArray[np.int64]:
     """The pattern of every candidate: what neighbours must agree in; (candidates, columns)."""
     columns = [candidates.level_degrees(d) for d in _PLAIN]
     columns.append(candidates.group(_FEATURES))

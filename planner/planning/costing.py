@@ -80,21 +80,9 @@ class Costed:
         return self.total("halo") + self.total("reduction") + self.total("shuffle")
 
 
-def cost(
-    formulation: Formulation, choices: Sequence[int], training: Training | None = None
-) -> Costed:
-    """Cost an assignment on the timeline.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    choices
-        Candidate of each layer.
-    training
-        Options of gradient all-reduces other than those that the formulation was made with.
-    """
-    training = training or formulation.machine.training
+def cost(formulation: Formulation, choices: Sequence[int]) -> Costed:
+    """Cost an assignment on the timeline: the candidate of each layer."""
+    training = formulation.machine.training
     chosen = dict(zip((layer.name for layer in formulation.layers), choices, strict=True))
     shuffles = _shuffles(formulation, chosen)
     shared = formulation.shared_blocks(chosen)
@@ -254,6 +242,7 @@ def _sizes(
     size = training.activation_size
     result: dict[str, LayerMemory] = {}
     inputs_of: dict[tuple[int, int], tuple[float, ...]] = {}
+    read_of: dict[str, float] = {}
     for layer in formulation.layers:
         space, c = formulation.spaces[layer.name], chosen[layer.name]
         costs = space.costs
@@ -265,16 +254,25 @@ def _sizes(
             shuffles.get(edge, _NO_SHUFFLE)[0] > 0.0
             for edge in formulation.graph.producers[layer.name]
         )
+        into = zip(formulation.graph.producers[layer.name], inputs_of[key], copied, strict=True)
+        for edge, read, moved in into:
+            if not moved:
+                read_of[edge.source] = max(read, read_of.get(edge.source, 0.0))
         further = shared[layer.name].parameters if layer.name in shared else 0.0
         result[layer.name] = LayerMemory(
             weights=float(costs.weights[c]) + further * training.weight_size,
             gradients=float(costs.gradients[c]) + further * training.gradient_size,
             state=float(costs.state[c]) + further * training.state_size,
             output=float(costs.output[c]),
+            kept=float(costs.scattered[c]),
             inputs=inputs_of[key],
             copied=copied,
             saved=float(costs.saved[c]),
             workspace=float(costs.workspace[c]),
             buffer=float(costs.communication_bytes[c]),
         )
+    for name, memory in result.items():
+        if name in read_of and memory.kept < memory.output:
+            # blocks of uneven division are charged the largest
+            result[name] = replace(memory, kept=max(read_of[name], memory.kept))
     return result

@@ -1,33 +1,51 @@
-"""Decide by simulation: the best assignments of the search, each run as it would really run."""
+"""Decide by simulation: one objective for all assignments that may be the best.
+
+Finalists are all usual strategies that fit, the best of the search, those of each promising
+pattern, and what moves of runs of layers make of the best of them. Estimates choose which of them
+to simulate; each is simulated under the sizes of gradient buckets that may suit it, and the
+fastest that fits is the plan. Of those that are hardly slower the simplest is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from costmodels.simulation import (
-    Behaviour,
-    Compiler,
-    Job,
-    SimulatedStep,
-    load_runtime,
-    run_graph,
-)
-from costmodels.simulation.pieces import Pieces
-from costmodels.strategy.usual import single_stage
+import numpy as np
+
+from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Recost
-from planner.planning.costing import Costed, cost
+from planner.planning.costing import Costed
+from planner.planning.estimate import StepEstimates
+from planner.planning.finalists import Patterns
 from planner.planning.formulate import Formulation
+from planner.planning.local_search import after_moves, simplified
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
-from planner.planning.tuning import FEW_BUCKETS, Attempt, tune_buckets
-from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
+from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
+from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
-# Times are compared as parts of the first one's to so many decimals: what differs by less does so
-# by the order in which it was added up. [digits]
-TIME_DIGITS = 9
+# Times that differ by less than this part of the fastest are equal: what is below it comes from the
+# order in which terms were added up, or from a bucket more or less.
+EQUAL = 1e-3
+# How much slower than the fastest a simpler plan may be.
+SIMPLER_WITHIN = 0.01
+# A finalist so many times as slow as the fastest under the usual buckets is not tried under others:
+# on the built-in networks they change a step by up to a fifth.
+TUNED_WITHIN = 1.25
+# Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
+# most so many times as slow as the best such one that has work for all devices.
+IDLE_WITHIN = 1.2
+# Notes of a decision on its order, which hold no longer where something else is chosen.
+ORDER_NOTES = ("order-changed", "first-does-not-fit", "plan-does-not-fit", "simplest-chosen")
+# What judging moves takes, in times that costing one assignment takes.
+MOVES = 60.0
+# Assignments between the simplest that the estimates allow and the fastest that are simulated.
+SIMPLER_TRIALS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,13 +64,26 @@ class Decision:
         Whether the simulation changed the order.
     stopped_by
         "time limit" or "interrupt" where the search or the decision was cut short, else empty.
+    seconds
+        The step as simulated, +inf where nothing was. [s]
+    fewer_may_do
+        Whether a plan that leaves devices without work of their own may be as fast.
+    usual
+        Steps of the usual strategies that fit, as simulated, by their choices. [s]
     """
 
     formulation: Formulation
     best: Costed
+    seconds: float = math.inf
+    fewer_may_do: bool = False
+    usual: Mapping[Choices, float] = field(default_factory=dict)
     simulated: tuple[Recost, ...] = ()
     notes: tuple[Note, ...] = ()
     stopped_by: str = ""
+
+    def noted(self, note: Note) -> Decision:
+        """The decision with a further note."""
+        return replace(self, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +106,59 @@ class TimeToDecide:
         return self.deadline.remaining >= (costings + ASSEMBLY) * self.pace
 
 
-def decide(
-    attempt: Attempt,
-    options: SearchOptions,
-    deadline: Deadline | None = None,
-    *,
-    num_usual: int = 0,
-) -> Decision:
-    """Choose the bucket size, then the fastest of the best assignments by simulation.
+@dataclass(slots=True, kw_only=True, eq=False)
+class Finals:
+    """What was simulated so far.
+
+    Parameters
+    ----------
+    simulator
+        Simulates assignments.
+    buckets
+        Sizes of gradient buckets that may be chosen, the usual one first. [B]
+    time
+        The time until a plan must be there.
+    best_of
+        By assignment its best trial, in the order in which they were simulated.
+    wanted
+        Assignments that were to be simulated. [items]
+    idle_ratio
+        How many times as slow the best assignment is estimated to be that splits all layers alike
+        and leaves devices without work of their own, as the best that leaves none.
+    """
+
+    simulator: PlanSimulator
+    buckets: Sequence[float]
+    time: TimeToDecide
+    best_of: dict[Choices, SimulatedChoices] = field(default_factory=dict)
+    wanted: int = 0
+    idle_ratio: float = math.inf
+
+    def simulate(self, finalists: Iterable[Choices]) -> None:
+        """Simulate assignments, each under the buckets that suit it, as long as time allows."""
+        for choices in finalists:
+            if choices in self.best_of:
+                continue
+            self.wanted += 1
+            if not self.time.allows(SIMULATION):
+                continue
+            first = self.simulator.simulate(choices, self.buckets[0])
+            self.best_of[choices] = first
+            if first.seconds <= TUNED_WITHIN * self.fastest.seconds:
+                others = [self.simulator.simulate(choices, b) for b in self.buckets[1:]]
+                self.best_of[choices] = min([first, *others], key=self._rank)
+
+    def _rank(self, trial: SimulatedChoices) -> tuple[bool, float]:
+        return not self.simulator.fits(trial), trial.seconds
+
+    @property
+    def fastest(self) -> SimulatedChoices:
+        """The fastest that fits when it is simulated, or the fastest if none does."""
+        return min(self.best_of.values(), key=self._rank)
+
+
+def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
+    """Choose the fastest assignment by simulation.
 
     An interrupt leaves what was decided until then. Before the deadline only what is likely to end
     in time is begun.
@@ -95,129 +171,230 @@ def decide(
         How many assignments to simulate, and whether the bucket size is to be chosen still.
     deadline
         When the plan must be there.
-    num_usual
-        Usual strategies that are costed again under another bucket size. [items]
     """
     result = attempt.result
     assert result.best is not None, "without an assignment that fits there is nothing to decide"
-    decision = Decision(
-        formulation=attempt.formulation, best=result.best, stopped_by=result.incumbent.stopped_by
+    formulation = attempt.formulation
+    given = formulation.machine.training.bucket_bytes
+    tuned = not options.tune_trials and options.bucket_bytes is None
+    finals = Finals(
+        simulator=PlanSimulator(formulation),
+        buckets=tuple(dict.fromkeys((given, *FEW_BUCKETS))) if tuned else (given,),
+        time=TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace),
     )
-    time = TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace)
+    stopped_by, patterns = result.incumbent.stopped_by, None
     try:
-        if not options.tune_trials and options.bucket_bytes is None:
-            if time.allows(len(FEW_BUCKETS) + num_usual):
-                formulation, best = tune_buckets(decision.formulation, decision.best)
-                decision = replace(decision, formulation=formulation, best=best)
-            else:
-                decision = replace(decision, notes=(Note.of("no-time-to-tune"),))
-        decision = _simulate_ranked(decision, result.ranked, options.num_best, time)
+        finals.simulate([result.best.choices])
+        if finals.time.allows(MOVES) and not options.least_memory:
+            patterns = Patterns(formulation)
+            _simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
-        decision = replace(decision, stopped_by="interrupt")
-    return decision
+        stopped_by = "interrupt"
+    if not finals.best_of:
+        return Decision(
+            formulation=formulation,
+            best=result.best,
+            notes=tuple(_late_notes(finals)),
+            stopped_by=stopped_by,
+        )
+    return _decision(finals, patterns, attempt, stopped_by)
 
 
-def simulate_assignment(
-    formulation: Formulation,
-    costed: Costed,
-    known: dict[tuple[int, ...], Pieces] | None = None,
-) -> SimulatedStep:
-    """Simulate one assignment with the usual runtime of a plan.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    costed
-        The assignment.
-    known
-        Costs of layers, which assignments share.
-    """
-    machine = formulation.machine
-    shape = machine.topology.shape
-    job = Job(
-        graph=formulation.graph,
-        strategy=single_stage(formulation.distributions(costed.choices), shape),
-        cluster=formulation.cluster,
-        shape=shape,
-        compute=machine.compute,
-        training=machine.training,
-        runtime=plan_runtime(load_runtime("ddp"), machine.training.bucket_bytes),
-    )
-    return run_graph(Compiler(job, known).compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
-
-
-def _simulate_ranked(
-    decision: Decision, ranked: Sequence[Costed], num_best: int, time: TimeToDecide
-) -> Decision:
-    """The decision after simulating the best assignments.
+def _simulate_finalists(
+    finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int
+) -> None:
+    """Simulate what may be the fastest, then what moves make of the fastest of it.
 
     Parameters
     ----------
-    decision
-        What was decided so far; its assignment is simulated first, with the buckets that were
-        tuned for it.
-    ranked
-        Assignments that fit, the fastest on the timeline first.
+    finals
+        What was simulated so far.
+    patterns
+        Of the formulation.
+    attempt
+        The search.
     num_best
-        How many to simulate. [items]
-    time
-        The time until a plan must be there; as many are simulated as it allows.
+        Assignments of the search and of the patterns to simulate. [items]
     """
-    formulation, first = decision.formulation, decision.best
-    tried = [first, *(other for other in ranked if other.choices != first.choices)][:num_best]
-    known: dict[tuple[int, ...], Pieces] = {}
-    steps: list[SimulatedStep] = []
-    for costed in tried:
-        if not time.allows(SIMULATION):
+    estimates = StepEstimates(finals.simulator.formulation)
+    finals.simulate(_usual(attempt))
+    ranked = [costed.choices for costed in attempt.result.ranked]
+    alike = [patterns.assignment(int(number)) for number in patterns.promising()]
+    pool = list(dict.fromkeys([*ranked, *alike]))
+    table = np.array(pool)
+    by_bucket = [estimates.steps(table, size) for size in finals.buckets]
+    judged = np.min(by_bucket, axis=0)
+    order = np.argsort(judged, kind="stable")
+    finals.idle_ratio = _idle_ratio(patterns, dict(zip(pool, judged.tolist(), strict=True)), alike)
+    finals.simulate(pool[n] for n in order[:num_best])
+    if num_best < 2:
+        return
+    for _ in range(num_best):
+        if not finals.time.allows(MOVES):
+            return
+        before = finals.fastest
+        estimate = partial(estimates.steps, bucket_bytes=before.bucket_bytes)
+        finals.simulate([after_moves(estimate, before.choices, pool)])
+        if finals.fastest is before:
             break
-        steps.append(simulate_assignment(formulation, costed, known))
-    notes = decision.notes
-    if len(steps) < len(tried):
-        note = Note.of("no-time-to-simulate", simulated=len(steps), wanted=len(tried))
-        notes = (*notes, note)
-    if not steps:
-        return replace(decision, notes=notes)
-    tried = tried[: len(steps)]
-    capacity = formulation.cluster.device.memory
-    devices = formulation.machine.topology.num_devices
-    times = [step.step_time + waiting_time(computing_time(step), devices) for step in steps]
-    fitting = [n for n, step in enumerate(steps) if step.peak.memory.total <= capacity]
-    # the first of equals: the simulation must give a reason to leave the order of the timeline
-    winner = min(fitting, key=lambda n: (round(times[n] / times[0], TIME_DIGITS), n), default=0)
-    best = tried[winner]
-    return replace(
-        decision,
-        # the others were costed without the tuned buckets
-        best=first if best.choices == first.choices else cost(formulation, best.choices),
+    simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
+    finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+
+
+def _idle_ratio(
+    patterns: Patterns, judged: Mapping[Choices, float], alike: Sequence[Choices]
+) -> float:
+    """See `Finals.idle_ratio`.
+
+    Parameters
+    ----------
+    patterns
+        Of the formulation.
+    judged
+        Estimates of assignments. [s]
+    alike
+        Those that split all layers alike.
+    """
+    best = {True: math.inf, False: math.inf}
+    for choices in alike:
+        idle = patterns.leaves_idle(choices)
+        best[idle] = min(best[idle], judged[choices])
+    return best[True] / best[False] if best[True] < math.inf else math.inf
+
+
+def _computing_on_half(costed: Costed) -> float:
+    """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
+    waiting = costed.sources.get(SOURCES[-1], 0.0)
+    return 2.0 * costed.compute - waiting
+
+
+def _usual(attempt: Attempt) -> list[Choices]:
+    """The usual strategies that fit, the fastest on the timeline first."""
+    usual = set(attempt.starts)
+    return [costed.choices for costed in attempt.result.ranked if costed.choices in usual]
+
+
+def _decision(
+    finals: Finals, patterns: Patterns | None, attempt: Attempt, stopped_by: str
+) -> Decision:
+    """The decision on what was simulated.
+
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    patterns
+        Of the formulation; None where there was no time to simplify.
+    attempt
+        The search.
+    stopped_by
+        What cut the search or the decision short.
+    """
+    simulator, fastest = finals.simulator, finals.fastest
+    costed = {choices: simulator.cost(trial) for choices, trial in finals.best_of.items()}
+    winner = fastest
+    if patterns is not None and simulator.fits(fastest):
+        usual = [finals.best_of[c] for c in _usual(attempt) if c in finals.best_of]
+        winner = _simplest(finals, patterns, costed, usual)
+    rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
+    notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
+    if winner is not fastest and patterns is not None:
+        simple = Note.of(
+            "simplest-chosen",
+            slower=winner.seconds / fastest.seconds - 1.0,
+            changes=patterns.changes(winner.choices),
+            others=patterns.changes(fastest.choices),
+        )
+        notes.append(simple)
+    return Decision(
+        formulation=simulator.with_bucket(winner.bucket_bytes),
+        best=costed[winner.choices],
+        seconds=winner.seconds,
+        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
+        or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
+        usual={c: finals.best_of[c].seconds for c in _usual(attempt) if c in finals.best_of},
         simulated=tuple(
             Recost(
-                timeline_s=costed.step.total,
-                simulated_s=times[number],
-                peak_memory_bytes=step.peak.memory.total,
-                chosen=number == winner,
+                timeline_s=costed[trial.choices].step.total,
+                simulated_s=trial.seconds,
+                peak_memory_bytes=trial.peak_memory,
+                chosen=trial is winner,
             )
-            for number, (costed, step) in enumerate(zip(tried, steps, strict=True))
+            for trial in rows
         ),
-        notes=(*notes, *_order_notes(times, fitting, winner)),
+        notes=tuple(notes),
+        stopped_by=stopped_by,
     )
 
 
-def _order_notes(times: Sequence[float], fitting: Sequence[int], winner: int) -> tuple[Note, ...]:
+def _simplest(
+    finals: Finals,
+    patterns: Patterns,
+    costed: dict[Choices, Costed],
+    usual: Sequence[SimulatedChoices],
+) -> SimulatedChoices:
+    """Of the plans that are hardly slower than the fastest the one that changes its split least.
+
+    Equal ones are told apart by time, then by memory, traffic and work done more than once. None
+    is taken that is slower than a usual strategy.
+
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    patterns
+        Of the formulation.
+    costed
+        The same on the timeline.
+    usual
+        The usual strategies among them.
+    """
+    fits = finals.simulator.fits
+    fastest = finals.fastest.seconds
+    limit = min([(1.0 + SIMPLER_WITHIN) * fastest, *(t.seconds for t in usual if fits(t))])
+    near = [t for t in finals.best_of.values() if fits(t) and t.seconds <= limit]
+
+    def key(trial: SimulatedChoices) -> tuple[float, ...]:
+        known = costed[trial.choices]
+        return (
+            patterns.changes(trial.choices),
+            round(trial.seconds / (EQUAL * fastest)),
+            known.memory.total,
+            known.communication_bytes,
+            patterns.replicated(trial.choices),
+        )
+
+    return min(near, key=key)
+
+
+def _late_notes(finals: Finals) -> list[Note]:
+    """What there was no time to simulate."""
+    done = len(finals.best_of)
+    if done == finals.wanted:
+        return []
+    return [Note.of("no-time-to-simulate", simulated=done, wanted=finals.wanted)]
+
+
+def _order_notes(
+    simulator: PlanSimulator, rows: Sequence[SimulatedChoices], fastest: SimulatedChoices
+) -> list[Note]:
     """Whether the simulation changed the order.
 
     Parameters
     ----------
-    times
-        Simulated steps, the fastest on the timeline first. [s]
-    fitting
-        Numbers of those that fit when simulated.
-    winner
-        Number of the one chosen.
+    simulator
+        What simulated them.
+    rows
+        What was simulated, the fastest on the timeline first.
+    fastest
+        The fastest of them that fits.
     """
-    if winner and 0 in fitting:
-        faster = 1.0 - times[winner] / times[0]
-        return (Note.of("order-changed", place=winner + 1, faster=faster),)
-    if winner:
-        return (Note.of("first-does-not-fit"),)
-    return () if fitting else (Note.of("plan-does-not-fit"),)
+    if not simulator.fits(fastest):
+        return [Note.of("plan-does-not-fit")]
+    place, first = rows.index(fastest), rows[0]
+    if not place:
+        return []
+    if not simulator.fits(first):
+        return [Note.of("first-does-not-fit")]
+    faster = 1.0 - fastest.seconds / first.seconds
+    return [Note.of("order-changed", place=place + 1, faster=faster)]

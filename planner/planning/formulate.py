@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,14 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock, SharedWeight, within_whole
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
-from planner.planning.layer_space import LayerSpace, cost_layers, cost_sharers, largest_bucket
+from planner.planning.layer_space import (
+    NO_CAP,
+    LayerSpace,
+    PassTimes,
+    cost_layers,
+    cost_sharers,
+    largest_bucket,
+)
 from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
@@ -38,12 +47,19 @@ Floats = NDArray[np.float64]
 
 # Usages are clipped at so many times the limit: safely above it.
 BEYOND_LIMIT = 2.0
-# Candidates that a layer may keep unless told otherwise. [items]
-DEFAULT_CAP = 64
 
 
 class TooManyCandidates(OutOfTime):
     """Time was up among the shuffles, of which fewer candidates have fewer."""
+
+
+class CostKey(NamedTuple):
+    """What layers must agree in to have the same costs in an additive problem: the first layer that
+    is alike, and how much of the backward pass and of the all-reduce counts."""
+
+    space: str
+    backward: float
+    counted: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +80,8 @@ class Formulation:
         The activations that carry a gradient back, and what their shuffles take. [s]
     shared
         What each layer adds that uses the weight of another one.
+    largest
+        Size that no bucket of gradients exceeds. [B]
     """
 
     graph: Graph
@@ -74,6 +92,15 @@ class Formulation:
     edges: tuple[Edge, ...]
     edge_times: Mapping[Edge, EdgeTimes]
     shared: Mapping[str, SharedWeight]
+    largest: float
+
+    @cached_property
+    def first_alike(self) -> dict[str, str]:
+        """For each layer the first one that shares its candidates."""
+        first: dict[int, str] = {}
+        for layer in self.layers:
+            first.setdefault(id(self.spaces[layer.name]), layer.name)
+        return {layer.name: first[id(self.spaces[layer.name])] for layer in self.layers}
 
     @property
     def num_sensible(self) -> int:
@@ -85,13 +112,7 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
-    def problem(
-        self,
-        exposure: float | Floats = 1.0,
-        usage_limit: float | None = None,
-        *,
-        price: float = 0.0,
-    ) -> Problem:
+    def problem(self, exposure: float | Floats = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
 
         Parameters
@@ -100,49 +121,43 @@ class Formulation:
             How much of each layer's all-reduce counts, from 0 to 1, in forward order and never
             increasing; the backward pass of the layers before it counts by so much less. One
             number stands for all layers.
-        usage_limit
-            Memory for weights, optimizer state and kept activations, or None for no limit. [B]
-        price
-            Added for each byte that a layer keeps or needs while it runs; then the problem bounds
-            nothing. [s/B]
         """
-        counted, backward = self._shares(exposure)
+        _, backward = self.shares(exposure)
         return Problem(
-            costs=self._node_costs(counted, backward, price),
-            edges=(*self._pair_costs(backward), *self._shared_costs(counted, price)),
-            usages=() if usage_limit is None else self._usages(usage_limit),
-            usage_limit=usage_limit,
-            names=tuple(layer.name for layer in self.layers),
+            costs=self.node_costs(exposure),
+            edges=(*self._pair_costs(backward), *self.shared_costs(exposure)),
+            names=self._names,
         )
 
-    def _node_costs(self, counted: Floats, backward: Floats, price: float) -> tuple[Floats, ...]:
-        """What the candidates of each layer cost; layers that are alike share the array. [s]
+    def without_times(self) -> Problem:
+        """The same candidates, where nothing takes any time."""
+        none = {id(space): np.zeros(len(space.candidates)) for space in self.spaces.values()}
+        costs = tuple(none[id(self.spaces[layer.name])] for layer in self.layers)
+        return Problem(costs=costs, names=self._names)
 
-        Parameters
-        ----------
-        counted, backward
-            How much of each layer's all-reduce and of its backward pass counts; (layers,).
-        price
-            Added for each byte that a layer keeps or needs while it runs. [s/B]
-        """
-        known: dict[tuple[int, float, float], Floats] = {}
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.layers)
+
+    def node_costs(self, exposure: float | Floats) -> tuple[Floats, ...]:
+        """What the candidates of each layer cost; layers that are alike share the array. [s]"""
+        known: dict[CostKey, Floats] = {}
         costs = []
-        for i, layer in enumerate(self.layers):
-            space = self.spaces[layer.name]
-            key = (id(space), counted[i], backward[i])
+        for layer, key in zip(self.layers, self.cost_keys(exposure), strict=True):
             if key not in known:
+                space = self.spaces[layer.name]
                 c = space.costs
-                known[key] = (
-                    c.forward_pass
-                    + c.update
-                    + backward[i] * c.backward_pass
-                    + counted[i] * c.gradient_time
-                )
-                if price:
-                    transient = c.workspace + c.communication_bytes + c.output
-                    known[key] = known[key] + price * (space.kept + transient)
+                known[key] = PassTimes.of(c).weighted(key.backward, key.counted)
             costs.append(known[key])
         return tuple(costs)
+
+    def cost_keys(self, exposure: float | Floats) -> list[CostKey]:
+        """The key of every layer, in the order of the layers."""
+        counted, backward = self.shares(exposure)
+        return [
+            CostKey(self.first_alike[layer.name], float(b), float(c))
+            for layer, b, c in zip(self.layers, backward, counted, strict=True)
+        ]
 
     def _pair_costs(self, backward: Floats) -> tuple[PairCost, ...]:
         """What the shuffles of each edge cost, by how much of each backward pass counts. [s]"""
@@ -158,24 +173,16 @@ class Formulation:
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
 
-    def _shared_costs(self, counted: Floats, price: float) -> tuple[PairCost, ...]:
-        """What sharers of weights add. [s]
-
-        Parameters
-        ----------
-        counted
-            How much of each layer's all-reduce counts; (layers,).
-        price
-            Added for each byte that users of a weight hold beyond what each of them counts. [s/B]
-        """
-        size = self.machine.training.parameter_size
+    def shared_costs(self, exposure: float | Floats) -> tuple[PairCost, ...]:
+        """What sharers of weights add. [s]"""
+        counted, _ = self.shares(exposure)
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         pairs = []
         for name, shared in self.shared.items():
             owner = self.graph.layers[name].shares_weight_with
             assert owner is not None, "a layer that shares a weight has an owner of it"
             costs = shared.exchange + shared.update + counted[index[name]] * shared.gradient_time
-            matrix = shared.spread(costs + price * size * shared.beyond_mean)
+            matrix = shared.spread(costs)
             pairs.append(PairCost(source=index[owner], target=index[name], matrix=matrix))
         return tuple(pairs)
 
@@ -190,14 +197,14 @@ class Formulation:
             found.update(zip(names, within_whole(whole, held, blocks), strict=True))
         return found
 
-    def _usages(self, limit: float) -> tuple[Floats, ...]:
+    def usages(self, limit: float) -> tuple[Floats, ...]:
         """What the candidates of each layer keep, in the eyes of a problem with that limit. [B]"""
         # more than the limit is too much, however much it is; a problem refuses huge sums
         most = max(BEYOND_LIMIT * limit, 1.0)
         clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
         return tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
 
-    def _shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
+    def shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
         """How much of each layer's all-reduce and of its backward pass counts; twice (layers,)."""
         counted = np.broadcast_to(np.asarray(exposure, dtype=float), len(self.layers))
         if not self.machine.training.gradient_overlap:
@@ -260,8 +267,7 @@ def formulate(
     *,
     strategies: Sequence[Mapping[str, Distribution]] = (),
     only_strategies: bool = False,
-    cap: int = DEFAULT_CAP,
-    full: bool = False,
+    cap: int = NO_CAP,
     bucket_bytes: float | None = None,
     deadline: Deadline | None = None,
 ) -> Formulation:
@@ -278,9 +284,8 @@ def formulate(
     only_strategies
         Whether there are to be no other candidates.
     cap
-        Candidates that a layer may keep. [items]
-    full
-        Whether levels across hosts may be split over any dims.
+        Candidates that a layer may keep; where all of its distributions are no more, it has them
+        all. [items]
     bucket_bytes
         Largest bucket size that bounds must hold for, besides that of the training. [B]
     deadline
@@ -292,8 +297,7 @@ def formulate(
         cluster,
         machine,
         strategies=strategies,
-        space="given" if only_strategies else ("full" if full else "sensible"),
-        cap=cap,
+        cap=0 if only_strategies else cap,
         largest=largest,
         deadline=deadline,
     )
@@ -311,4 +315,5 @@ def formulate(
         edges=tuple(edge_times),
         edge_times=edge_times,
         shared=cost_sharers(graph, spaces, machine, largest),
+        largest=largest,
     )

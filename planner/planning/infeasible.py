@@ -74,7 +74,7 @@ def _verdict(found: PlanSearchResult) -> str:
 
 def _held_by(sizes: LayerMemory) -> float:
     """Memory that a layer alone accounts for. [B]"""
-    return sizes.output + sizes.weights + sizes.gradients + sizes.state + sizes.saved
+    return sizes.kept + sizes.weights + sizes.gradients + sizes.state + sizes.saved
 
 
 def _ways_out(setting: Setting, tightest: Costed) -> list[str]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
-from costmodels.distribution import Candidates, Distribution, enumerate_candidates
+from costmodels.distribution import (
+    Candidates,
+    Distribution,
+    count_candidates,
+    enumerate_candidates,
+)
 from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.local_work import local_parameters, local_size
@@ -21,6 +26,8 @@ from planner.planning.candidates import Group, select_candidates
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
+# More candidates than any layer has: none is left out. [items]
+NO_CAP = 10**9
 # What layers must agree in to be alike: all but the name, which inputs need gradients, which inputs
 # are counted as theirs in a bound of memory, and how many layers use their weight.
 Likeness = tuple[tuple[object, ...], tuple[bool, ...], tuple[bool, ...], int]
@@ -51,6 +58,53 @@ class LayerSpace:
     kept: Floats
     reads: tuple[NDArray[np.int64], ...] = ()
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassTimes:
+    """What a layer takes in a step, an array over its candidates each. [s]
+
+    Parameters
+    ----------
+    once
+        Forward pass and update.
+    backward
+        Backward pass.
+    gradient
+        Gradient all-reduce.
+    """
+
+    once: Floats
+    backward: Floats
+    gradient: Floats
+
+    @classmethod
+    def of(cls, costs: LayerCosts) -> PassTimes:
+        """The times of candidates that are costed in full."""
+        return cls(
+            once=costs.forward_pass + costs.update,
+            backward=costs.backward_pass,
+            gradient=costs.gradient_time,
+        )
+
+    def weighted(self, backward: float, counted: float) -> Floats:
+        """The cost of every candidate in an additive problem. [s]
+
+        Parameters
+        ----------
+        backward, counted
+            How much of the backward pass and of the all-reduce counts.
+        """
+        costs: Floats = self.once + backward * self.backward + counted * self.gradient
+        return costs
+
+    def take(self, indices: NDArray[np.int64]) -> PassTimes:
+        """The times of some of the candidates."""
+        return PassTimes(
+            once=self.once[indices],
+            backward=self.backward[indices],
+            gradient=self.gradient[indices],
+        )
 
 
 def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
@@ -88,7 +142,7 @@ def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None)
     return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
 
 
-def _kept_memory(
+def kept_memory(
     layer: Layer,
     candidates: Candidates,
     costs: LayerCosts,
@@ -117,26 +171,17 @@ def _kept_memory(
     fixed = costs.weights + costs.gradients + costs.state
     if users > 1:
         fixed = local_parameters(layer, candidates) * training.parameter_size / users
-    kept = fixed + costs.saved + costs.output * layer.keeps_output
+    kept = fixed + costs.saved + costs.scattered * layer.keeps_output
     for tensor, counts in zip(layer.inputs, held, strict=True):
         kept = kept + local_size(tensor, candidates) * training.activation_size * counts
     # a problem rounds usages up, which would make them no lower bound any more
     return np.floor(kept)
 
 
-def _take_costs(costs: LayerCosts, indices: NDArray[np.int64]) -> LayerCosts:
-    """The costs of some of the candidates."""
-    taken = {}
-    for item in fields(LayerCosts):
-        value = getattr(costs, item.name)
-        taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
-    return LayerCosts(**taken)
-
-
 def _candidates_of_space(
-    layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], space: str
+    layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], cap: int
 ) -> Candidates:
-    """All candidates of a layer.
+    """The candidates of a layer that are costed.
 
     Parameters
     ----------
@@ -148,15 +193,16 @@ def _candidates_of_space(
         Which level holds the devices of a host.
     wanted
         Distributions that must be among them.
-    space
-        "sensible", "full" or "given", as of `cost_layers`.
+    cap
+        As of `cost_layers`.
     """
     shape = machine.topology.shape
-    if space == "given":
+    if cap:
+        full = count_candidates(layer, shape) <= cap
+        candidates = enumerate_candidates(layer, shape, host_index, full=full)
+    else:
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
         candidates = Candidates(dims=none.dims, degrees=none.degrees[:0], shape=shape)
-    else:
-        candidates = enumerate_candidates(layer, shape, host_index, full=space == "full")
     return _with_rows(candidates, wanted)
 
 
@@ -166,7 +212,6 @@ def cost_layers(
     machine: Machine,
     *,
     strategies: Sequence[Mapping[str, Distribution]],
-    space: str,
     cap: int,
     largest: float,
     deadline: Deadline | None = None,
@@ -179,10 +224,9 @@ def cost_layers(
         The network with its batch; where and how it runs.
     strategies
         Assignments that must be among the candidates.
-    space
-        "sensible", "full" (levels across hosts split over any dims) or "given" (strategies only).
     cap
-        Candidates that a layer may keep. [items]
+        Candidates that a layer may keep, 0 for those of the strategies only. Where all of its
+        distributions are no more it has them all; else the sensible ones are costed. [items]
     largest
         Size that no bucket of gradients exceeds. [B]
     deadline
@@ -197,7 +241,7 @@ def cost_layers(
         wanted = list(
             {_frozen(d): d for s in strategies for d in (s[x.name] for x in alike)}.values()
         )
-        candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, space)
+        candidates = _candidates_of_space(alike[0], machine, cluster.host_index, wanted, cap)
         costs = layer_costs(
             alike[0], candidates, machine, input_gradients=gradients, largest_bucket=largest
         )
@@ -208,12 +252,10 @@ def cost_layers(
                 costs=costs,
                 count=len(alike),
                 required=tuple(sorted(index for index in found if index is not None)),
-                kept_memory=_kept_memory(
-                    alike[0], candidates, costs, held, users, machine.training
-                ),
+                kept_memory=kept_memory(alike[0], candidates, costs, held, users, machine.training),
             )
         )
-    chosen = select_candidates(groups, cap=cap, capacity=cluster.device.usable_memory)
+    chosen = select_candidates(groups, cap=cap or NO_CAP, capacity=cluster.device.usable_memory)
     return [
         (_space_of(alike[0], group, indices), alike)
         for group, alike, indices in zip(groups, members.values(), chosen, strict=True)
@@ -225,7 +267,7 @@ def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
     members: dict[Likeness, list[Layer]] = {}
     users = {owner: 1 + len(names) for owner, names in graph.sharers.items()}
     for layer in graph.compute_layers:
-        gradients = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
+        gradients = graph.input_gradients(layer.name)
         held = held_inputs(graph, layer.name)
         number = users.get(layer.shares_weight_with or layer.name, 1)
         members.setdefault((layer.signature, gradients, held, number), []).append(layer)
@@ -247,7 +289,7 @@ def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSp
     return LayerSpace(
         layer=layer,
         candidates=group.candidates.take(indices),
-        costs=_take_costs(group.costs, indices),
+        costs=group.costs.take(indices),
         num_sensible=len(group.candidates),
         kept=group.kept_memory[indices],
     )

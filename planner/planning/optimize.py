@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Distribution
-from costmodels.errors import InputError
 from costmodels.step.training import Training
+from costmodels.units import format_bytes
 from planner.notes import AnyNote
 from planner.output import check_writable
-from planner.plan import Plan, SearchSummary
+from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
 from planner.planning.costing import cost
-from planner.planning.decide import Decision, decide
+from planner.planning.decide import IDLE_WITHIN, Decision, decide
+from planner.planning.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
+from planner.planning.memory_rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -28,7 +32,6 @@ from planner.planning.search_plan import search_plan
 from planner.planning.sensitivity import marked
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
-from search import SOLVERS
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
@@ -52,43 +55,32 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     Raises
     ------
     InputError
-        When the solver is unknown, or the problem cannot be written where it is asked for.
+        When the problem cannot be written where it is asked for.
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
     """
-    _check_options(options)
+    if options.dump_problem is not None:
+        check_writable(options.dump_problem)  # now, and not after the search
     deadline = deadline or Deadline(options.time_limit)
-    usual = usual_strategies(setting)
-
-    def attempt_with(training: Training) -> Attempt:
-        return attempt(setting, training, options, usual=usual, deadline=deadline)
-
     left = deadline.remaining
     try:
-        found = attempt_with(setting.machine.training)
+        found, decision = _answer(setting, options, deadline)
     except OutOfTime:
         raise stopped_error("time limit") from None
-    took = left - deadline.remaining if options.time_limit is not None else 0.0
-    if options.tune_trials and not found.result.incumbent.stopped_by:
-        found = tune_step(
-            attempt_with,
-            found,
-            max_trials=options.tune_trials,
-            seed=options.seed,
-            time_limit=time_left(deadline),
-        )
-    if found.result.best is None:
+    took = 0.0 if options.time_limit is None else left - deadline.remaining
+    if decision is None:
         raise infeasible_error(setting, found.result)
-    decision = decide(found, options, deadline, num_usual=len(usual))
+    usual = usual_strategies(setting)
     trained = decision.formulation.machine.training
 
     def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
         quick = replace(options, num_best=1)
         return attempt(other, trained, quick, usual=strategies, deadline=deadline)
 
-    decision = marked(
-        decision, setting, found, search_again, usual=usual, deadline=deadline, took=took
-    )
+    if not options.least_memory:
+        decision = marked(
+            decision, setting, search_again, usual=usual, deadline=deadline, took=took
+        )
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -104,14 +96,106 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
             *found.notes,
             *decision.notes,
             *found.result.incumbent.notes,
+            *(least_memory_notes(found, decision) if options.least_memory else ()),
             *summary_notes(summary),
         ),
         simulated=decision.simulated,
         # under other options of the step they cost something else
         met=found.result.met if decision.formulation is found.formulation else {},
         starts=found.starts,
+        simulated_usual=decision.usual,
         deadline=deadline,
     )
+
+
+def _smaller_buckets_may_fit(found: Attempt) -> bool:
+    """Whether nothing fits by no more than what smaller buckets of gradients would save."""
+    result, buckets = found.result, found.formulation.machine.training.bucket_bytes
+    if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
+        return False
+    saved = 2.0 * (buckets - SMALLEST_BUCKET)
+    return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
+
+
+def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
+    """The least memory that was found, and what was proven.
+
+    Parameters
+    ----------
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    """
+    least = format_bytes(decision.best.memory.total)
+    bound = format_bytes(min(found.result.least_memory, decision.best.memory.total))
+    return (Note.of("least-memory", found=least, bound=bound),)
+
+
+def _answer(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    rival: float = math.inf,
+) -> tuple[Attempt, Decision | None]:
+    """Search and decide, for fewer devices as well where that may be as fast.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    deadline
+        When the plan must be there.
+    rival
+        Step of the best plan of more devices: where this one is far from it, so are those of even
+        fewer. [s]
+
+    Raises
+    ------
+    OutOfTime
+        When there was no time to cost anything.
+    """
+    began = time.monotonic()
+    usual = usual_strategies(setting)
+
+    def attempt_with(training: Training) -> Attempt:
+        return attempt(setting, training, options, usual=usual, deadline=deadline)
+
+    training = setting.machine.training
+    small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
+    if options.least_memory and options.bucket_bytes is None:
+        training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
+    found = attempt_with(training)
+    if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
+        found = attempt_with(small)
+    if options.tune_trials and not found.result.incumbent.stopped_by:
+        found = tune_step(
+            attempt_with,
+            found,
+            options,
+            time_limit=time_left(deadline),
+        )
+    if found.result.best is None:
+        return found, None
+    decision = decide(found, options, deadline)
+    look_on = decision.fewer_may_do and not options.least_memory
+    fewer = fewer_devices(setting) if look_on else None
+    if fewer is None or decision.stopped_by or decision.seconds > IDLE_WITHIN * rival:
+        return found, decision
+    # a search for fewer takes about as long
+    if deadline.remaining < time.monotonic() - began:
+        return found, decision.noted(Note.of("no-time-for-fewer"))
+    try:
+        _, smaller = _answer(fewer, options, deadline, min(rival, decision.seconds))
+        if smaller is not None:
+            decision = better_of(setting, decision, smaller, usual)
+    except OutOfTime:
+        decision = decision.noted(Note.of("no-time-for-fewer"))
+    except KeyboardInterrupt:
+        decision = replace(decision, stopped_by="interrupt")
+    return found, decision
 
 
 def plan_of_strategy(
@@ -137,7 +221,7 @@ def plan_of_strategy(
     formulation = formulate_given(setting, distributions, usual)
     costed = cost(formulation, formulation.choices(distributions))
     summary = SearchSummary(
-        solver=f"none: {name} was given",
+        solver=given_solver(name),
         status="given",
         lower_bound_s=0.0,
         proven_optimal=False,
@@ -148,16 +232,6 @@ def plan_of_strategy(
         num_costed=1,
     )
     return assemble_plan(setting, formulation, costed, summary, usual=usual, notes=notes)
-
-
-def _check_options(options: SearchOptions) -> None:
-    """Refuse what would be found out after the search only."""
-    if options.search not in SOLVERS:
-        raise InputError(
-            f"the search must be one of {', '.join(SOLVERS)} but is '{options.search}'; choose one"
-        )
-    if options.dump_problem is not None:
-        check_writable(options.dump_problem)
 
 
 def attempt(
@@ -192,6 +266,7 @@ def attempt(
         num_best=options.num_best,
         seed=options.seed,
         deadline=deadline,
+        least_memory=options.least_memory,
     )
     if prepared.notes:
         known = result.incumbent
@@ -204,7 +279,7 @@ def attempt(
         )
         result = replace(result, incumbent=cut_short)
     return Attempt(
-        formulation=prepared.formulation,
+        formulation=result.formulation,
         result=result,
         notes=prepared.notes,
         starts=prepared.starts,
@@ -232,8 +307,8 @@ def summarise(found: Attempt, decision: Decision) -> SearchSummary:
         lower_bound_s=bound,
         proven_optimal=gap <= PROVEN_GAP,
         gap=gap,
-        num_sensible=decision.formulation.num_sensible,
-        num_candidates=decision.formulation.num_candidates,
+        num_sensible=found.formulation.num_sensible,
+        num_candidates=found.formulation.num_candidates,
         cap=found.cap,
         num_costed=found.result.num_costed,
         stopped_by=decision.stopped_by,

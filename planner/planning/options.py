@@ -21,15 +21,16 @@ class SearchOptions:
     cap
         Candidates that a layer may keep for the search; by default what makes about
         `planner.planning.prepare.NUM_CANDIDATES` in all. [items]
-    full_space
-        Also split levels across hosts over more than one dim besides the sample.
     num_best
         How many best distinct assignments are costed on the timeline, and simulated. [items]
     tune_trials
         Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
         without any, a few bucket sizes are tried on the plan found. [items]
-    bucket_bytes
-        Size of gradient buckets if it was given: then it is not tuned on the plan found. [B]
+    bucket_bytes, all_reduce
+        Size of gradient buckets, and the algorithm of their all-reduces, if they were given: then
+        they are not tuned. [B]
+    least_memory
+        Search for the plan of least peak memory instead of the fastest one.
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -39,8 +40,9 @@ class SearchOptions:
     seed: int = 0
     time_limit: float | None = None
     cap: int | None = None
-    full_space: bool = False
     num_best: int = 4
     tune_trials: int = 0
     bucket_bytes: float | None = None
+    least_memory: bool = False
+    all_reduce: str | None = None
     dump_problem: str | os.PathLike[str] | None = None

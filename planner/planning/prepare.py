@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
 from planner.planning.formulate import Formulation, TooManyCandidates, formulate
+from planner.planning.layer_space import NO_CAP
 from planner.planning.options import SearchOptions
+from planner.planning.search_plan import GRACE
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
@@ -23,13 +25,8 @@ FEWEST_A_LAYER = 64
 FEW_A_LAYER = 16
 # Part of the time left that may go into costing a space; the search needs the rest.
 SPACE_SHARE = 0.5
-# How long after the deadline the usual strategies may still be costed: without, there is no plan.
-# [s]
-STRATEGIES_GRACE = 0.5
 # With no more layers they take less than that on any machine, and are waited for. [items]
 FEW_LAYERS = 1000
-# More candidates than any layer has: none is left out. [items]
-NO_CAP = 10**9
 
 ONLY_USUAL = Note.of("no-time-for-space")
 
@@ -113,14 +110,13 @@ def prepare(
             strategies=usable,
             only_strategies=only_strategies,
             cap=cap,
-            full=options.full_space,
             bucket_bytes=options.bucket_bytes or LARGEST_BUCKET,
             deadline=until,
         )
 
     def of_usual() -> Formulation:
         few_layers = len(setting.graph.compute_layers) <= FEW_LAYERS
-        until = Deadline(None) if few_layers else deadline.earlier(-STRATEGIES_GRACE)
+        until = Deadline(None) if few_layers else deadline.earlier(-GRACE)
         return formulated(NO_CAP, until, only_strategies=True)
 
     notes: tuple[Note, ...] = ()
@@ -163,7 +159,6 @@ def formulate_given(
         setting.machine,
         strategies=[given, *_usable(usual)],
         only_strategies=True,
-        cap=NO_CAP,
     )
 
 

@@ -1,8 +1,4 @@
-"""The search for a plan: bound the step, cost what the bounding problems propose, look around it.
-
-Where memory binds, two things leave room for what the additive model leaves out: a price on memory,
-and a limit below the true one, corrected by the true peak of its answers.
-"""
+"""The search for a plan: bound the step, cost what bounding problems propose, look around it."""
 
 from __future__ import annotations
 
@@ -10,26 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from costmodels.units import format_seconds
 from planner.planning.additive_search import AdditiveSearch, Floats, time_left
-from planner.planning.best_bound import Weighted, exposure, maximise_bound
+from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.certificate import certify
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
+from planner.planning.memory_search import fit_into_memory, hold_least
+from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
 from search.problem.notes import Note
 
-# Prices of memory that are tried, in steps a peak of the fastest assignment: from where memory
-# hardly counts to where nothing else does. Each is about three times the one before, at the end ten
-# times; chosen by trial.
-PRICES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-# Rounds in which the memory limit of the additive model is corrected by the true peak. Halving
-# alone would need seven to tell limits as close as `LIMITS_APART`; the true peak guesses better.
-MAX_MEMORY_ROUNDS = 6
-# Limits closer together than this part of the memory are not told apart: the costs of plans differ
-# little between them, and each takes a solve.
-LIMITS_APART = 0.01
 # Solvers after which the K best of the last problem are looked at: those are found by elimination,
 # and whoever asks for another solver gets the answers of that one.
 SOLVERS_THAT_RANK = ("auto", "elimination")
@@ -39,7 +29,8 @@ SOLVERS_THAT_RANK = ("auto", "elimination")
 ASSEMBLY, TUNING, SIMULATION = 4.0, 12.0, 25.0
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
-# How long after the deadline the usual strategies are still costed until one fits. [s]
+# How long after the deadline the usual strategies are still costed until one fits: without one,
+# there is no plan. [s]
 GRACE = 0.5
 
 
@@ -49,6 +40,8 @@ class PlanSearchResult:
 
     Parameters
     ----------
+    formulation
+        The network on the machine, with all candidates that came into the search.
     incumbent
         The fastest assignment that fits, the bound that no step is below [s], the path taken,
         notes, and what cut the search short.
@@ -66,8 +59,12 @@ class PlanSearchResult:
         Time that costing one takes. [s]
     clipped
         Whether candidates were left out of the search.
+    least_memory
+        No assignment needs less at its peak, what the framework reserves included, as far as that
+        was looked for. [B]
     """
 
+    formulation: Formulation
     incumbent: Incumbent[Costed]
     ranked: tuple[Costed, ...]
     tightest: Costed | None
@@ -76,6 +73,7 @@ class PlanSearchResult:
     met: Mapping[tuple[int, ...], Costed] = field(default_factory=dict)
     pace: float = 0.0
     clipped: bool = False
+    least_memory: float = 0.0
 
     @property
     def best(self) -> Costed | None:
@@ -91,6 +89,7 @@ def search_plan(
     num_best: int = 4,
     seed: int = 0,
     deadline: Deadline | None = None,
+    least_memory: bool = False,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -108,7 +107,10 @@ def search_plan(
         Seed of solvers that need one.
     deadline
         When the plan must be there: the search ends so much earlier that it can be put together.
+    least_memory
+        Whether to search for the assignment of least peak memory instead.
     """
+    least = 0.0
     search = AdditiveSearch(
         formulation=formulation, method=method, seed=seed, deadline=deadline or Deadline(None)
     )
@@ -118,19 +120,29 @@ def search_plan(
         if search.deadline.passed and search.seen:
             search.incumbent.stopped_by = "time limit"
         else:
-            _look_everywhere(search, num_best)
+            least = _look_everywhere(search, num_best, least_memory)
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
+    if search.stopped and not search.certified:
+        search.bound_everything(ComputationBound.of(search.formulation, 0.0).bound)
+        search.incumbent.add_note(Note.of("no-time-to-price"))
     met = search.seen.values()
+    tightest = min(met, key=lambda costed: (costed.memory.total, costed.step.total), default=None)
+    ranked = tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total))
+    if least_memory and ranked and tightest is not None:
+        ranked = (tightest,)
+        search.incumbent.choices, search.incumbent.cost = tightest, tightest.step.total
     return PlanSearchResult(
+        formulation=search.formulation,
         incumbent=search.incumbent,
-        ranked=tuple(sorted(filter(search.fits, met), key=lambda costed: costed.step.total)),
-        tightest=min(met, key=lambda costed: costed.memory.total, default=None),
+        ranked=ranked,
+        tightest=tightest,
         num_costed=len(met),
-        problem=None if search.bounding is None else search.bounding.problem,
+        problem=None if search.bounding is None else search.bounding.problem(search.formulation),
         met=search.seen,
         pace=search.pace,
         clipped=formulation.num_candidates < formulation.num_sensible,
+        least_memory=least and least + formulation.cluster.device.reserved_memory,
     )
 
 
@@ -153,64 +165,43 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
     return max(min(wanted, DECISION_SHARE * left), ASSEMBLY * search.pace)
 
 
-def _look_everywhere(search: AdditiveSearch, num_best: int) -> None:
-    """Bound the step, and look for assignments where the best ones are likely."""
-    profile = exposure(maximise_bound(search, None).weights)
-    if not search.seen:
-        return
-    if search.fits(search.fastest):
-        _cost_next_best(search, profile, num_best)
-        return
-    # memory binds: bound with all of it, then leave room for what the additive model leaves out
-    usable = float(search.formulation.cluster.device.usable_memory)
-    _pay_for_memory(search, profile)
-    _fit_into_memory(search, maximise_bound(search, usable), usable)
-
-
-def _pay_for_memory(search: AdditiveSearch, profile: Floats) -> None:
-    """Look at what is best when memory costs more and more: quick, and its peak falls as a whole.
-
-    A limit only sees what is kept; a price also counts what a layer needs while it runs.
-    """
-    fastest = search.fastest
-    unit = fastest.step.total / fastest.memory.total
-    for factor in PRICES:
-        if search.stopped:
-            return
-        search.solve(profile, None, price=factor * unit, bounds=False)
-
-
-def _fit_into_memory(search: AdditiveSearch, bounding: Weighted, usable: float) -> None:
-    """Look for the largest limit of the additive model whose answer truly fits.
+def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) -> float:
+    """Bound the step, and look for assignments where the best ones are likely.
 
     Parameters
     ----------
     search
         What is known so far.
-    bounding
-        The weights of the best bound, and the answer to their problem under all of the memory.
-    usable
-        Memory of a device less what is reserved. [B]
+    num_best
+        How many best distinct assignments to cost on the timeline. [items]
+    least_memory
+        Whether those of least memory are the best.
+
+    Returns
+    -------
+    What no assignment holds less than, as far as it was looked for. [B]
     """
-    capacity = search.formulation.cluster.device.memory
-    profile, answer = exposure(bounding.weights), bounding.answer
-    limit, fits, exceeds = usable, 0.0, usable
-    for round_number in range(MAX_MEMORY_ROUNDS):
-        if search.stopped or exceeds - fits < LIMITS_APART * usable:
-            break
-        if round_number:
-            answer = search.solve(profile, limit, bounds=False)
-        excess, guess = 0.0, 0.0
-        if answer.choices:
-            excess = search.cost_once(answer.choices).memory.total - capacity
-        if excess > 0.0:
-            exceeds = min(limit, answer.peak_usage)
-            guess = exceeds - excess
-        elif limit == usable:
-            break  # all of it fits, or nothing does
-        else:
-            fits = limit
-        limit = guess if fits < guess < exceeds else (fits + exceeds) / 2.0
+    profile = exposure(maximise_bound(search).weights)
+    if not search.seen:
+        return 0.0
+    least, free = 0.0, search.incumbent.bound
+    binds = not search.fits(search.fastest)
+    if least_memory:
+        least = hold_least(search, profile)
+    elif binds:
+        least = fit_into_memory(search, profile)
+    if search.incumbent.infeasible:
+        return least
+    if (limited := search.incumbent.bound) > free:
+        note = Note.of("bound-under-limit", bound=format_seconds(limited))
+        search.incumbent.add_note(note)
+    # what is cheap without a memory limit need not be under one
+    search.incumbent.bound = free
+    bound = certify(search, profile, widen=not (least_memory or binds))
+    if not (least_memory or binds):
+        _cost_next_best(search, profile, num_best)
+    search.bound_everything(bound)
+    return least
 
 
 def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:

@@ -34,7 +34,6 @@ SearchAgain = Callable[[Setting, UsualStrategies], Attempt]
 def marked(
     decision: Decision,
     setting: Setting,
-    found: Attempt,
     search_again: SearchAgain,
     *,
     usual: UsualStrategies,
@@ -49,8 +48,6 @@ def marked(
         What was decided.
     setting
         The question.
-    found
-        The search that it was decided on.
     search_again
         Searches for the plan of a setting, beside some strategies.
     usual
@@ -58,37 +55,37 @@ def marked(
     deadline
         When the plan must be there.
     took
-        Time that the search took. [s]
+        Time that the decision took. [s]
     """
     measured = setting.machine.compute.measured
     if measured is None or decision.stopped_by:
         return decision
     plan = decision.formulation.distributions(decision.best.choices)
-    best = found.result.best
-    assert best is not None, "what was decided on was found"
-    known_gain = 1.0 - best.step.total / _timeline_step(decision, found)
-    notes: list[Note] = []
-    for kind, doubts in _doubts(setting.machine.compute, measured).items():
-        worst = (0.0, 0.0)
-        for compute in doubts:
-            # as long again, and as much for putting the plan together
-            if deadline.remaining < 2.0 * took:
-                note = Note.of("no-time-to-check-tables")
-                return replace(decision, notes=(*decision.notes, *notes, note))
-            other = replace(setting.machine, compute=compute)
-            try:
-                again = search_again(replace(setting, machine=other), {**usual, _PLAN: plan})
-                if again.result.incumbent.stopped_by == "interrupt":
-                    raise KeyboardInterrupt
-            except OutOfTime:
-                continue
-            except KeyboardInterrupt:
-                return replace(decision, notes=(*decision.notes, *notes), stopped_by="interrupt")
-            worst = max(worst, _gain(again, plan))
-        gain, share = worst
-        if gain > known_gain + WORTH_WHILE:
-            notes.append(Note.of(kind, share=share, gain=gain))
-    return replace(decision, notes=(*decision.notes, *notes))
+
+    def gain_of(compute: ComputeModel) -> tuple[float, float]:
+        # as long again, and as much for putting the plan together
+        if deadline.remaining < 2.0 * took:
+            raise OutOfTime
+        other = replace(setting, machine=replace(setting.machine, compute=compute))
+        again = search_again(other, {**usual, _PLAN: plan})
+        if again.result.incumbent.stopped_by == "interrupt":
+            raise KeyboardInterrupt
+        return _gain(again, plan)
+
+    # what is faster on the timeline anyway, though not when simulated
+    known: float | None = None
+    try:
+        for kind, doubts in _doubts(setting.machine.compute, measured).items():
+            gain, share = max(map(gain_of, doubts))
+            if gain > WORTH_WHILE and known is None:
+                known, _ = gain_of(setting.machine.compute)
+            if gain > (known or 0.0) + WORTH_WHILE:
+                decision = decision.noted(Note.of(kind, share=share, gain=gain))
+    except OutOfTime:
+        decision = decision.noted(Note.of("no-time-to-check-tables"))
+    except KeyboardInterrupt:
+        decision = replace(decision, stopped_by="interrupt")
+    return decision
 
 
 def _doubts(compute: ComputeModel, measured: Measured) -> dict[str, list[ComputeModel]]:
@@ -102,12 +99,6 @@ def _doubts(compute: ComputeModel, measured: Measured) -> dict[str, list[Compute
     if measured.outliers:
         found["rests-on-outliers"] = [compute.doubted(slips=False)]
     return found
-
-
-def _timeline_step(decision: Decision, found: Attempt) -> float:
-    """The step of what was decided, as the search saw it. [s]"""
-    costed = found.result.met.get(decision.best.choices, decision.best)
-    return costed.step.total
 
 
 def _gain(again: Attempt, plan: dict[str, Distribution]) -> tuple[float, float]:

@@ -7,14 +7,14 @@ searched, and within a level all children are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.step.training import Training
-from planner.planning.costing import Costed, cost
 from planner.planning.formulate import Formulation
+from planner.planning.options import SearchOptions
 from planner.planning.search_plan import PlanSearchResult
 from search.black_box import tune
 from search.problem.deadline import OutOfTime
@@ -61,49 +61,14 @@ class Attempt:
         return math.inf if self.result.best is None else self.result.best.step.total
 
 
-def tune_buckets(formulation: Formulation, best: Costed) -> tuple[Formulation, Costed]:
-    """Try a few bucket sizes on one assignment.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    best
-        The assignment, costed with the options of the formulation.
-
-    Returns
-    -------
-    The formulation with the best bucket size, and the assignment costed with it.
-    """
-    given = formulation.machine.training
-    costed: dict[Training, Costed] = {}
-
-    def objective(parameters: dict[str, Any]) -> float:
-        training = replace(given, **parameters)
-        costed[training] = cost(formulation, best.choices, training)
-        fits = costed[training].memory.total <= formulation.cluster.device.memory
-        return costed[training].step.total if fits else math.inf
-
-    space: dict[str, Sequence[Any]] = {"bucket_bytes": FEW_BUCKETS}
-    tuning = tune(objective, space, max_trials=len(FEW_BUCKETS))
-    if tuning.stopped_by == "interrupt":
-        raise KeyboardInterrupt
-    winner = tuning.best
-    if winner is None or winner.value >= tolerated(best.step.total):
-        return formulation, best
-    training = replace(given, **winner.parameters)
-    return formulation.with_training(training), costed[training]
-
-
 def tune_step(
     attempt: Callable[[Training], Attempt],
     first: Attempt,
+    options: SearchOptions,
     *,
-    max_trials: int,
-    seed: int,
     time_limit: float | None,
 ) -> Attempt:
-    """Search again under other bucket sizes and all-reduce algorithms.
+    """Search again under other bucket sizes and all-reduce algorithms, but for those given.
 
     Parameters
     ----------
@@ -111,10 +76,10 @@ def tune_step(
         Searches under given options of the step.
     first
         What the search under the user's options came to.
-    max_trials
-        How many settings to try. [items]
-    seed, time_limit
-        Of the choice of settings, and when to try no more. [s]
+    options
+        How many settings to try, the seed of their choice, and what was given.
+    time_limit
+        When to try no more. [s]
 
     Returns
     -------
@@ -136,7 +101,13 @@ def tune_step(
         return trial.step_time
 
     space = {"bucket_bytes": BUCKETS, "all_reduce": ("auto", *ALL_REDUCE_ALGORITHMS)}
-    tuning = tune(objective, space, max_trials=max_trials, seed=seed, time_limit=time_limit)
+    tuning = tune(
+        objective,
+        {name: values for name, values in space.items() if getattr(options, name) is None},
+        max_trials=options.tune_trials,
+        seed=options.seed,
+        time_limit=time_limit,
+    )
     found = best.choices or first
     if not tuning.stopped_by:
         return found

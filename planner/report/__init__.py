@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from costmodels.errors import InputError, printable
-from planner.output import check_writable, write_text
+from planner.output import write_text
 from planner.plan import Plan
 
 # The module of each kind of report by the suffix of its files: its `report_text` turns a plan into
@@ -15,13 +15,13 @@ from planner.plan import Plan
 KINDS = {".html": "html", ".htm": "html", ".md": "markdown"}
 
 
-def check_report_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that `write_report` could not write.
+def report_kind(path: str | os.PathLike[str]) -> str:
+    """The module of the kind of report that the suffix of a path stands for.
 
     Raises
     ------
     InputError
-        When its suffix is of no kind of report, or it cannot be written to.
+        When it stands for none.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in KINDS:
@@ -30,7 +30,7 @@ def check_report_path(path: str | os.PathLike[str]) -> None:
             f"a report must end in {', '.join(known[:-1])} or {known[-1]} but the path is "
             f"'{os.fspath(path)}'; rename it"
         )
-    check_writable(path)
+    return KINDS[suffix]
 
 
 def write_report(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -41,6 +41,5 @@ def write_report(plan: Plan, path: str | os.PathLike[str]) -> None:
     InputError
         When its suffix is of no kind of report, or it cannot be written to.
     """
-    check_report_path(path)
-    module = import_module(f"planner.report.{KINDS[Path(path).suffix.lower()]}")
+    module = import_module(f"planner.report.{report_kind(path)}")
     write_text(path, printable(module.report_text(plan)))

@@ -190,15 +190,16 @@ def _vertical_axis(
 
 
 def rivals_chart(plan: Plan) -> Markup:
-    """Step times of the plan and of the usual strategies."""
-    rows = [("this plan", plan.step_time_s, "c-plan", "" if plan.fits else "does not fit")]
+    """Step times of the plan and of the usual strategies, simulated where they were."""
+    mine = plan.simulated_step_time or plan.step_time_s
+    rows = [("this plan", mine, "c-plan", "" if plan.fits else "does not fit")]
     for rival in figures.rivals(plan):
         fill = "c-rival" if rival.fits else "c-rival hatch"
         remark = rival.verdict
         if rival.time is not None:
             remark = f"{figures.speed_up(rival.speed_up)}, {remark}".rstrip(", ")
-        rows.append((rival.name, rival.time or 0.0, fill, remark))
-    longest = min(max(row[1] for row in rows), LONGEST_RIVAL * plan.step_time_s)
+        rows.append((rival.name, rival.simulated or rival.time or 0.0, fill, remark))
+    longest = min(max(row[1] for row in rows), LONGEST_RIVAL * mine)
     left, room = 110.0, WIDTH - 110.0 - 260.0
     drawn = []
     for i, (name, seconds, fill, remark) in enumerate(rows):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.units import format_bytes, format_seconds
-from planner.plan import Plan
+from planner.plan import Baseline, Plan, given_solver
+from planner.request.inputs.question import GLOBAL_BATCH_SIZE
+from planner.request.usual_strategies import STRATEGIES
 
 CAUSES = {
     "compute": "compute",
@@ -24,7 +26,8 @@ CAUSES = {
 HIDDEN = "gradient all-reduce, hidden"
 UNRECORDED = (
     "The plan was made from Python, so the command is put together from its inputs; options that a "
-    "plan does not hold, such as the input size or the search, may have differed."
+    "plan does not hold, such as the input size, the search, or the degree or file of a strategy, "
+    "may have differed."
 )
 LAYER_CAUSES = {
     "forward": "forward",
@@ -74,8 +77,10 @@ class Rival:
         The strategy.
     time, memory
         Step and peak memory, None where it cannot be used. [s], [B]
+    simulated
+        Its step as simulated, None where it was not. [s]
     speed_up
-        How many times faster the plan is, None without a time.
+        How many times faster the plan is, None without a time: simulated, if both are.
     fits
         Whether it could be used.
     remark
@@ -87,6 +92,7 @@ class Rival:
     name: str
     time: float | None
     memory: float | None
+    simulated: float | None
     speed_up: float | None
     fits: bool
     remark: str
@@ -128,6 +134,11 @@ def seconds(value: float) -> str:
     return format_seconds(value) if value else "0"
 
 
+def seconds_or_none(value: float | None) -> str:
+    """A duration, "-" where it is not known."""
+    return "-" if value is None else seconds(value)
+
+
 def size(value: float) -> str:
     """An amount of memory, "0" where there is none."""
     return format_bytes(value) if value else "0"
@@ -139,6 +150,20 @@ def speed_up(value: float | None) -> str:
         return "-"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f}x"
+
+
+def chosen_batch(batch: int, gpus: int, defaults: Sequence[str]) -> tuple[str, ...]:
+    """What one line says of a global batch that the planner chose; nothing of one that was given.
+
+    Parameters
+    ----------
+    batch, gpus
+        Global batch and number of GPUs. [samples], [items]
+    defaults
+        What was chosen, a sentence each.
+    """
+    chosen = GLOBAL_BATCH_SIZE.chose(batch=batch, per_gpu=batch / gpus)
+    return (f"global batch {batch:,} (chosen)",) if chosen in defaults else ()
 
 
 def machine_words(plan: Plan) -> str:
@@ -213,12 +238,20 @@ def source_rows(plan: Plan) -> list[Figure]:
 
 def rivals(plan: Plan) -> list[Rival]:
     """The usual strategies beside the plan."""
+
+    def speed_up_over(baseline: Baseline) -> float | None:
+        again = plan.simulated_step_time
+        if again is not None and baseline.simulated_s is not None:
+            return baseline.simulated_s / again
+        return None if baseline.step_time_s is None else baseline.step_time_s / plan.step_time_s
+
     return [
         Rival(
             name=b.name,
             time=b.step_time_s,
             memory=b.peak_memory_bytes,
-            speed_up=None if b.step_time_s is None else b.step_time_s / plan.step_time_s,
+            simulated=b.simulated_s,
+            speed_up=speed_up_over(b),
             fits=b.fits,
             remark=b.reason,
             costed=b.costed,
@@ -230,7 +263,7 @@ def rivals(plan: Plan) -> list[Rival]:
 def best_rival(plan: Plan) -> Rival | None:
     """The fastest usual strategy that fits."""
     usable = [r for r in rivals(plan) if r.fits and r.time is not None]
-    return min(usable, key=lambda r: r.time or 0.0, default=None)
+    return min(usable, key=lambda r: r.speed_up or 0.0, default=None)
 
 
 def rival_sentence(plan: Plan) -> str:
@@ -245,9 +278,12 @@ def rival_sentence(plan: Plan) -> str:
     elif rival.speed_up <= 1.0 / 1.1:
         much = f"{speed_up(1.0 / rival.speed_up)} as slow as"
     else:
-        part = rival.time / plan.step_time_s - 1.0
+        part = rival.speed_up - 1.0
         much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"
-    return f"{much} {rival.name} ({format_seconds(rival.time)}), the best usual strategy that fits"
+    time = format_seconds(rival.time)
+    if rival.simulated is not None:
+        time = f"{format_seconds(rival.simulated)} simulated"
+    return f"{much} {rival.name} ({time}), the best usual strategy that fits"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -271,7 +307,11 @@ def command(plan: Plan) -> tuple[str, bool]:
     """
     if plan.command:
         return plan.command, True
-    words = ["planner", "optimize", plan.model, "--gpus", str(plan.gpus)]
+    given = plan.search.status == "given"
+    words = ["planner", "evaluate" if given else "optimize", plan.model, "--gpus", str(plan.gpus)]
     words += ["--cluster", plan.cluster, "--global-batch-size", str(plan.global_batch_size)]
     words += ["--precision", plan.training.precision, "--optimizer", plan.training.optimizer]
+    if given:
+        named = (name for name in STRATEGIES if plan.search.solver == given_solver(name))
+        words += ["--strategy", next(named, "plan.json")]
     return shlex.join(words), False

@@ -61,6 +61,7 @@ def report_text(plan: Plan) -> str:
         "memory_sentence": sentences.memory_sentence(plan),
         "quality_sentence": sentences.quality_sentence(plan),
         "space_sentence": sentences.space_sentence(plan),
+        "idle_sentence": sentences.idle_sentence(plan),
         "simulation_sentence": sentences.simulation_sentence(plan),
         "rival_sentence": figures.rival_sentence(plan),
         "best_rival": figures.best_rival(plan),

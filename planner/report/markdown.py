@@ -58,6 +58,8 @@ def _heading_text(plan: Plan) -> str:
         f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",
         "",
     ]
+    if plan.gpus_at_work < plan.gpus:
+        lines += [f"**{sentences.idle_sentence(plan)}.**", ""]
     if plan.search.stopped_by:
         lines += [
             f"**The search was stopped early by {plan.search.stopped_by}: this is the best plan "
@@ -129,19 +131,28 @@ def _splits_text(plan: Plan, runs: Sequence[LayerRun]) -> str:
 
 def _rivals_text(plan: Plan) -> str:
     rows: list[Sequence[object]] = [
-        ("**this plan**", figures.seconds(plan.step_time_s), figures.size(plan.peak_memory), "", "")
+        (
+            "**this plan**",
+            figures.seconds(plan.step_time_s),
+            figures.seconds_or_none(plan.simulated_step_time),
+            figures.size(plan.peak_memory),
+            "",
+            "",
+        )
     ]
     for rival in figures.rivals(plan):
         rows.append(
             (
                 rival.name,
-                "-" if rival.time is None else figures.seconds(rival.time),
+                figures.seconds_or_none(rival.time),
+                figures.seconds_or_none(rival.simulated),
                 "-" if rival.memory is None else figures.size(rival.memory),
                 figures.speed_up(rival.speed_up),
                 ": ".join(text for text in (rival.verdict, rival.remark) if text),
             )
         )
-    headings = ["Strategy", ">Step time", ">Peak memory", ">Speed-up of the plan", "Remark"]
+    headings = ["Strategy", ">Step time", ">Simulated", ">Peak memory", ">Speed-up of the plan"]
+    headings.append("Remark")
     return f"## Compared with the usual strategies\n\n{markdown_table(headings, rows)}"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from costmodels.units import format_bytes, format_seconds
+from planner.notes import words
 from planner.plan import Plan
 from planner.report import figures
+from search.problem.notes import Note
 
 
 def memory_sentence(plan: Plan) -> str:
@@ -15,6 +17,14 @@ def memory_sentence(plan: Plan) -> str:
     if not plan.fits:
         text += f", DOES NOT FIT: {format_bytes(peak - capacity)} too much"
     return f"{text}, at {plan.memory_moment}"
+
+
+def idle_sentence(plan: Plan) -> str:
+    """How many GPUs would be enough, where some have no work of their own."""
+    enough = plan.gpus_at_work
+    return words(
+        Note.of("gpus-without-work", idle=plan.gpus - enough, gpus=plan.gpus, enough=enough)
+    )
 
 
 def quality_sentence(plan: Plan) -> str:
@@ -61,7 +71,7 @@ def simulation_sentence(plan: Plan) -> str:
     if len(rows) == 1:
         return f"{text}; no other assignment was found"
     others = [row.simulated_s for n, row in enumerate(rows) if n != place]
-    text += f", the next best of {len(rows)} assignments {format_seconds(min(others))}"
+    text += f", the fastest of {len(others)} others {format_seconds(min(others))}"
     if place:
-        return f"{text}; the order changed: number {place + 1} on the timeline is the fastest"
-    return f"{text}; the fastest on the timeline is the fastest"
+        return f"{text}; the plan is number {place + 1} on the timeline"
+    return f"{text}; the plan is the fastest on the timeline"

@@ -28,6 +28,7 @@ def simulation_line(simulation: Simulation) -> str:
         parts.append(f"{figures.size(simulation.peak_memory)} of {capacity} a GPU")
     runtime = f", {simulation.runtime.name}" if simulation.simulated is not None else ""
     parts.append(f"{simulation.subject.name}{runtime}, {simulation.model}")
+    parts += figures.chosen_batch(setting.batch, setting.gpus, setting.defaults)
     if input_bound(simulation):
         parts.append("held up by its input")
     if simulation.fits is False:

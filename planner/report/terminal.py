@@ -58,8 +58,11 @@ def plan_line(plan: Plan) -> str:
     found = plan.search
     if found.status != "given":
         parts.append("proven optimal" if found.proven_optimal else _gap(plan))
+    parts += figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults)
     if found.stopped_by:
         parts.append(f"stopped early by {found.stopped_by}")
+    if plan.gpus_at_work < plan.gpus:
+        parts.append(f"{figures.count(plan.gpus_at_work)} GPUs would be enough")
     if not plan.fits:
         parts.append("DOES NOT FIT")
     return ", ".join(parts)
@@ -101,6 +104,8 @@ def _show_heading(plan: Plan, console: Console) -> None:
     if plan.search.stopped_by:
         warning = f"stopped early by {plan.search.stopped_by}: the best plan so far"
         show_sentence(console, warning, "bold yellow")
+    if plan.gpus_at_work < plan.gpus:
+        show_sentence(console, sentences.idle_sentence(plan), "bold yellow")
     console.print()
     rate = f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s"
     each = figures.count(plan.throughput / plan.gpus)
@@ -178,12 +183,13 @@ def _main_runs(runs: Sequence[LayerRun]) -> list[LayerRun]:
 
 def _show_rivals(plan: Plan, console: Console) -> None:
     show_section(console, "Compared with the usual strategies on the same inputs")
-    table = terminal_table(["strategy", ">step time", ">memory", ">speed-up of the plan", ""])
+    table = terminal_table(["strategy", ">step time", ">simulated", ">memory", ">speed-up", ""])
     rivals = figures.rivals(plan)
     for rival in rivals:
         table.add_row(
             rival.name,
-            "-" if rival.time is None else figures.seconds(rival.time),
+            figures.seconds_or_none(rival.time),
+            figures.seconds_or_none(rival.simulated),
             "-" if rival.memory is None else figures.size(rival.memory),
             figures.speed_up(rival.speed_up),
             rival.verdict,

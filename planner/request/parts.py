@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.errors import ConflictError
+from planner.request.inputs.description import part_inputs
 from planner.request.inputs.simulating import (
     CHUNKS,
     CORES,
@@ -16,6 +17,7 @@ from planner.request.inputs.simulating import (
     PP,
     RECOMPUTE,
     SCHEDULE,
+    SIMULATE,
     STORAGE,
     TP,
 )
@@ -40,6 +42,11 @@ class Degrees:
         [items]
     recompute
         Whether the activations of every block of layers are computed again for backward.
+
+    Raises
+    ------
+    InputError
+        When a value cannot be used.
     """
 
     dp: int | None = DP.default
@@ -50,6 +57,9 @@ class Degrees:
     chunks: int = CHUNKS.default
     max_in_flight: int | None = MAX_IN_FLIGHT.default
     recompute: bool = RECOMPUTE.default
+
+    def __post_init__(self) -> None:
+        _check_part(self, "degrees")
 
     @property
     def asked_for(self) -> bool:
@@ -76,7 +86,7 @@ class Loading:
     Raises
     ------
     InputError
-        When nothing is loaded, but it is said how.
+        When a value cannot be used, or nothing is loaded, but it is said how.
     """
 
     loader: str = LOADER.default
@@ -85,8 +95,16 @@ class Loading:
     storage: str | None = STORAGE.default
 
     def __post_init__(self) -> None:
+        _check_part(self, "loading")
         unused = (self.rate, self.cores, self.storage) != (None, None, None)
         if self.loader == LOADER.default and unused:
             raise ConflictError(
                 "--loader-rate, --cores and --storage need a --loader that loads, such as native"
             )
+
+
+def _check_part(part: Degrees | Loading, name: str) -> None:
+    """Check all that a part of a request says, and keep it as it is used inside."""
+    for one in part_inputs(SIMULATE, name):
+        given = getattr(part, one.name)
+        object.__setattr__(part, one.name, one.check(one.default if given is None else given))

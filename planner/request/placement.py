@@ -15,10 +15,11 @@ from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid, single_stage
+from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
-from planner.request.request import Request
+from planner.request.request import Request, StrategySource
 from planner.request.setting import Setting, resolve
 from planner.request.sources import read_source
 from planner.request.strategy_files import strategy_of
@@ -59,6 +60,68 @@ class PlacedNetwork:
         return self.strategy.distributions
 
 
+def given_strategy(
+    strategy: StrategySource | None,
+) -> Plan | Strategy | StrategyFile | Network | None:
+    """What stands for a strategy: itself, or what its file holds; None for a name.
+
+    Raises
+    ------
+    InputError
+        When the file is missing or wrong.
+    """
+    if strategy is None or isinstance(strategy, Plan | Strategy):
+        return strategy
+    path = os.fspath(strategy)
+    if path not in STRATEGIES and not path.endswith(".toml") and os.path.exists(path):
+        return Plan.load(path)  # a pipe has no suffix
+    return read_source(path, networks=False)
+
+
+def named_distributions(
+    setting: Setting, name: str, degree: int | None
+) -> Mapping[str, Distribution]:
+    """How a usual strategy splits every layer.
+
+    Parameters
+    ----------
+    setting
+        The network and the machine.
+    name
+        One of `STRATEGIES`.
+    degree
+        Ways of the dim that is not the sample in a hybrid; None for a host's devices. [ways]
+
+    Raises
+    ------
+    InputError
+        When there is no such strategy, or it cannot be used there.
+    """
+    shape, host = setting.machine.topology.shape, setting.cluster.host_index
+    rows = strategy_distributions(setting.graph, name, shape, host, degree)
+    if isinstance(rows, Infeasible):
+        raise InputError(
+            f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
+            f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
+        )
+    return rows
+
+
+def refuse_degree(request: Request) -> None:
+    """Refuse the degree of a usual strategy where something else says how layers are split.
+
+    Raises
+    ------
+    InputError
+        When it is given.
+    """
+    if request.degree is not None:
+        raise ConflictError(
+            "--degree is of the strategies data+filter and data+spatial, but a plan, a strategy or "
+            "degrees of parallelism say how layers are split; leave it out"
+        )
+
+
 def place_network(request: Request) -> PlacedNetwork:
     """Place a network on a machine.
 
@@ -83,6 +146,7 @@ def place_network(request: Request) -> PlacedNetwork:
             raise InputError(
                 f"{what} says how the network is split; leave strategy and degrees out"
             )
+        refuse_degree(request)
         if isinstance(found, Plan):
             return _on_plan(found, *plan_setting(found, request))
         if found.model is None:
@@ -101,16 +165,14 @@ def place_network(request: Request) -> PlacedNetwork:
 
 def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
     """Place a network by the strategy or degrees that are asked for with it."""
-    strategy, path = request.strategy, ""
-    found: Plan | Strategy | StrategyFile | Network | None
-    if strategy is None or isinstance(strategy, Plan | Strategy):
-        found = strategy
-    else:
-        found, path = read_source(strategy, networks=False), os.fspath(strategy)
+    strategy = request.strategy
+    found = given_strategy(strategy)
+    if found is not None or degrees.asked_for:
+        refuse_degree(request)
     if isinstance(found, Plan):
         return _on_plan(found, *strategy_setting(found, request))
     if isinstance(found, StrategyFile):
-        return _on_file(found, path, request)
+        return _on_file(found, str(strategy), request)
     setting = resolve(request)
     if isinstance(found, Strategy):
         return PlacedNetwork(
@@ -121,7 +183,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
         )
     if degrees.asked_for:
         return _by_degrees(setting, degrees)
-    return _by_name(setting, "data" if strategy is None else path, request.degree)
+    return _by_name(setting, "data" if strategy is None else str(strategy), request.degree)
 
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:
@@ -228,18 +290,10 @@ def _layer_seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[s
 
 
 def _by_name(setting: Setting, name: str, degree: int | None) -> PlacedNetwork:
-    if name not in STRATEGIES:
-        raise InputError(
-            f"the strategy must be one of {', '.join(STRATEGIES)}, or a plan or strategy file, but "
-            f"is '{name}'; choose one"
-        )
-    shape, host = setting.machine.topology.shape, setting.cluster.host_index
-    rows = strategy_distributions(setting.graph, name, shape, host, degree)
-    if isinstance(rows, Infeasible):
-        raise InputError(
-            f"strategy {name} cannot be used for {setting.model.name} on {setting.gpus} GPUs: "
-            f"{rows.reason}; choose fewer GPUs, another degree or another strategy"
-        )
+    rows = named_distributions(setting, name, degree)
     return PlacedNetwork(
-        setting=setting, graph=setting.graph, strategy=single_stage(rows, shape), name=name
+        setting=setting,
+        graph=setting.graph,
+        strategy=single_stage(rows, setting.machine.topology.shape),
+        name=name,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from costmodels.cluster import Cluster
 from costmodels.compute import CostTable
@@ -13,6 +13,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from costmodels.strategy import Strategy
+from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.request.inputs import COMMANDS, field_inputs
 from planner.request.inputs import distributed as sgd
@@ -25,6 +26,25 @@ Source: TypeAlias = str | os.PathLike[str] | Plan | Network
 StrategySource: TypeAlias = str | os.PathLike[str] | Plan | Strategy
 
 _INPUTS = field_inputs()
+_PATH = (str, os.PathLike)
+
+
+class _Object(NamedTuple):
+    """What an input of kind "object" may be, and its rule."""
+
+    types: tuple[type, ...]
+    rule: str
+
+
+_OBJECTS: Mapping[str, _Object] = {
+    "source": _Object((*_PATH, Plan, Network), "be a network or a plan, or a name or path of one"),
+    "cluster": _Object((*_PATH, Cluster), "be a cluster, or a name or path of one"),
+    "strategy": _Object((*_PATH, Plan, Strategy), "be a plan, a strategy, or a name or path"),
+    "runtime": _Object((*_PATH, Runtime), "be a runtime, or a name or path of one"),
+    "degrees": _Object((Degrees,), "be a planner.Degrees"),
+    "loading": _Object((Loading,), "be a planner.Loading"),
+    "dump_problem": _Object(_PATH, "be a path"),
+}
 _PARTS: Mapping[str, type[Degrees] | type[Loading]] = {"degrees": Degrees, "loading": Loading}
 
 
@@ -43,7 +63,7 @@ class Request:
 
     source: Source
     gpus: int | None = asked.GPUS.default
-    counts: tuple[int, ...] = asked.COUNTS.default
+    counts: str | Sequence[int] = asked.COUNTS.default
     strong: bool = asked.STRONG.default
     cluster: str | Cluster | None = asked.CLUSTER.default
     global_batch_size: int | None = asked.GLOBAL_BATCH_SIZE.default
@@ -67,7 +87,7 @@ class Request:
     cap: int | None = searched.CAP.default
     num_best: int = searched.NUM_BEST.default
     tune_trials: int = searched.TUNE_TRIALS.default
-    full_space: bool = searched.FULL_SPACE.default
+    least_memory: bool = searched.LEAST_MEMORY.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default
@@ -102,7 +122,20 @@ class Request:
 
     def __post_init__(self) -> None:
         for name, described in _INPUTS.items():
-            described.check(getattr(self, name))
+            given = getattr(self, name)
+            known = _OBJECTS.get(name)
+            if known is not None and given is not None:
+                if not isinstance(given, known.types):
+                    what = "the model or source" if name == "source" else described.called
+                    raise InputError.rule(what, known.rule, repr(given), "correct it")
+                given = os.fspath(given) if isinstance(given, os.PathLike) else given
+            value = described.check(described.default if given is None else given)
+            object.__setattr__(self, name, value)
+        if self.tune_trials and None not in (self.bucket_bytes, self.all_reduce):
+            raise ConflictError(
+                "--tune-trials must have something to try but the bucket size and the all-reduce "
+                "are given; leave one of the three out"
+            )
 
     @property
     def num_gpus(self) -> int:
@@ -144,7 +177,6 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
         value = values.get(one.called)
         if one.part:
             if value is not None:
-                one.check(value)
                 parts.setdefault(one.part, {})[one.name] = value
         else:
             fields[one.name] = one.default if value is None else value

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
+from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from planner.models import load_network
+from planner.models import load_network, resized
 from planner.plan import Plan
+from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
     BUCKET_BYTES,
     CLUSTER,
@@ -87,6 +89,29 @@ def find_cluster(cluster: str | Cluster | None) -> Cluster:
     return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
 
 
+def gpu_counts(request: Request, cluster: Cluster) -> tuple[int, ...]:
+    """The numbers of GPUs of a request for several; of a range those that the cluster has.
+
+    Raises
+    ------
+    InputError
+        When they are no such numbers, or the cluster does not have one.
+    """
+    counts = parse_counts(
+        request.counts, what="GPUs", most=cluster.num_devices, possible=cluster.can_use
+    )
+    if not counts:
+        raise InputError.rule(
+            "the numbers of GPUs",
+            f"include one that {cluster.name} has",
+            repr(request.counts),
+            f"use some from 1 to {cluster.num_devices}",
+        )
+    for count in counts:
+        cluster.shape(count)  # refused before the first one is planned for
+    return counts
+
+
 def find_network(request: Request) -> Network:
     """The network of a request: a built-in one, one from a file, or the one given.
 
@@ -96,8 +121,12 @@ def find_network(request: Request) -> Network:
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
     if isinstance(request.source, Network):
-        return request.source
-    assert not isinstance(request.source, Plan), "plans are told apart from networks before"
+        return resized(request.source, request.input_size)
+    if isinstance(request.source, Plan):
+        raise InputError(
+            f"a network must be given but this is a plan, for {request.source.model}; simulate it, "
+            "or give its network"
+        )
     return load_network(os.fspath(request.source), request.input_size)
 
 

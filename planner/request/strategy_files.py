@@ -12,61 +12,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.notes import Note
 from costmodels.strategy import Strategy, build_strategy, describe_strategy
-from costmodels.units.tables import read_text
-from planner.output import write_text
-from planner.request.strategy_tables import StrategyFile, format_strategy, parse_strategy
-
-__all__ = [
-    "StrategyFile",
-    "dump_strategy",
-    "format_strategy",
-    "load_strategy",
-    "parse_strategy",
-    "read_strategy_file",
-    "strategy_of",
-    "strategy_text",
-]
-
-
-def read_strategy_file(path: str | os.PathLike[str]) -> StrategyFile:
-    """What a strategy file says; `parse_strategy` of its text.
-
-    Raises
-    ------
-    InputError
-        When the file is missing or wrong.
-    """
-    text = read_text(path, f"the strategy file {path}")
-    try:
-        return parse_strategy(text)
-    except InputError as error:
-        raise InputError(f"the strategy file {path}: {error}") from None
-
-
-def load_strategy(
-    path: str | os.PathLike[str], graph: Graph, cluster: Cluster, gpus: int
-) -> tuple[Strategy, tuple[Note, ...]]:
-    """The strategy that a file stands for.
-
-    Parameters
-    ----------
-    path
-        The file.
-    graph
-        The network at the batch of one micro-batch: `read_strategy_file` tells their number.
-    cluster, gpus
-        The machine, and how many of its devices are used. [items]
-
-    Returns
-    -------
-        The strategy, and notes on what it does that one may not expect.
-
-    Raises
-    ------
-    InputError
-        When the file is missing or wrong, or does not fit the network or the machine.
-    """
-    return strategy_of(read_strategy_file(path), path, graph, cluster, gpus)
+from planner.request.strategy_tables import StrategyFile, format_strategy
 
 
 def strategy_of(
@@ -107,7 +53,7 @@ def strategy_text(
     global_batch_size: int | None = None,
     precision: str | None = None,
 ) -> str:
-    """The text of a file that `load_strategy` turns into an equal strategy.
+    """The text of a file that `strategy_of` turns into an equal strategy.
 
     Parameters
     ----------
@@ -130,35 +76,3 @@ def strategy_text(
         precision=precision,
     )
     return format_strategy(file)
-
-
-def dump_strategy(
-    path: str | os.PathLike[str],
-    strategy: Strategy,
-    graph: Graph,
-    cluster: Cluster,
-    gpus: int,
-    *,
-    model: str | None = None,
-    global_batch_size: int | None = None,
-    precision: str | None = None,
-) -> None:
-    """Write a strategy as a file, which appears whole or not at all.
-
-    Parameters
-    ----------
-    path
-        Where to.
-    strategy, graph, cluster, gpus, model, global_batch_size, precision
-        As of `strategy_text`.
-    """
-    text = strategy_text(
-        strategy,
-        graph,
-        cluster,
-        gpus,
-        model=model,
-        global_batch_size=global_batch_size,
-        precision=precision,
-    )
-    write_text(path, text)

@@ -7,13 +7,14 @@ can then point at the two places that contradict each other.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_name
 from costmodels.strategy import Description, LayerEntry, StageEntry, SubgraphEntry
 from costmodels.strategy.place import device_text
 from costmodels.units.tables import FieldFault, field_faults, parse_toml, refuse_faults
@@ -215,6 +216,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
             f"its 'format' must be '{FORMAT}' but is '{file.format}'; change it, or give the path "
             "of a strategy file"
         )
+    _require_names(file, text)
     for what in ("gpus", "global_batch_size"):
         value = getattr(file, what)
         if value is not None and value < 1:
@@ -242,6 +244,19 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         global_batch_size=file.global_batch_size,
         precision=file.precision,
     )
+
+
+def _require_names(file: _StrategyTables, text: str) -> None:
+    """Refuse names of what is elsewhere that nobody can see.
+
+    Names of files are read without their control characters, but what is left of a name must not
+    find anything else. A file holds them as escapes only.
+    """
+    raw = tomllib.loads(text) if "\\" in text else {}
+    for what in ("model", "cluster", "precision"):
+        name = getattr(file, what)
+        if name is not None:
+            require_name(f"'{what}'", raw.get(what, name))
 
 
 def _filled_rows(fields: Mapping[str, object]) -> str:

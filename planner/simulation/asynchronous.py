@@ -64,6 +64,11 @@ def _require_whole_networks(compiler: Compiler) -> None:
             f"its batch at once, but stages: {len(job.strategy.stages)}, micro-batches: "
             f"{job.strategy.schedule.micro_batches}; use ps-sync or data parallelism"
         )
+    if not job.graph.parameters:
+        raise InputError(
+            f"workers that do not wait for each other must have weights to exchange but "
+            f"{job.graph.name} has none; use another --runtime, such as ddp"
+        )
     for layer in job.graph.compute_layers:
         piece = compiler.view.pieces[layer.name]
         if piece.gradients and math.prod(piece.gradient_group) != job.strategy.num_devices:

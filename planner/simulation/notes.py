@@ -22,6 +22,7 @@ _KINDS = {
     "roofline": "estimated-by-roofline",
     "interpolated": "interpolated",
     "launch": "waits-for-launches",
+    "percent_of_peak": "estimated-by-percent-of-peak",
 }
 
 

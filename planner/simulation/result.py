@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from costmodels.closed_form import ClosedForm
 from costmodels.input_pipeline import InputTime
 from costmodels.notes import Note
 from costmodels.simulation import Runtime, SimulatedStep
 from costmodels.simulation.measure import RoleUse
 from planner.notes import words
 from planner.request.placement import PlacedNetwork
+
+if TYPE_CHECKING:
+    from costmodels.closed_form import ClosedForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,7 +25,7 @@ class Simulation:
     subject
         What was simulated.
     model
-        How: one of `planner.simulation.run.STEP_MODELS`.
+        How: one of `planner.request.inputs.simulating.step_models`.
     runtime
         The framework's runtime.
     step_time

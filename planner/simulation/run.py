@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from costmodels.closed_form import CLOSED_FORMS, ClosedForm
-from costmodels.closed_form import closed_form_step as closed_form_time
-from costmodels.closed_form.paradl import pipeline_time
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.input_pipeline import InputTime, expected_slowest
@@ -26,16 +24,19 @@ from costmodels.simulation import (
 from planner.errors import ConflictError
 from planner.models import load_network
 from planner.output import write_text
-from planner.request.inputs.simulating import LOADER, SIMULATIONS, step_models
+from planner.request.inputs import simulating as inputs
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
 from planner.request.setting import find_cluster
-from planner.request.strategy_files import format_strategy, parse_strategy, strategy_text
-from planner.simulation.asynchronous import asynchronous_step
+from planner.request.strategy_files import strategy_text
+from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.loading import loading_notes, loading_time
 from planner.simulation.notes import estimate_notes
 from planner.simulation.result import Simulation
+
+if TYPE_CHECKING:
+    from costmodels.closed_form import ClosedForm
 
 # Gamma of Proteus: how much longer computation and gradient communication take while both run.
 # Measured steps with and without overlap determine it on PCIe only: 0.0 on 4 RTX 2080 Ti, 0.05 on 8
@@ -55,8 +56,7 @@ _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
     "plain": (False, False, "alone"),
     "flexflow-sim": (False, False, "nominal"),
 }
-assert tuple(_SIMULATIONS) == SIMULATIONS, "requests name the same simulations"
-STEP_MODELS = tuple(step_models())
+assert tuple(_SIMULATIONS) == inputs.SIMULATIONS, "requests name the same simulations"
 
 
 def simulate_request(request: Request) -> Simulation:
@@ -67,6 +67,7 @@ def simulate_request(request: Request) -> Simulation:
     InputError
         When an input cannot be used.
     """
+    _check_heeded(request)
     runtime = _find_runtime(request.runtime, request.servers)
     placed = place_network(request)
     if request.congestion != 1.0:
@@ -83,6 +84,34 @@ def simulate_request(request: Request) -> Simulation:
         OVERLAP_FACTOR if gamma is None else gamma,
         request.loading,
         variation,
+    )
+
+
+def require_run(model: str, option: str) -> None:
+    """Refuse an option that needs every operation to be run by a step model that does not.
+
+    Raises
+    ------
+    InputError
+        When it is a closed form.
+    """
+    if model not in inputs.SIMULATIONS:
+        raise _unheeded(model, option)
+
+
+def _check_heeded(request: Request) -> None:
+    """Refuse what a step model would not heed."""
+    model = request.step_model
+    for one in (inputs.RUNTIME, inputs.SERVERS):
+        if getattr(request, one.name) is not None:
+            require_run(model, one.option)
+    if request.overlap_factor is not None and model != inputs.STEP_MODEL.default:
+        raise _unheeded(model, inputs.OVERLAP_FACTOR.option)
+
+
+def _unheeded(model: str, option: str) -> ConflictError:
+    return ConflictError(
+        f"the step model {model} knows no {option}; leave it out, or use --model simulate"
     )
 
 
@@ -106,10 +135,13 @@ def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime
 
 def _closed_form(placed: PlacedNetwork, model: str) -> ClosedForm:
     """The step by a closed form, where there is one for the strategy."""
+    from costmodels.closed_form import closed_form_step
+    from costmodels.closed_form.paradl import pipeline_time
+
     strategy, machine = placed.strategy, placed.setting.machine
     count, parts = len(strategy.stages), strategy.schedule.micro_batches
     if count == 1 and parts == 1:
-        return closed_form_time(model, placed.graph, placed.distributions, machine)
+        return closed_form_step(model, placed.graph, placed.distributions, machine)
     lone = all(stage.num_devices == 1 for stage in strategy.stages)
     if model == "paradl" and lone and count == strategy.num_devices:
         stages = {name: i for i, stage in enumerate(strategy.stages) for name in stage.layers}
@@ -176,7 +208,7 @@ def simulate_placed(
     runtime
         The framework's runtime.
     model
-        One of `STEP_MODELS`.
+        One of `planner.request.inputs.simulating.step_models`.
     overlap_factor
         How much longer computation and gradient communication take while both run.
     loading
@@ -185,27 +217,30 @@ def simulate_placed(
         Standard deviation between devices, as part of the mean; None for the model's default.
     """
     setting = placed.setting
-    loads = loading is not None and loading.loader != LOADER.default
+    loads = loading is not None and loading.loader != inputs.LOADER.default
     time = loading_time(placed, loading) if loading is not None and loads else None
     notes = list(placed.notes)
     simulated: SimulatedStep | None = None
     form: ClosedForm | None = None
-    if model in CLOSED_FORMS:
+    if model not in inputs.SIMULATIONS:
         form = _closed_form(placed, model)
         computed, busy = form.total, form.forward + form.backward + form.update
+        notes += estimate_notes(form.sources, setting.machine)
     else:
         compiler = Compiler(_job_of(placed, runtime, model, time))
         simulated = _run_step(compiler, model, overlap_factor)
         computed, busy = simulated.step_time, computing_time(simulated)
         notes += estimate_notes(compiler.sources, setting.machine)
         if not runtime.synchronous:
+            from planner.simulation.asynchronous import asynchronous_step
+
             computed, note = asynchronous_step(compiler, runtime, setting.batch)
             notes.append(note)
     waiting = 0.0
     if runtime.synchronous:
         usual = DEVICE_VARIATION if model == "simulate" else 0.0
         spread = usual if variation is None else variation
-        waiting = waiting_time(busy, placed.strategy.num_devices, spread)
+        waiting = waiting_time(busy, placed.strategy.num_waiting, spread)
     computed += waiting
     if time is not None:
         assert loading is not None, "only what is asked for is loaded"

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from search.problem.flat import offsets_of
+from search.problem.timeline import UsageTimeline
+
 # (source, target, matrix)
 CoreEdge = tuple[int, int, np.ndarray]
 # (node, first row, row after the last, usage per candidate)
@@ -113,14 +116,13 @@ class Core:
     def profile(self, choices: np.ndarray) -> np.ndarray:
         """Usage per row. [B]"""
         held = self.holdings
-        return self._filled(held.usages[held.places + choices[held.owners]])
+        return self.timeline.profile(held.usages[held.places + choices[held.owners]])
 
-    def _filled(self, used: np.ndarray) -> np.ndarray:
-        """Usage per row, from what every holding uses. [B]"""
-        size = self.num_rows + 1
-        rise = np.bincount(self.holdings.first, weights=used, minlength=size)
-        fall = np.bincount(self.holdings.last, weights=used, minlength=size)
-        return np.asarray(self.base + np.cumsum(rise - fall)[:-1])
+    @property
+    def timeline(self) -> UsageTimeline:
+        """The rows, and which of them each holding covers."""
+        rows, held = np.arange(self.num_rows), self.holdings
+        return UsageTimeline(steps=rows, first=held.first, last=held.last, base=self.base)
 
     @property
     def limit_is_slack(self) -> bool:
@@ -128,7 +130,7 @@ class Core:
         held = self.holdings
         ends = held.places + self.graph.sizes[held.owners]
         most = [float(held.usages[a:b].max()) for a, b in zip(held.places, ends, strict=True)]
-        return not (self._filled(np.array(most)) > self.limit).any()
+        return not (self.timeline.profile(np.array(most)) > self.limit).any()
 
     def is_over(self, choices: np.ndarray) -> bool:
         """Whether an assignment uses more than the limit in some row."""
@@ -178,7 +180,7 @@ def make_core(
     """
     sizes = np.array([c.size for c in costs], dtype=np.int64)
     flat = np.concatenate(list(costs)) if costs else np.zeros(0)
-    starts = _offsets(sizes)[:-1]
+    starts = offsets_of(sizes)[:-1]
     spread = (
         np.maximum.reduceat(flat, starts) - np.minimum.reduceat(flat, starts) if costs else flat
     )
@@ -210,8 +212,8 @@ def _graph(sizes: np.ndarray, edges: Sequence[CoreEdge], penalty: float) -> Core
     matrices[np.isinf(matrices)] = penalty
     return CoreGraph(
         sizes=sizes,
-        offsets=_offsets(sizes),
-        starts=_offsets(np.bincount(owners, minlength=sizes.size)),
+        offsets=offsets_of(sizes),
+        starts=offsets_of(np.bincount(owners, minlength=sizes.size)),
         owners=owners[order],
         neighbours=neighbours[order],
         mirrors=np.roll(position, sources.size)[order],
@@ -233,7 +235,7 @@ def _holdings(num_nodes: int, holdings: Sequence[CoreHolding], base: np.ndarray)
             kept.append((node, first, last, store.add(usages)))
     nodes, starts, ends, places = np.array(kept, dtype=np.int64).reshape(-1, 4).T.copy()
     return Holdings(
-        starts=_offsets(np.bincount(nodes, minlength=num_nodes)),
+        starts=offsets_of(np.bincount(nodes, minlength=num_nodes)),
         owners=nodes,
         first=starts,
         last=ends,
@@ -263,10 +265,6 @@ class _Store:
     def joined(self) -> np.ndarray:
         """All arrays end to end, a copy."""
         return np.concatenate([np.zeros(0), *self._flat])
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _room(matrices: Sequence[np.ndarray]) -> float:

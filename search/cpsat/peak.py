@@ -12,6 +12,7 @@ import numpy as np
 
 from search.cpsat.run import run_model
 from search.elimination.infeasible import (
+    LeastUsage,
     find_shortage,
     shortage_at,
     shortage_note,
@@ -64,7 +65,7 @@ def least_peak(problem: Problem, deadline: Deadline) -> Shortage | None:
         bound, choices = max(bound, solved[0]), solved[1] or choices
     used = np.array([u[i] for u, i in zip(problem.usages, choices, strict=True)])
     step = int(problem.timeline.profile(used).argmax())
-    return shortage_at(problem, step, bound, choices)
+    return shortage_at(problem, LeastUsage(step, bound, choices))
 
 
 def _solved(problem: Problem, deadline: Deadline) -> tuple[float, list[int]] | None:
@@ -85,7 +86,7 @@ def _solved(problem: Problem, deadline: Deadline) -> tuple[float, list[int]] | N
     worst = timeline.profile(np.array([u.max() for u in usages]))
     peak = model.new_int_var(0, int(worst.max()), "peak")
     for step in np.flatnonzero(worst > (problem.usage_limit or 0.0)).tolist():
-        nodes = timeline.nodes_at(step).tolist()
+        nodes = np.flatnonzero(timeline.covers(step)).tolist()
         literals = [literal for v in nodes for literal in chosen[v]]
         sizes = [int(u) for v in nodes for u in usages[v].tolist()]
         model.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= peak)

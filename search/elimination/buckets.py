@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.elimination.order import EliminationOrder, plan_elimination
-from search.elimination.pairwise import Pairwise
 from search.elimination.tables import Part, arrange, min_sum
 from search.problem import ProblemError
 from search.problem.deadline import Deadline
+from search.problem.pairwise import PairEdge, Pairwise
 
 # The most entries of all tables of one elimination: 0.5 GiB.
 MAX_ELEMENTS = 2.0**26
@@ -117,6 +117,7 @@ def eliminate(
     order: EliminationOrder,
     *,
     costs: Sequence[np.ndarray] | None = None,
+    edges: Sequence[PairEdge] | None = None,
     deadline: Deadline | None = None,
 ) -> Eliminated:
     """Eliminate every node in the given order.
@@ -129,10 +130,14 @@ def eliminate(
         An order from `plan` for this problem.
     costs
         Node costs to use instead of the problem's.
+    edges
+        Matrices to use instead of the problem's, between the same nodes.
     deadline
         When to give up by raising `OutOfTime`.
     """
-    incident, constant = _initial_tables(problem, costs or problem.costs)
+    incident, constant = _initial_tables(
+        problem.costs if costs is None else costs, problem.edges if edges is None else edges
+    )
     seen: dict[tuple[object, ...], np.ndarray] = {}
     buckets: list[EliminationBucket] = []
     for node, scope in zip(order.nodes, order.scopes, strict=True):
@@ -165,7 +170,7 @@ Table = tuple[tuple[int, ...], np.ndarray]
 
 
 def _initial_tables(
-    problem: Pairwise, costs: Sequence[np.ndarray]
+    costs: Sequence[np.ndarray], edges: Sequence[PairEdge]
 ) -> tuple[list[list[Table]], float]:
     """Per node the tables that mention it; nodes with one candidate are cut out of edges."""
     interned: dict[bytes, np.ndarray] = {}
@@ -175,7 +180,7 @@ def _initial_tables(
         incident.append([((v,), interned.setdefault(cost.tobytes(), cost))])
     rows: dict[tuple[int, int], np.ndarray] = {}
     constant = 0.0
-    for edge in problem.edges:
+    for edge in edges:
         single_source = edge.matrix.shape[0] == 1
         single_target = edge.matrix.shape[1] == 1
         if single_source and single_target:

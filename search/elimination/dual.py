@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from search.elimination.buckets import Eliminated, eliminate
-from search.elimination.infeasible import least_usage_at, shortage_at
+from search.elimination.infeasible import LeastUsage, least_usage_at
 from search.elimination.order import EliminationOrder
-from search.problem import Problem, Shortage, cost_and_peak
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.incumbent import RELATIVE_TOLERANCE, Incumbent
 from search.problem.local_moves import improved
+from search.problem.pairwise import Limited
 
 # More steps than the planner's own problems have ever needed; a step is an elimination.
 MAX_SUBGRADIENT_STEPS = 60
@@ -39,6 +40,14 @@ LEAST_GAP = 1e-9
 NOISE = 2.0**-44
 
 
+class Worth(NamedTuple):
+    """What to subtract from costs at some prices for them to be costs under the limit, and how much
+    of it may be rounding."""
+
+    offset: float
+    noise: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Dual:
     """What prices have shown so far; it grows while `tighten` runs and is valid at any time.
@@ -46,7 +55,7 @@ class Dual:
     Parameters
     ----------
     problem
-        The problem, with a usage limit.
+        The problem or core, with a limit.
     order
         The order in which to eliminate its nodes.
     known
@@ -54,38 +63,37 @@ class Dual:
     prices
         The price per unit at each step of the timeline that gave the bound.
     eliminated
-        The problem at these prices, eliminated; without the constant of `offset`.
+        The problem at these prices, eliminated; `worth` says by how much its costs are too high.
     shortage
-        A proof that nothing fits, where one turned up.
+        A step at which nothing fits, where one turned up.
     """
 
-    problem: Problem
+    problem: Limited
     order: EliminationOrder
     known: Incumbent[list[int]] = field(default_factory=Incumbent)
     prices: np.ndarray = field(default_factory=lambda: np.zeros(0))
     eliminated: Eliminated | None = None
-    shortage: Shortage | None = None
+    shortage: LeastUsage | None = None
 
-    @property
-    def offset(self) -> float:
-        """What the limit is worth at the best prices; subtract it from costs at these prices."""
-        assert self.problem.usage_limit is not None
-        return float(self.prices.sum()) * self.problem.usage_limit
+    def worth(self, prices: np.ndarray) -> Worth:
+        """What the limit is worth at these prices."""
+        flat = self.problem.flat
+        room = flat.limit - flat.timeline.base
+        return Worth(float(prices @ room) - flat.constant, NOISE * float(prices @ np.abs(room)))
 
     def offer(self, choices: list[int]) -> None:
         """Keep an assignment if it fits and is the cheapest so far."""
-        cost, peak = cost_and_peak(self.problem, choices)
-        assert self.problem.usage_limit is not None
-        if peak <= self.problem.usage_limit:
-            self.known.offer(choices, cost)
+        flat = self.problem.flat
+        if not flat.is_over(choices):
+            self.known.offer(choices, flat.cost(choices))
 
     def probe(self, prices: np.ndarray, deadline: Deadline) -> tuple[list[int], float]:
         """Solve at these prices; returns the assignment and the bound it proves."""
-        assert self.problem.usage_limit is not None
-        costs = priced_costs(self.problem, prices)
+        flat = self.problem.flat
+        costs = flat.per_node(flat.costs + flat.charges(flat.timeline.spans(prices)))
         eliminated = eliminate(self.problem, self.order, costs=costs, deadline=deadline)
-        worth = float(prices.sum()) * self.problem.usage_limit
-        bound = eliminated.minimum - worth - NOISE * worth
+        worth = self.worth(prices)
+        bound = eliminated.minimum - worth.offset - worth.noise
         if bound > self.known.bound:
             self.prices, self.eliminated = prices, eliminated
         self.known.raise_bound(bound)
@@ -95,19 +103,10 @@ class Dual:
         return choices, bound
 
 
-def priced_costs(problem: Problem, prices: np.ndarray) -> list[np.ndarray]:
-    """Node costs with usage paid for at the given price per step."""
-    rates = problem.timeline.spans(prices)
-    return [
-        c + rate * u if rate else c
-        for c, u, rate in zip(problem.costs, problem.usages, rates, strict=True)
-    ]
-
-
 def tighten(dual: Dual, *, deadline: Deadline) -> None:
     """Look for the best prices until the gap closes, time runs out or progress ends."""
     try:
-        choices, _ = dual.probe(np.zeros(dual.problem.timeline.steps.size), deadline)
+        choices, _ = dual.probe(np.zeros(dual.problem.flat.timeline.steps.size), deadline)
         if dual.known.closed:
             return
         _repair(dual, choices, deadline)
@@ -120,12 +119,6 @@ def tighten(dual: Dual, *, deadline: Deadline) -> None:
         dual.known.stopped_by = "interrupt"
 
 
-def _profile(problem: Problem, choices: list[int]) -> np.ndarray:
-    return problem.timeline.profile(
-        np.array([u[i] for u, i in zip(problem.usages, choices, strict=True)])
-    )
-
-
 def _repair(dual: Dual, choices: list[int], deadline: Deadline) -> None:
     found = improved(dual.problem, choices, deadline)
     if found is not None:
@@ -134,20 +127,19 @@ def _repair(dual: Dual, choices: list[int], deadline: Deadline) -> None:
 
 def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
     """The best price at the step that the cheapest assignment uses most."""
-    problem = dual.problem
-    limit = problem.usage_limit
-    assert limit is not None
-    step = int(_profile(problem, free).argmax())
-    least, small = least_usage_at(problem, step, dual.order)
-    if least > limit:
-        dual.shortage = shortage_at(problem, step, least, small)
+    flat = dual.problem.flat
+    limit = flat.limit
+    step = int(flat.profile(free).argmax())
+    least = least_usage_at(dual.problem, step, dual.order, deadline)
+    if least.bound > limit:
+        dual.shortage = least
         dual.known.raise_bound(math.inf)
         return
-    _repair(dual, small, deadline)
+    _repair(dual, least.choices, deadline)
     # Two assignments, as (cost, usage at the step): one above the limit, one within it.
-    above = (cost_and_peak(problem, free)[0], float(_profile(problem, free)[step]))
-    within = (cost_and_peak(problem, small)[0], float(_profile(problem, small)[step]))
-    prices = np.zeros(problem.timeline.steps.size)
+    above = (flat.cost(free), float(flat.profile(free)[step]))
+    within = (flat.cost(least.choices), float(flat.profile(least.choices)[step]))
+    prices = np.zeros(flat.timeline.steps.size)
     for _ in range(MAX_LINE_STEPS):
         price = (within[0] - above[0]) / (above[1] - within[1])
         prices = prices.copy()
@@ -157,7 +149,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
         _repair(dual, choices, deadline)
         if dual.known.closed or bound >= line - RELATIVE_TOLERANCE * max(abs(line), abs(above[0])):
             return
-        point = (cost_and_peak(problem, choices)[0], float(_profile(problem, choices)[step]))
+        point = (flat.cost(choices), float(flat.profile(choices)[step]))
         if point in (above, within):
             return
         if point[1] > limit:
@@ -168,8 +160,7 @@ def _one_step_price(dual: Dual, free: list[int], deadline: Deadline) -> None:
 
 def _subgradient(dual: Dual, deadline: Deadline) -> None:
     """Move all prices along the overload of the assignments they lead to."""
-    limit = dual.problem.usage_limit
-    assert limit is not None
+    flat = dual.problem.flat
     prices = dual.prices.copy()
     direction = np.zeros_like(prices)
     scale, stale = 1.0, 0
@@ -177,7 +168,7 @@ def _subgradient(dual: Dual, deadline: Deadline) -> None:
         before = dual.known.bound
         choices, bound = dual.probe(prices, deadline)
         _repair(dual, choices, deadline)
-        overload = _profile(dual.problem, choices) - limit
+        overload = flat.profile(choices) - flat.limit
         if dual.known.closed or not ((overload > 0).any() or (prices * overload).any()):
             return
         stale = 0 if dual.known.bound > before + WORTHWHILE * abs(before) else stale + 1

@@ -9,19 +9,31 @@ grow too large, the nodes' least usages are added up instead, which is a bound s
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from search.elimination.buckets import eliminate, plan
 from search.elimination.order import EliminationOrder
-from search.problem import CostEdge, Problem, ProblemError, Shortage
+from search.problem import Problem, ProblemError, Shortage
+from search.problem.deadline import Deadline
 from search.problem.notes import Note
+from search.problem.pairwise import Limited, PairCosts, PairEdge
 
 # How many of the fullest time steps are looked into, and how many nodes are named.
 STEPS_TRIED = 8
 HOLDERS_NAMED = 8
 HOLDERS_NOTED = 3
+
+
+class LeastUsage(NamedTuple):
+    """The position of a step in the timeline, a bound on what is used there, and choices that use
+    little."""
+
+    position: int
+    bound: float
+    choices: list[int]
 
 
 def why_forbidden(problem: Problem) -> Note:
@@ -60,44 +72,49 @@ def allowed_candidates(problem: Problem) -> list[np.ndarray]:
 
 
 def least_usage_at(
-    problem: Problem, position: int, order: EliminationOrder | None
-) -> tuple[float, list[int]]:
+    problem: Limited,
+    position: int,
+    order: EliminationOrder | None,
+    deadline: Deadline | None = None,
+) -> LeastUsage:
     """The least usage at one of the timeline's steps, and an assignment (or, without an order,
     a choice per node) that has it; +inf where costs forbid every assignment.
 
     Parameters
     ----------
     problem
-        The problem.
+        The problem or core.
     position
         The position of the step in the timeline.
     order
         An order from `plan`; None where elimination refuses the problem.
+    deadline
+        When to give up by raising `OutOfTime`.
     """
-    timeline = problem.timeline
-    live = (timeline.first <= position) & (position < timeline.last)
-    costs = [
-        np.where(np.isfinite(c), u if on else 0.0, np.inf)
-        for c, u, on in zip(problem.costs, problem.usages, live, strict=True)
-    ]
+    flat = problem.flat
+    used = flat.charges(flat.timeline.covers(position))
+    costs = flat.per_node(np.where(np.isfinite(flat.costs), used, np.inf))
+    base = float(flat.timeline.base[position])
     if order is None:
         choices = [int(c.argmin()) for c in costs]
-        return float(sum(c[i] for c, i in zip(costs, choices, strict=True))), choices
-    eliminated = eliminate(without_edge_costs(problem), order, costs=costs)
-    return eliminated.minimum, eliminated.decode()
+        least = float(sum(c[i] for c, i in zip(costs, choices, strict=True)))
+        return LeastUsage(position, base + least, choices)
+    edges = without_costs(problem.edges)
+    eliminated = eliminate(problem, order, costs=costs, edges=edges, deadline=deadline)
+    return LeastUsage(position, base + eliminated.minimum, eliminated.decode())
 
 
-def without_edge_costs(problem: Problem) -> Problem:
-    """The same problem with every allowed pair at cost 0."""
+def without_costs(edges: Iterable[PairEdge]) -> list[PairCosts]:
+    """The same edges with every allowed pair at cost 0."""
     zeroed: dict[int, np.ndarray] = {}
-    edges = []
-    for edge in problem.edges:
+    found = []
+    for edge in edges:
         matrix = zeroed.get(id(edge.matrix))
         if matrix is None:
             matrix = np.where(np.isfinite(edge.matrix), 0.0, np.inf)
             zeroed[id(edge.matrix)] = matrix
-        edges.append(CostEdge(source=edge.source, target=edge.target, matrix=matrix))
-    return replace(problem, edges=tuple(edges))
+        found.append(PairCosts(edge.source, edge.target, matrix))
+    return found
 
 
 def find_shortage(problem: Problem) -> Shortage | None:
@@ -117,35 +134,25 @@ def find_shortage(problem: Problem) -> Shortage | None:
     for position in np.argsort(-profile, kind="stable")[:STEPS_TRIED]:
         if worst is not None and profile[position] <= problem.usage_limit:
             break
-        bound, choices = least_usage_at(problem, int(position), order)
-        if problem.usage_limit < bound < np.inf and (worst is None or bound > worst.peak_bound):
-            worst = shortage_at(problem, int(position), bound, choices)
+        least_here = least_usage_at(problem, int(position), order)
+        peak = least_here.bound
+        if problem.usage_limit < peak < np.inf and (worst is None or peak > worst.peak_bound):
+            worst = shortage_at(problem, least_here)
         if order is None:
             break
     return worst
 
 
-def shortage_at(problem: Problem, position: int, bound: float, choices: list[int]) -> Shortage:
-    """Describe the shortage at one step by the choices that use least there.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    position
-        The position of the step in the timeline.
-    bound
-        What is used there at the least. [B]
-    choices
-        The candidate of each node.
-    """
+def shortage_at(problem: Problem, least: LeastUsage) -> Shortage:
+    """Describe the shortage at one step by the choices that use little there."""
     assert problem.usage_limit is not None
-    held = [(float(problem.usages[v][choices[v]]), v) for v in problem.timeline.nodes_at(position)]
+    covering = np.flatnonzero(problem.timeline.covers(least.position)).tolist()
+    held = [(float(problem.usages[v][least.choices[v]]), v) for v in covering]
     held.sort(key=lambda pair: (-pair[0], pair[1]))
     return Shortage(
-        time_step=int(problem.timeline.steps[position]),
+        time_step=int(problem.timeline.steps[least.position]),
         usage_limit=problem.usage_limit,
-        peak_bound=bound,
+        peak_bound=least.bound,
         holders=tuple((problem.name_of(v), usage) for usage, v in held[:HOLDERS_NAMED]),
     )
 

@@ -19,7 +19,7 @@ from itertools import islice
 from search.elimination.buckets import MOST_WORK, Eliminated, eliminate, plan
 from search.elimination.dual import Dual, tighten
 from search.elimination.ranking import increasing_assignments
-from search.problem import Assignment, Problem, ProblemError, cost_and_peak
+from search.problem import Assignment, Problem, ProblemError
 from search.problem.answers import make_assignment
 from search.problem.cut_short import stopped_answer
 from search.problem.deadline import Deadline, OutOfTime
@@ -79,7 +79,7 @@ def k_best(
         return _wrapped(problem, found, eliminated.minimum, stopped_by, ())
     dual = Dual(problem=problem, order=order)
     tighten(dual, deadline=deadline)
-    return _within_limit(dual, k, deadline)
+    return _within_limit(problem, dual, k, deadline)
 
 
 def _cheapest(
@@ -99,7 +99,7 @@ def _cheapest(
     return found, ""
 
 
-def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
+def _within_limit(problem: Problem, dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
     """Enumerate at the best prices until the K-th best true cost is reached."""
     kept: list[tuple[float, list[int]]] = []
     known = dual.known
@@ -119,9 +119,8 @@ def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
                 if deadline.passed:
                     stopped_by = "time limit"
                     break
-                cost, peak = cost_and_peak(dual.problem, choices)
-                if peak <= (dual.problem.usage_limit or 0.0):
-                    insort(kept, (cost, choices))
+                if not problem.flat.is_over(choices):
+                    insort(kept, (problem.flat.cost(choices), choices))
             else:
                 floor = math.inf
         except KeyboardInterrupt:
@@ -129,14 +128,15 @@ def _within_limit(dual: Dual, k: int, deadline: Deadline) -> list[Assignment]:
     if known.choices is not None and all(known.choices != choices for _, choices in kept):
         insort(kept, (known.cost, known.choices))
     least = kept[0][0] if kept else math.inf
-    return _wrapped(dual.problem, kept[:k], min(max(floor, known.bound), least), stopped_by, notes)
+    return _wrapped(problem, kept[:k], min(max(floor, known.bound), least), stopped_by, notes)
 
 
 def _priced(dual: Dual) -> Iterator[tuple[float, list[int]]]:
     """Assignments with what they cost at least if they fit, cheapest first."""
     assert dual.eliminated is not None
+    worth = dual.worth(dual.prices).offset
     for cost, choices in increasing_assignments(dual.eliminated):
-        yield cost - dual.offset, choices
+        yield cost - worth, choices
 
 
 def _wrapped(

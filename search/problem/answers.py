@@ -14,12 +14,6 @@ from search.problem.notes import Note
 from search.problem.problem import Assignment, Problem, Shortage, Status, cost_and_peak
 
 
-def fits(problem: Problem, choices: Iterable[int]) -> bool:
-    """Whether an assignment is neither forbidden nor over the usage limit."""
-    cost, peak = cost_and_peak(problem, tuple(choices))
-    return cost < math.inf and (problem.usage_limit is None or peak <= problem.usage_limit)
-
-
 def make_assignment(
     problem: Problem,
     choices: Iterable[int],

@@ -144,7 +144,15 @@ class Problem:
         """The problem's numbers end to end."""
         if self._flat is None:
             triples = [(e.source, e.target, e.matrix) for e in self.edges]
-            object.__setattr__(self, "_flat", flatten(self.costs, self.usages, triples))
+            flat = flatten(
+                self.costs,
+                triples,
+                self.usages,
+                owners=np.arange(len(self.usages)),
+                timeline=self.timeline if self.usages else make_timeline(()),
+                limit=math.inf if self.usage_limit is None else self.usage_limit,
+            )
+            object.__setattr__(self, "_flat", flat)
         assert self._flat is not None
         return self._flat
 
@@ -282,13 +290,10 @@ def costs_and_peaks(problem: Problem, choices: np.ndarray) -> tuple[np.ndarray, 
             f" but one is {choices[:, node].tolist()}; choose one of its candidates"
         )
     flat = problem.flat
-    index = flat.offsets + choices
-    costs = flat.costs[index].sum(axis=1)
-    pairs = flat.bases + choices[:, flat.sources] * flat.columns + choices[:, flat.targets]
-    costs = costs + flat.matrices[pairs].sum(axis=1)
-    if not problem.usages or not problem.timeline.steps.size:
+    costs = flat.costs_of(choices)
+    if not flat.timeline.steps.size:
         return costs, np.zeros(len(choices))
-    usages = flat.usages[index]
+    used = flat.used(choices)
     if len(choices) == 1:
-        return costs, problem.timeline.profile(usages[0]).max(keepdims=True)
-    return costs, problem.timeline.profiles(usages).max(axis=1)
+        return costs, flat.timeline.profile(used[0]).max(keepdims=True)
+    return costs, flat.timeline.profiles(used).max(axis=1)

@@ -17,54 +17,60 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UsageTimeline:
-    """The time steps at which usage can peak, and which of them each node covers.
+    """The time steps at which usage can peak, and which of them each holding covers.
+
+    A problem has one holding per node.
 
     Parameters
     ----------
     steps
         The time steps that no other step dominates, in order.
     first
-        Per node, the position in `steps` of the first step it covers.
+        Per holding, the position in `steps` of the first step it covers.
     last
-        Per node, the position after the last step it covers; equal to `first` where it covers none.
+        Per holding, the position after the last step it covers; equal to `first` where it covers
+        none.
+    base
+        Usage per step whatever is chosen. [B]
     """
 
     steps: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    base: np.ndarray
 
     def profile(self, usages: np.ndarray) -> np.ndarray:
-        """Usage at every step, from one usage per node.
+        """Usage at every step, from one usage per holding.
 
         Parameters
         ----------
         usages
-            One per node. [B]
+            One per holding. [B]
         """
         size = self.steps.size + 1
         rise = np.bincount(self.first, weights=usages, minlength=size)
         fall = np.bincount(self.last, weights=usages, minlength=size)
-        return np.cumsum(rise - fall)[:-1]
+        return np.asarray(self.base + np.cumsum(rise - fall)[:-1])
 
     def profiles(self, usages: np.ndarray) -> np.ndarray:
-        """Usage at every step for many assignments at once; `usages` is assignments x nodes.
+        """Usage at every step for many assignments at once; `usages` is assignments x holdings.
 
         Parameters
         ----------
         usages
-            One per assignment and node. [B]
+            One per assignment and holding. [B]
         """
         change = np.zeros((self.steps.size + 1, usages.shape[0]))
         np.add.at(change, self.first, usages.T)
         np.subtract.at(change, self.last, usages.T)
-        return np.cumsum(change, axis=0)[:-1].T
+        return self.base + np.cumsum(change, axis=0)[:-1].T
 
-    def nodes_at(self, position: int) -> np.ndarray:
-        """The nodes that cover the step at this position."""
-        return np.flatnonzero((self.first <= position) & (position < self.last))
+    def covers(self, position: int) -> np.ndarray:
+        """Per holding, whether it covers the step at this position."""
+        return np.asarray((self.first <= position) & (position < self.last))
 
     def spans(self, per_step: np.ndarray) -> np.ndarray:
-        """Per node, the sum of `per_step` over the steps it covers."""
+        """Per holding, the sum of `per_step` over the steps it covers."""
         prefix = np.concatenate([[0.0], np.cumsum(per_step)])
         return np.asarray(prefix[self.last] - prefix[self.first])
 
@@ -87,4 +93,4 @@ def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> UsageTimeline:
     steps = starts[np.diff(ended) > 0]
     first = np.where(live, np.searchsorted(steps, bounds[:, 0]), 0)
     last = np.where(live, np.searchsorted(steps, bounds[:, 1]), 0)
-    return UsageTimeline(steps=steps, first=first, last=last)
+    return UsageTimeline(steps=steps, first=first, last=last, base=np.zeros(steps.size))

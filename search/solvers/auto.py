@@ -20,8 +20,7 @@ from search.cpsat.peak import nothing_fits
 from search.elimination import buckets
 from search.elimination.chains import is_chain
 from search.elimination.order import EliminationOrder
-from search.elimination.pairwise import Pairwise
-from search.engine.narrow import as_problem, search_narrow
+from search.engine.narrow import search_narrow
 from search.presolve.reduction import Reduction, presolve
 from search.problem import Assignment, Problem, ProblemError, interrupts
 from search.problem.answers import make_assignment, no_assignment, trivial_bound
@@ -30,6 +29,7 @@ from search.problem.deadline import Deadline, OutOfTime
 from search.problem.incumbent import Incumbent, Watch
 from search.problem.local_moves import cheap_start
 from search.problem.notes import Note
+from search.problem.pairwise import Pairwise
 from search.solvers import elimination, shortest_path
 
 NAME = "auto"
@@ -74,11 +74,11 @@ def solve(
 def _pick(problem: Problem, deadline: Deadline, seed: int, watch: Watch | None) -> Assignment:
     """Take the step that fits."""
     if problem.limit_is_slack:
-        left = None if deadline.remaining == math.inf else deadline.remaining
         if is_chain(problem):
+            left = None if deadline.remaining == math.inf else deadline.remaining
             return shortest_path.solve(problem, time_limit=left)
-        if _elimination_order(problem) is not None:
-            return elimination.solve(problem, time_limit=left)
+        if (order := _elimination_order(problem)) is not None:
+            return elimination.solve_in_order(problem, order, deadline)
         # Too wide as it stands; presolve may help.
     allowed = Deadline(deadline.remaining * PRESOLVE_SHARE)
     reduction = presolve(problem, deadline=allowed)
@@ -135,11 +135,7 @@ def _restored(
 def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: int) -> None:
     """By exact elimination at prices where that is possible, by messages where it is not."""
     pairwise = pairwise_costs(core)
-    limited = None
     order = _elimination_order(pairwise)
-    if order is not None and not core.limit_is_slack:
-        limited = as_problem(core, pairwise)
-        order = _elimination_order(limited)
     if order is None:
         # Its loops are compiled when they are first used, and small problems never need it.
         from search.engine.wide import search_core
@@ -147,8 +143,8 @@ def _search(core: Core, known: Incumbent[np.ndarray], deadline: Deadline, seed: 
         known.add_note(Note.of("too-wide", elements=buckets.MAX_ELEMENTS))
         search_core(core, known, deadline=deadline, seed=seed)
         return
-    if limited is not None:
-        search_narrow(core, known, limited, order, deadline=deadline, seed=seed)
+    if not core.limit_is_slack:
+        search_narrow(core, known, pairwise, order, deadline=deadline, seed=seed)
         return
     known.path = "elimination"
     try:

@@ -10,6 +10,7 @@ import math
 
 from search.elimination.buckets import eliminate, plan
 from search.elimination.infeasible import why_forbidden
+from search.elimination.order import EliminationOrder
 from search.problem import Assignment, Problem
 from search.problem.answers import make_assignment, no_assignment, require_slack
 from search.problem.cut_short import stopped_answer
@@ -43,9 +44,23 @@ def solve(
         Not called: nothing is known before the end.
     """
     require_slack(problem, NAME)
-    order = plan(problem)
+    return solve_in_order(problem, plan(problem), Deadline(time_limit))
+
+
+def solve_in_order(problem: Problem, order: EliminationOrder, deadline: Deadline) -> Assignment:
+    """Find a cheapest assignment where the order is known already.
+
+    Parameters
+    ----------
+    problem
+        The problem; its usage limit, if any, must be slack.
+    order
+        An order from `plan` for this problem.
+    deadline
+        When to hand in what there is.
+    """
     try:
-        eliminated = eliminate(problem, order, deadline=Deadline(time_limit))
+        eliminated = eliminate(problem, order, deadline=deadline)
     except (OutOfTime, KeyboardInterrupt) as stop:
         return stopped_answer(problem, solver=NAME, stop=stop)
     if eliminated.is_forbidden:

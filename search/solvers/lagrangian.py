@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from search.elimination.buckets import plan
 from search.elimination.dual import Dual, tighten
-from search.elimination.infeasible import shortage_note, why_forbidden
+from search.elimination.infeasible import shortage_at, shortage_note, why_forbidden
 from search.problem import Assignment, Problem
 from search.problem.answers import make_assignment, no_assignment
 from search.problem.deadline import Deadline
@@ -47,7 +47,7 @@ def solve(
         return elimination.solve(problem, time_limit=time_limit)
     dual = Dual(problem=problem, order=plan(problem), known=Incumbent(watch=watch))
     tighten(dual, deadline=Deadline(time_limit))
-    known, shortage = dual.known, dual.shortage
+    known = dual.known
     if known.choices is not None:
         return make_assignment(
             problem,
@@ -56,7 +56,8 @@ def solve(
             solver=NAME,
             stopped_by=known.stopped_by,
         )
-    if shortage is not None:
+    if dual.shortage is not None:
+        shortage = shortage_at(problem, dual.shortage)
         return no_assignment(solver=NAME, notes=[shortage_note(shortage)], shortage=shortage)
     if known.infeasible:
         return no_assignment(solver=NAME, notes=[why_forbidden(problem)])

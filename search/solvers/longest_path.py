@@ -18,7 +18,6 @@ from search.elimination.chains import cheapest_path, pair_matrices
 from search.elimination.infeasible import why_forbidden
 from search.problem import Assignment, Problem, ProblemError
 from search.problem.answers import (
-    fits,
     make_assignment,
     no_assignment,
     require_slack,
@@ -75,7 +74,7 @@ def solve(
     except (OutOfTime, KeyboardInterrupt) as stop:
         return stopped_answer(problem, solver=NAME, stop=stop)
     choices = [fixed[v] for v in range(problem.num_nodes)]
-    if not fits(problem, choices):
+    if not problem.flat.fits(choices):
         return _dead_end(problem, order)
     return make_assignment(
         problem,

@@ -16,6 +16,7 @@ from benchmarks.published import proteus as accuracy_proteus
 from benchmarks.published.tables import published_rows
 from benchmarks.simulation import __main__ as simulation
 from costmodels.errors import InputError
+from planner.request.inputs.simulating import step_models
 from planner.simulation.run import DEVICE_VARIATION
 
 BEST = accuracy_proteus.VARIANTS[0]
@@ -87,7 +88,7 @@ def test_single_files_stop_scaling() -> None:
 
 def test_every_step_model_has_a_column() -> None:
     rows = simulation.side_by_side(smoke=True)
-    assert list(rows[0])[1:] == [f"{model} [ms]" for model in planner.simulation.run.STEP_MODELS]
+    assert list(rows[0])[1:] == [f"{model} [ms]" for model in step_models()]
 
 
 def test_speed_names_what_it_took() -> None:

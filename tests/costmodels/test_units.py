@@ -10,7 +10,6 @@ from costmodels.errors import InputError
 from costmodels.units import (
     format_bandwidth,
     format_bytes,
-    format_flops,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -108,7 +107,6 @@ def test_zero_is_allowed_only_where_it_has_a_meaning() -> None:
         (format_seconds(123.4), "123 s"),
         (format_seconds(0), "0 s"),
         (format_bandwidth(12.5e9), "12.5 GB/s"),
-        (format_flops(125e12), "125 TFLOP/s"),
         (format_seconds(math.inf), "inf"),
     ],
 )

@@ -82,7 +82,6 @@ _SEARCH = {
     "--cap": Values(("8", "64"), _NO_COUNT, ("1", str(2**63), _DIGITS)),
     "--num-best": Values(("1", "3"), _NO_COUNT, (str(2**63),)),
     "--tune-trials": Values(("0", "2"), ("-1", "1.5", "x", "")),
-    "--full-space": FLAG,
 }
 _SHOWN = {"--quiet": FLAG, "--json": FLAG}
 _STRATEGY = Values(

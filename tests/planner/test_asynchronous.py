@@ -6,6 +6,7 @@ import pytest
 
 import planner
 from costmodels.errors import InputError
+from costmodels.graph import LayerSpec, Network
 from costmodels.simulation import load_runtime
 from planner import Degrees, Simulation
 
@@ -43,3 +44,12 @@ def test_a_pipeline_is_refused() -> None:
 def test_weights_that_are_cut_are_refused() -> None:
     with pytest.raises(InputError, match="must each hold all weights"):
         planner.simulate("vgg16", gpus=8, strategy="filter", cluster="abci", runtime="ps-async")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_network_without_weights_is_refused_in_a_sentence() -> None:
+    pooling = LayerSpec(name="pool", kind="pool", inputs=("input",), options={"kernel": 2})
+    shape = {"channel": 3, "height": 8, "width": 8}
+    network = Network(name="pooled", input_shape=shape, layers=(pooling,))
+    with pytest.raises(InputError, match=r"must have weights to exchange but pooled has none; use"):
+        planner.simulate(network, gpus=4, runtime="ps-async")

@@ -23,6 +23,7 @@ from planner.models.gpt import gpt2
 from planner.planning.best_bound import exposure
 from planner.planning.costing import cost
 from planner.planning.formulate import Formulation, formulate
+from planner.planning.memory_rows import memory_by_moment
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import cost_and_peak
 
@@ -173,6 +174,32 @@ def test_kept_memory_is_never_more_than_the_peak(formulation):
         assert kept + reserved <= cost(f, choices).memory.total
 
 
+@pytest.mark.parametrize("model", ["liveness", "paradl"])
+def test_memory_by_moment_is_nearly_the_peak_and_never_more(formulation, model):
+    training = replace(formulation.machine.training, memory_model=model)
+    f = formulation.with_training(training)
+    rows = memory_by_moment(f)
+    reserved = f.cluster.device.reserved_memory
+    many = assignments(f, 200)
+    parts = []
+    for choices, held in zip(many, rows.profiles(np.array(many)), strict=True):
+        assert held == pytest.approx(rows.profile(choices))
+        parts.append(held.max() / (cost(f, choices).memory.total - reserved))
+    assert max(parts) <= 1 + 1e-9
+    # all but what only whole assignments tell, such as what three users of a weight hold
+    assert np.mean(parts) > 0.9
+
+
+def test_prices_charge_what_is_held_at_each_moment(formulation):
+    rows, plain = memory_by_moment(formulation), formulation.problem(0.5)
+    rng = np.random.default_rng(2)
+    for choices in assignments(formulation, 10):
+        prices = rng.random(rows.num_moments) * (rng.random(rows.num_moments) < 0.1)
+        priced = cost_and_peak(rows.priced(plain, prices * 1e-9), choices)[0]
+        paid = float(prices @ rows.profile(choices)) * 1e-9
+        assert priced - cost_and_peak(plain, choices)[0] == pytest.approx(paid)
+
+
 def test_one_all_reduce_waits_for_all_users_of_a_weight():
     where = cluster(4)
     conv = {"filters": 32, "kernel": 3, "padding": 1}
@@ -293,13 +320,15 @@ def test_the_cap_is_kept_and_counted():
     g = cut("resnet18", 20, 64, 64)
     f = formulate(g, where, m, cap=16)
     assert max(len(space.candidates) for space in f.spaces.values()) <= 16 + 16 // 8
-    every = sum(
-        len(enumerate_candidates(layer, m.topology.shape, where.host_index))
-        for layer in g.compute_layers
-    )
-    assert f.num_sensible == every
+
+    def count(*, full: bool) -> int:
+        shape, host = m.topology.shape, where.host_index
+        return sum(len(enumerate_candidates(x, shape, host, full=full)) for x in g.compute_layers)
+
+    assert f.num_sensible == count(full=False)
+    # where all distributions are within the cap, none is left out
     full = formulate(g, where, m, cap=10**6)
-    assert full.num_candidates == every
+    assert full.num_candidates == count(full=True)
     for name, space in f.spaces.items():
         kept = {str(space.candidates.distribution(i)) for i in range(len(space.candidates))}
         of_all = full.spaces[name].candidates
@@ -340,7 +369,7 @@ def test_bounds_hold_for_larger_buckets_when_asked_to():
     f = formulate(g, where, m, cap=8, bucket_bytes=1e9)
     for choices, bucket in itertools.product(assignments(f, 3), (1e4, 1e6, 1e9)):
         training = replace(m.training, bucket_bytes=bucket)
-        step = cost(f, choices, training).step
+        step = cost(f.with_training(training), choices).step
         total, terms = f.terms(choices)
         assert max(total, terms.max()) <= step.total * (1 + 1e-9)
 

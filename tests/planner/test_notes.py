@@ -33,14 +33,9 @@ def summary(num_candidates: int = 9, stopped_by: str = "") -> SearchSummary:
     ("note", "sentence"),
     [
         (
-            Note.of("memory-unproven", seconds=2.0),
-            "problems under the memory limit were stopped before proof, after about 2 s or less "
-            "each; the gap says how far the plan may be off",
-        ),
-        (
             Note.of("space-clipped", searched=8406, sensible=135288, cap=68),
-            "search space clipped: 8406 of 135288 candidates searched, at most about 68 a layer "
-            "(--cap); bound and optimality hold for those",
+            "8406 of 135288 sensible candidates were searched, at most about 68 a layer (--cap); "
+            "the bound holds for all others, too",
         ),
         (
             Note.of("search-stopped", reason="interrupt"),

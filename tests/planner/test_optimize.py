@@ -249,7 +249,8 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch):
     assert found.incumbent.stopped_by == "interrupt"
     assert found.best is not None
     assert found.best.choices == start
-    assert found.incumbent.bound == 0.0
+    # computation alone bounds every distribution
+    assert 0.0 < found.incumbent.bound < found.best.step.total
 
 
 def test_an_unknown_search_is_refused_with_a_sentence():

@@ -15,7 +15,7 @@ from costmodels.errors import InputError
 from costmodels.step.training import Training
 from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
-from planner.report import check_report_path, figures, sentences, svg, write_report
+from planner.report import figures, report_kind, sentences, svg, write_report
 from planner.report.charts import split_index
 from planner.report.html import report_text as html_page
 from planner.report.markdown import report_text as markdown_text
@@ -438,7 +438,7 @@ def test_the_suffix_chooses_the_report(tmp_path: Path) -> None:
         write_report(make_plan(), tmp_path / name)
         assert (tmp_path / name).read_text().lstrip().startswith(start)
     with pytest.raises(InputError, match=r"must end in .html, .htm or .md"):
-        check_report_path(tmp_path / "a.pdf")
+        report_kind(tmp_path / "a.pdf")
 
 
 def test_layers_without_any_time_can_be_reported() -> None:

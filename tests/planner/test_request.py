@@ -23,7 +23,7 @@ from planner.cli.command import planner_command
 from planner.models import build, format_network
 from planner.request.inputs import COMMANDS, AnyInput, field_inputs, part_inputs
 from planner.request.inputs.question import BUCKET_BYTES, LAUNCH_TIME, TRAINING
-from planner.request.inputs.simulating import DEGREE_PARTS, LOADING_PARTS, OVERLAP_FACTOR
+from planner.request.inputs.simulating import OVERLAP_FACTOR
 from planner.request.request import make_request
 from planner.request.setting import find_cluster
 from planner.simulation.run import OVERLAP_FACTOR as SIMULATED_FACTOR
@@ -41,10 +41,10 @@ def test_the_fields_of_a_request_are_the_inputs_that_are_described():
         assert default is MISSING or default == inputs[name].default, name
 
 
-@pytest.mark.parametrize(("part", "inputs"), [(Degrees, DEGREE_PARTS), (Loading, LOADING_PARTS)])
-def test_the_parts_of_a_request_are_the_inputs_that_are_described(part, inputs):
+@pytest.mark.parametrize(("part", "name"), [(Degrees, "degrees"), (Loading, "loading")])
+def test_the_parts_of_a_request_are_the_inputs_that_are_described(part, name):
     assert {one.name: one.default for one in fields(part)} == {
-        one.name: one.default for one in inputs
+        one.name: one.default for one in part_inputs(COMMANDS["simulate"], name)
     }
 
 

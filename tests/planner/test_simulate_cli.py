@@ -261,7 +261,7 @@ def test_many_stages_are_not_all_listed() -> None:
         (["alexnet"], "add --gpus"),
         (["nothing", "--gpus", "8"], "'nothing'"),
         ([*QUESTION, "--micro-batches", "7"], "must be a multiple of the micro-batches"),
-        ([*QUESTION, "--micro-batches", "0"], "not in the range"),
+        ([*QUESTION, "--micro-batches", "0"], "--micro-batches must be at least 1"),
         ([*QUESTION, "--dp", "3", "--tp", "2"], "dp x tp x pp must be the 8 devices"),
         ([*QUESTION, "--pp", "3"], "dp x tp x pp must be the 8 devices"),
         ([*QUESTION, "--strategy", "data", "--dp", "8"], "not both"),

@@ -10,21 +10,16 @@ from pathlib import Path
 import pytest
 
 import planner
-from costmodels.cluster import load_cluster
+from costmodels.cluster import Cluster, load_cluster
 from costmodels.errors import InputError
 from costmodels.graph import Graph, build_graph
 from costmodels.strategy import MemoryConfig, hybrid
 from costmodels.strategy.strategy import Schedule
 from planner.models import load_network
 from planner.notes import words
-from planner.request.strategy_files import (
-    dump_strategy,
-    format_strategy,
-    load_strategy,
-    parse_strategy,
-    read_strategy_file,
-    strategy_text,
-)
+from planner.request.sources import read_source
+from planner.request.strategy_files import strategy_of, strategy_text
+from planner.request.strategy_tables import format_strategy, parse_strategy
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "strategy-files.md").read_text(encoding="utf-8")
@@ -43,19 +38,23 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+def load_strategy(path: Path, graph: Graph, cluster: Cluster, gpus: int):
+    return strategy_of(read_source(path), path, graph, cluster, gpus)
+
+
 def error_of(folder: Path, text: str, graph: Graph, gpus: int = 16) -> str:
     path = write(folder, HEAD + text)
     with pytest.raises(InputError) as caught:
         load_strategy(path, graph, CLUSTER, gpus)
     message = str(caught.value)
-    assert message.startswith(f"the strategy file {path}: ")
+    assert re.match(rf"the (strategy )?file {re.escape(str(path))}", message)
     assert "\n" not in message
     return message
 
 
 def test_documented_example_is_megatron(tmp_path):
     path = write(tmp_path, re.search(r"```toml\n(.*?)```", DOCS, re.S)[1])
-    file = read_strategy_file(path)
+    file = read_source(path)
     assert (file.model, file.cluster, file.gpus) == ("gpt2", "proteus-hc2", 16)
     assert (file.global_batch_size, file.precision) == (64, None)
     batch = file.global_batch_size // file.description.micro_batches
@@ -172,8 +171,9 @@ def test_strategies_survive_their_files(tmp_path, model, degrees):
     graph = build_graph(load_network(model), 16)
     strategy = hybrid(graph, (8, 2), **degrees)
     path = tmp_path / "exported.toml"
-    dump_strategy(path, strategy, graph, CLUSTER, 16, model=model, global_batch_size=64)
-    file = read_strategy_file(path)
+    text = strategy_text(strategy, graph, CLUSTER, 16, model=model, global_batch_size=64)
+    path.write_text(text, encoding="utf-8")
+    file = read_source(path)
     assert (file.model, file.gpus, file.cluster) == (model, 16, "proteus-hc2")
     again, _ = load_strategy(path, graph, CLUSTER, 16)
     assert again == strategy
@@ -270,11 +270,10 @@ def test_errors_name_the_place(tmp_path, gpt, text, parts):
 def test_other_files_are_refused(tmp_path, gpt):
     with pytest.raises(InputError, match="must be readable but is not"):
         load_strategy(tmp_path / "none.toml", gpt, CLUSTER, 16)
-    path = write(tmp_path, 'format = "planner-plan"')
     with pytest.raises(InputError, match="'format' must be 'planner-strategy' but is 'planner-p"):
-        load_strategy(path, gpt, CLUSTER, 16)
+        parse_strategy('format = "planner-plan"')
     with pytest.raises(InputError, match="lacks the field 'format'"):
-        load_strategy(write(tmp_path, ""), gpt, CLUSTER, 16)
+        parse_strategy("")
 
 
 def test_stages_without_layers_and_devices_are_cut_evenly(tmp_path, gpt):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_problems import SHAPES, random_pairs
 
 from search.core.core import Core, make_core
+from search.core.pairwise_costs import pairwise_costs
 
 
 def random_core(
@@ -100,3 +101,26 @@ def cores(*, limited: bool = True) -> st.SearchStrategy[Core]:
         tightness=st.floats(0.0, 0.8) if limited else st.none(),
         whole=st.booleans(),
     )
+
+
+def with_holdings_apart(core: Core) -> Core:
+    """The same core with holdings that cover no row of a node twice, as presolve leaves them."""
+    held, nodes = core.holdings, range(core.num_nodes)
+    usage = np.zeros((core.num_nodes, core.num_rows, int(core.graph.sizes.max())))
+    for h, v in enumerate(held.owners):
+        used = held.usages[held.places[h] : held.places[h] + core.graph.sizes[v]]
+        usage[v, held.first[h] : held.last[h], : used.size] += used
+    apart = make_core(
+        np.split(core.costs, core.graph.offsets[1:-1]),
+        [(e.source, e.target, e.matrix) for e in pairwise_costs(core).edges],
+        [
+            (v, row, row + 1, usage[v, row, : core.graph.sizes[v]])
+            for v in nodes
+            for row in range(core.num_rows)
+        ],
+        base=core.base,
+        limit=core.limit,
+        constant=core.constant,
+    )
+    assert all((apart.profile(x) == core.profile(x)).all() for x in assignments(core))
+    return apart

@@ -47,7 +47,7 @@ def test_timeline_keeps_the_peak_and_no_dominated_step(
     usages = np.arange(1.0, len(intervals) + 1)
     profile = timeline.profile(usages)
     assert profile.max(initial=0.0) == max(naive_profile(list(usages), intervals), default=0.0)
-    live = [set(timeline.nodes_at(i).tolist()) for i in range(timeline.steps.size)]
+    live = [set(np.flatnonzero(timeline.covers(i)).tolist()) for i in range(timeline.steps.size)]
     for step, nodes in zip(timeline.steps.tolist(), live, strict=True):
         assert nodes == {v for v, i in enumerate(intervals) if i and i[0] <= step < i[1]}
     assert not any(a <= b for a, b in itertools.permutations(live, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_cores import cores, optimum
+from random_cores import allowed, assignments, cores, optimum, with_holdings_apart
 from random_problems import SHAPES, fitting, problems, random_problem
 
 from search import (
@@ -29,9 +30,13 @@ from search.cpsat import integers
 from search.cpsat.lazy_rows import solve_core
 from search.elimination import buckets, tables
 from search.elimination.buckets import eliminate, plan
+from search.elimination.dual import Dual, tighten
+from search.elimination.infeasible import least_usage_at
 from search.elimination.marginals import min_marginals
-from search.engine.narrow import as_problem
-from search.problem.deadline import Deadline
+from search.engine.narrow import search_narrow
+from search.problem.deadline import Deadline, OutOfTime
+from search.problem.incumbent import Incumbent
+from search.problem.local_moves import LocalState, cheap_start, improved
 
 
 def close(value: float) -> Any:
@@ -124,14 +129,118 @@ def test_rounded_costs_still_bound_the_optimum(core: Core, rounding: float) -> N
 
 @settings(max_examples=60)
 @given(cores())
-def test_a_core_as_a_problem(core: Core) -> None:
-    problem = as_problem(core, pairwise_costs(core))
-    answer = solve(problem, solver="cp-sat")
-    assert answer.cost == close(optimum(core))
-    if answer.choices:
-        choices = np.array(answer.choices[: core.num_nodes])
-        assert core.cost(choices) == close(answer.cost)
-        assert (core.profile(choices) <= core.limit).all()
+def test_a_core_end_to_end(core: Core) -> None:
+    flat = pairwise_costs(core).flat
+    for choices in assignments(core):
+        assert flat.profile(choices).tolist() == core.profile(choices).tolist()
+        assert flat.fits(choices) == core.fits(choices)
+        if not core.forbids(choices):
+            assert flat.cost(choices) == close(core.cost(choices))
+        else:
+            assert flat.cost(choices) == math.inf
+
+
+@settings(max_examples=60)
+@given(cores())
+def test_the_least_usage_of_every_row(core: Core) -> None:
+    pairs = pairwise_costs(core)
+    order = plan(pairs)
+    profiles = [core.profile(x) for _, x in allowed(core)]
+    for row in range(core.num_rows):
+        found = least_usage_at(pairs, row, order)
+        assert found.bound == min(profile[row] for profile in profiles)
+        assert core.profile(np.array(found.choices))[row] == found.bound
+        assert least_usage_at(pairs, row, None).bound <= found.bound
+        with pytest.raises(OutOfTime):
+            least_usage_at(pairs, row, order, Deadline(0.0))
+
+
+@settings(max_examples=100)
+@given(cores(), st.integers(0, 2**32 - 1))
+def test_prices_on_a_core_bound_its_optimum(core: Core, seed: int) -> None:
+    pairs, best = pairwise_costs(core), optimum(core)
+    dual = Dual(problem=pairs, order=plan(pairs))
+    rng = np.random.default_rng(seed)
+    for scale in (0.0, 0.1, 1.0, 100.0):
+        dual.probe(rng.uniform(0, scale, core.num_rows), Deadline(None))
+    assert dual.known.bound <= best + 1e-9 * abs(best) or math.isinf(best)
+    tighten(dual, deadline=Deadline(None))
+    known = dual.known
+    assert known.bound <= best + 1e-9 * abs(best) or math.isinf(best)
+    assert dual.shortage is None or math.isinf(best)
+    if known.choices is not None:
+        assert core.fits(np.array(known.choices))
+        assert core.cost(np.array(known.choices)) == close(known.cost)
+        assert known.cost >= best - 1e-9
+
+
+@settings(max_examples=100)
+@given(cores(), st.integers(0, 2**32 - 1))
+def test_local_moves_on_a_core(core: Core, seed: int) -> None:
+    """With several holdings of a node, all of which a move must respect."""
+    apart = with_holdings_apart(core)
+    pairs = pairwise_costs(apart)
+    start = np.random.default_rng(seed).integers(0, apart.graph.sizes)
+    found = improved(pairs, start.tolist())
+    if found is None:
+        assert not apart.fits(start)
+        return
+    choices = np.array(found)
+    assert apart.fits(choices)
+    assert not apart.fits(start) or apart.cost(choices) <= apart.cost(start) + 1e-9
+    state = LocalState(pairs.flat, found)
+    for node, size in enumerate(apart.graph.sizes.tolist()):
+        moved = [[*found[:node], candidate, *found[node + 1 :]] for candidate in range(size)]
+        over = [apart.is_over(np.array(x)) for x in moved]
+        assert state.affordable(node).tolist() == [not is_over for is_over in over]
+        allowed_costs = [apart.cost(np.array(x)) for x in moved if not apart.forbids(np.array(x))]
+        assert min(state.of(node)) - state.of(node)[found[node]] == close(
+            min(allowed_costs) - apart.cost(choices)
+        )
+    state.move(0, 0)
+    assert state.profile.tolist() == apart.profile(state.choices).tolist()
+
+
+@settings(max_examples=150)
+@given(cores())
+def test_the_search_of_narrow_cores_is_exact(core: Core) -> None:
+    known, best = searched(core), optimum(core)
+    assert known.closed
+    assert known.infeasible == math.isinf(best)
+    if known.choices is not None:
+        assert core.fits(known.choices)
+        assert core.cost(known.choices) == close(known.cost) == close(best)
+
+
+@settings(max_examples=60)
+@given(cores(), st.integers(0, 40), st.sampled_from([KeyboardInterrupt, OutOfTime]))
+def test_the_search_of_narrow_cores_cut_short(
+    core: Core, after: int, stop: type[BaseException]
+) -> None:
+    """At any look at the clock: what is handed in fits, and its bound holds."""
+    looks = itertools.count()
+
+    def check(deadline: Deadline) -> None:
+        if next(looks) >= after:
+            raise stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deadline, "check", check)
+        known = searched(core)
+    best = optimum(core)
+    assert known.bound <= best + 1e-9 * abs(best) or math.isinf(best)
+    if known.choices is not None:
+        assert core.fits(known.choices)
+        assert core.cost(known.choices) == close(known.cost)
+    assert known.closed or known.stopped_by
+
+
+def searched(core: Core) -> Incumbent[np.ndarray]:
+    """What the search of narrow cores finds, however little there is to limit."""
+    known: Incumbent[np.ndarray] = Incumbent()
+    pairs = pairwise_costs(core)
+    search_narrow(core, known, pairs, plan(pairs), deadline=Deadline(None), seed=0)
+    return known
 
 
 def test_min_sum_in_chunks() -> None:
@@ -284,11 +393,13 @@ def test_a_solver_that_does_not_exist() -> None:
         solve(Problem(costs=()), solver="simplex")
 
 
-def test_a_core_without_rows_as_a_problem() -> None:
+def test_a_core_without_rows() -> None:
     costs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
     edges = [(0, 1, np.array([[9.0, 9.0], [0.0, 9.0]]))]
     core = make_core(costs, edges, [], base=np.zeros(0), limit=np.inf, constant=7.0)
-    assert solve(as_problem(core, pairwise_costs(core))).cost == 12.0
+    pairs = pairwise_costs(core)
+    assert pairs.flat.cost([1, 0]) == 12.0
+    assert cheap_start(pairs) == [1, 0]
 
 
 @settings(max_examples=60)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from costmodels.errors import InputError
@@ -13,9 +16,10 @@ T = TypeVar("T")
 MOST = 2**53
 # Refuses a value by raising an `InputError`.
 Rule: TypeAlias = Callable[[Any], None]
-# What an option takes on the command line: text, a whole number, one of at least 1, a number,
-# nothing (the option switches something on, or off if it starts with "--no-"), or text repeatedly.
-Kind = Literal["text", "whole", "count", "number", "switch", "texts"]
+# What an input is: text, a whole number, one of at least 1, a number, a switch (on the command line
+# an option that switches something on, or off if it starts with "--no-"), paths (an option that may
+# be repeated), several whole numbers, or an object, for which the command line takes its name.
+Kind = Literal["text", "whole", "count", "number", "switch", "texts", "counts", "object"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +84,17 @@ class Input(Generic[T]):
         """The value that an option of kind "switch" stands for."""
         return not self.option.startswith("--no-")
 
-    def check(self, value: object) -> None:
-        """Refuse a value that cannot be used; None is no value.
+    def check(self, value: object) -> object:
+        """A value as it is used inside; None is no value.
 
         Raises
         ------
         InputError
-            When it breaks the rule.
+            When it is of another kind, or breaks the rule.
         """
         if value is None:
-            return
+            return None
+        value = self._of_kind(value)
         if isinstance(value, str) and self.unit is not None:
             self.unit(value)
         elif self.rule is not None:
@@ -97,14 +102,67 @@ class Input(Generic[T]):
         if isinstance(value, int) and abs(value) > MOST:
             what = f"the value of {self.option or self.called}"
             raise InputError.rule(what, "be at most 2**53", value, "lower it")
+        return value
 
     def quantity(self, value: float | str) -> float:
         """A checked value in the unit that is used inside."""
-        self.check(value)
-        if isinstance(value, str):
+        checked = self.check(value)
+        if isinstance(checked, str):
             assert self.unit is not None, "only quantities with a unit are given as text"
-            return self.unit(value)
-        return float(value)
+            return self.unit(checked)
+        assert isinstance(checked, float), "other quantities are numbers"
+        return checked
+
+    def _of_kind(self, value: object) -> object:
+        """The value of the kind of the input that an argument from Python stands for."""
+        if self.kind in ("whole", "count"):
+            return self._whole(value, least=1 if self.kind == "count" else None)
+        if self.kind == "number" or (self.unit is not None and not isinstance(value, str)):
+            return self._real(value)
+        if self.kind == "switch" and not isinstance(value, bool):
+            raise self._misfit("be True or False", value)
+        if self.kind == "text" and not isinstance(value, str):
+            raise self._misfit("be text", value)
+        if self.kind == "texts":
+            paths = self._sequence(value, "be a list of paths")
+            for path in paths:
+                if not isinstance(path, str | os.PathLike) and not _is_table(path):
+                    raise self._misfit("be a list of paths", path)
+            return paths
+        if self.kind == "counts" and not isinstance(value, str):
+            numbers = self._sequence(value, "be whole numbers, or text like '4-64' or '4,16,64'")
+            return tuple(self._whole(number) for number in numbers)
+        return value
+
+    def _whole(self, value: object, least: int | None = None) -> int:
+        try:
+            # truth is no number, though Python counts with it
+            number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            number = None
+        if number is None:
+            raise self._misfit("be a whole number", value)
+        if least is not None and number < least:
+            what = f"the value of {self.option or self.called}"
+            raise InputError.rule(what, f"be at least {least}", number, "raise it")
+        return number
+
+    def _real(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+            also = ", or text with a unit" if self.unit is not None else ""
+            raise self._misfit(f"be a number{also}", value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self._misfit("be a number that can be computed with", value) from None
+
+    def _sequence(self, value: object, rule: str) -> tuple[object, ...]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise self._misfit(rule, value)
+        return tuple(value)
+
+    def _misfit(self, rule: str, value: object) -> InputError:
+        return InputError.rule(self.called, rule, repr(value), "correct it")
 
     def chose(self, **values: object) -> str:
         """What a plan says of the default that was filled in."""
@@ -117,6 +175,13 @@ AnyInput: TypeAlias = Input[Any]
 def part_inputs(inputs: Sequence[AnyInput], part: str) -> tuple[AnyInput, ...]:
     """Those of the inputs that make up one field of `Request`."""
     return tuple(one for one in inputs if one.part == part)
+
+
+def _is_table(value: object) -> bool:
+    """Whether a value is a table that was read already."""
+    from costmodels.compute.table import CostTable
+
+    return isinstance(value, CostTable)
 
 
 def at_least(least: float, what: str, advice: str, *, unit: str = "") -> Rule:

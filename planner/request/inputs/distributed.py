@@ -73,6 +73,7 @@ WORKERS: Input[None] = Input(
     default=None,
     option="--workers",
     metavar="N-N|N,N,...",
+    kind="counts",
     help="Numbers of workers (hosts); 1-16 by default. Several kinds keep their proportion.",
     text='Numbers of workers, as such or like "1-16" (the default) or "1,2,4"; several kinds keep '
     "their proportion. [items]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from costmodels.units import parse_bytes, parse_seconds
@@ -14,6 +15,7 @@ MODEL: Input[None] = Input(
     keyword="model",
     default=None,
     required=True,
+    kind="object",
     text="A built-in network, the path of a network file, or a `costmodels.graph.Network`.",
 )
 GPUS: Input[int | None] = Input(
@@ -26,15 +28,17 @@ GPUS: Input[int | None] = Input(
     help="Number of GPUs.",
     text="Number of GPUs. [items]",
 )
-COUNTS: Input[tuple[int, ...]] = Input(
+COUNTS: Input[str | Sequence[int]] = Input(
     name="counts",
     keyword="gpus",
     default=(),
     required=True,
     option="--gpus",
-    metavar="N,N,...",
-    help="Numbers of GPUs.",
-    text="Numbers of GPUs. [items]",
+    metavar="N-N|N,N,...",
+    kind="counts",
+    help="Numbers of GPUs; of a range those that the machine has.",
+    text='Numbers of GPUs, as such or like "4,16,64", or "4-64": those of the range that the '
+    "machine has. [items]",
 )
 STRONG: Input[bool] = Input(
     name="strong",
@@ -50,6 +54,7 @@ CLUSTER: Input[None] = Input(
     default=None,
     option="--cluster",
     metavar="NAME|FILE",
+    kind="object",
     help="Machine: built in or a TOML file.",
     text="A built-in machine, the path of a cluster file, or a `costmodels.cluster.Cluster`.",
     usual=DEFAULT_CLUSTER,
@@ -195,6 +200,7 @@ STRATEGY: Input[str | None] = Input(
     default=None,
     option="--strategy",
     metavar="NAME|FILE",
+    kind="object",
     help="data (the default), spatial, filter, channel, data+filter, data+spatial, or a plan or "
     "strategy file.",
     text='With a network: "data" (the default), "spatial", "filter", "channel", "data+filter", '
@@ -216,6 +222,7 @@ _EVALUATED: Input[str] = Input(
     shown=True,
     option="--strategy",
     metavar="NAME|FILE",
+    kind="object",
     help="data, spatial, filter, channel, data+filter, data+spatial, or a plan file.",
     text='"data", "spatial", "filter", "channel", "data+filter", "data+spatial", a plan, or the '
     "path of a plan file.",

@@ -79,9 +79,9 @@ NUM_BEST: Input[int] = Input(
     option="--num-best",
     metavar="N",
     kind="whole",
-    help="Best assignments to cost on the timeline.",
-    text="How many best distinct assignments are costed on the timeline. [items]",
-    rule=at_least(1, "the number of assignments to cost (--num-best)", "raise it"),
+    help="Best assignments to cost on the timeline, and to simulate.",
+    text="How many best distinct assignments are costed on the timeline, and simulated. [items]",
+    rule=at_least(1, "the number of assignments to cost and simulate (--num-best)", "raise it"),
 )
 TUNE_TRIALS: Input[int] = Input(
     name="tune_trials",
@@ -94,19 +94,20 @@ TUNE_TRIALS: Input[int] = Input(
     "without any, a few bucket sizes are tried on the plan found. [items]",
     rule=at_least(0, "the number of settings to try (--tune-trials)", "raise it"),
 )
-FULL_SPACE: Input[bool] = Input(
-    name="full_space",
+LEAST_MEMORY: Input[bool] = Input(
+    name="least_memory",
     default=False,
-    option="--full-space",
+    option="--least-memory",
     kind="switch",
-    help="Split levels across hosts over any number of dims.",
-    text="Also split levels across hosts over more than one dim besides the sample.",
+    help="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
+    text="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
 )
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,
     option="--dump-problem",
     metavar="FILE",
+    kind="object",
     help="Write the search problem whose optimum bounds the plan, for 'planner solve'; of those "
     "solved for the plan, the one with the best bound. Gzipped if FILE ends in .gz.",
     text="Where to write the additive problem whose optimum bounds the plan's step from below, in "
@@ -121,5 +122,4 @@ SEARCH: tuple[AnyInput, ...] = (
     CAP,
     NUM_BEST,
     TUNE_TRIALS,
-    FULL_SPACE,
 )

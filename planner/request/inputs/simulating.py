@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import InputError
-from planner.request.inputs.description import AnyInput, Input, one_of, part_inputs
+from planner.request.inputs.description import AnyInput, Input, at_least, one_of
 from planner.request.inputs.question import DEGREE, GPUS, STRATEGY
 
 # Step models that run every operation; the others are closed forms.
@@ -40,9 +40,8 @@ def _refuse_overlap_factor(value: float) -> None:
 
 
 def _refuse_loader_rate(value: float) -> None:
-    # what is not above 0 is refused where loaders are
-    if 0.0 < value < 1e-3 or value > 1e12:
-        rule = "be from 0.001 to 1e+12 samples/s"
+    if not 1e-3 <= value <= 1e12:
+        rule = "be from 0.001 to 1e+12 samples/s" if value > 0 else "be greater than 0"
         raise InputError.rule(
             "the rate of a loader (--loader-rate)", rule, f"{value:g} samples/s", "measure it again"
         )
@@ -62,12 +61,14 @@ SOURCE: Input[None] = Input(
     name="source",
     default=None,
     required=True,
+    kind="object",
     text="What to simulate: a plan or its file, a strategy file, or a network as of "
     "`planner.optimize`.",
 )
 DEGREES: Input[None] = Input(
     name="degrees",
     default=None,
+    kind="object",
     text="With a network, instead of a strategy: a `planner.Degrees`.",
 )
 DP: Input[int | None] = Input(
@@ -154,6 +155,7 @@ RUNTIME: Input[str | None] = Input(
     default=None,
     option="--runtime",
     metavar="NAME",
+    kind="object",
     help="See 'planner runtimes'; ddp by default.",
     text='A name in `costmodels.simulation.runtimes`, or a runtime; by default "ddp", or "ps-sync" '
     "where servers are given.",
@@ -218,6 +220,7 @@ LOADING: Input[None] = Input(
     name="loading",
     keyword="input",
     default=None,
+    kind="object",
     text="How samples are loaded, a `planner.Loading`; by default they cost nothing.",
 )
 LOADER: Input[str] = Input(
@@ -249,6 +252,7 @@ CORES: Input[int | None] = Input(
     option="--cores",
     metavar="N",
     kind="whole",
+    rule=at_least(1, "what loads the samples of a host (--cores)", "raise it", unit="core"),
     help="Cores of a host for loading.",
     text="Cores of a host, None for the default. [items]",
 )
@@ -292,5 +296,3 @@ SIMULATE: tuple[AnyInput, ...] = (
     CORES,
     STORAGE,
 )
-DEGREE_PARTS = part_inputs(SIMULATE, "degrees")
-LOADING_PARTS = part_inputs(SIMULATE, "loading")

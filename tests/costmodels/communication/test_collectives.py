@@ -13,7 +13,6 @@ from costmodels.communication.collectives import (
     ALL_REDUCE_ALGORITHMS,
     AUTO_ALGORITHMS,
     all_gather_time,
-    all_reduce_choice,
     all_reduce_time,
     all_to_all_time,
     reduce_scatter_time,
@@ -164,7 +163,7 @@ def test_reducing_switches_move_the_buffer_once() -> None:
     machine = Topology.of(load_cluster("dgx-h200"), (8, 1))
     size = float(2**34)
     time = all_reduce_time(machine, [8, 1], size)
-    assert all_reduce_choice(machine, [8, 1], size) == "in_network"
+    assert time == all_reduce_time(machine, [8, 1], size, "in_network")
     assert float(2 * 7 / 8 * size / time) == pytest.approx(480e9, rel=0.05)
     assert float(7 / 8 * size / reduce_scatter_time(machine, [8, 1], size)) == pytest.approx(
         361e9, rel=0.05
@@ -175,7 +174,8 @@ def test_an_algorithm_that_cannot_run_takes_forever_and_is_never_chosen() -> Non
     one = levels_topology(level("host", 8))
     assert np.isinf(all_reduce_time(one, [8], SIZES, "in_network")).all()
     assert np.isinf(all_reduce_time(one, [8], SIZES, "tree")).all()
-    assert (all_reduce_choice(one, [8], SIZES) == "ring").all()
+    ring = all_reduce_time(one, [8], SIZES, "ring")
+    assert (all_reduce_time(one, [8], SIZES) == ring).all()
 
 
 @pytest.mark.parametrize("name", list_clusters())
@@ -199,12 +199,11 @@ def test_auto_is_the_cheapest_element_by_element() -> None:
     group = np.array(groups(used.shape))[:, None, :]
     times = {name: all_reduce_time(used, group, SIZES, name) for name in AUTO_ALGORITHMS}
     best = all_reduce_time(used, group, SIZES)
-    choice = all_reduce_choice(used, group, SIZES)
-    assert best.shape == choice.shape == (len(group), len(SIZES))
+    assert best.shape == (len(group), len(SIZES))
     assert (best == np.minimum.reduce(list(times.values()))).all()
-    for name, time in times.items():
-        assert time[choice == name] == pytest.approx(best[choice == name])
-    assert {"ring", "tree", "in_network"} <= set(choice.ravel())
+    for name in ("ring", "tree", "in_network"):
+        others = np.minimum.reduce([times[other] for other in times if other != name])
+        assert (times[name] < others).any(), f"{name} alone is the cheapest somewhere"
 
 
 def test_a_batch_gives_what_single_calls_give() -> None:

@@ -46,8 +46,7 @@ def brute_force(
             if size % math.prod(row):
                 continue
             uses = sum(w > 1 for d, w in zip(dims, row, strict=True) if d != "sample")
-            replicated = math.prod(row) < size
-            if level > host and not full and uses + replicated > 1:
+            if level > host and not full and uses > 1:
                 continue
             rows.append(row)
         per_level.append(rows)

@@ -205,6 +205,44 @@ def test_memory_of_a_single_stage_is_that_of_the_liveness_model(rows, split, opt
     assert dict(memory.holders) == pytest.approx(dict(costed.memory.holders))
 
 
+def by_channel(others: str) -> Split:
+    """Convolutions sum over channels, and all other layers split what is summed."""
+
+    def split(layer: Any) -> Mapping[str, int]:
+        if layer.kind == "conv" and layer.name != "stem":
+            return {"channel": 4}
+        return {others: 4} if layer.dims[others] % 4 == 0 else {}
+
+    return split
+
+
+SUMMED = [
+    conv("stem"),
+    ("stem.relu", "activation", {}),
+    conv("conv"),
+    ("bn", "batch_norm", {}),
+    ("relu", "activation", {}),
+    conv("next", filters=16),
+    ("next.bn", "batch_norm", {}),
+    ("next.relu", "activation", {}),
+    conv("last", filters=16),
+]
+
+
+@pytest.mark.parametrize("others", ["channel", "sample", "height"])
+def test_of_partial_sums_only_a_part_is_kept(others):
+    g = graph(IMAGE, SUMMED, 16)
+    costed, result = both_models(g, by_channel(others), 3000.0)
+    sizes = costed.sizes["next"]
+    assert sizes.output == 16 * 16 * 16 * 16 * 4.0
+    assert sizes.kept == sizes.output / 4
+    assert result.peak.memory.total == pytest.approx(costed.memory.total)
+    assert dict(result.peak.memory.holders) == pytest.approx(dict(costed.memory.holders))
+    whole, _ = both_models(g, lambda layer: {}, 3000.0)
+    held = costed.memory.holders["activations"]
+    assert held < 0.7 * whole.memory.holders["activations"]
+
+
 @st.composite
 def images(draw) -> Graph:
     """Random chains of layers on images, with branches that join again."""

@@ -31,6 +31,7 @@ def sizes(g: Graph, **changes: LayerMemory) -> dict[str, LayerMemory]:
             gradients=0.0,
             state=0.0,
             output=float(layer.output.size),
+            kept=float(layer.output.size),
             inputs=tuple(float(t.size) for t in layer.inputs),
             copied=(False,) * len(layer.inputs),
             saved=float(layer.saved_bytes),
@@ -117,6 +118,23 @@ def test_what_is_read_twice_is_not_overwritten():
     forward = X + 3 * C
     # add reads none of them again: its gradient and those of its operands come to data and relu
     assert peak(g).total == max(forward, X + C + 3 * C)
+
+
+def test_partial_sums_are_whole_while_their_layer_runs():
+    g = graph(IMAGE, [conv("one"), conv("two")], 1)
+    plain = sizes(g)
+    scattered = {**plain, "one": replace(plain["one"], kept=C / 4)}
+    result = peak(g, scattered)
+    # gradients are of all that is summed, of which a quarter is kept
+    assert result.moment == "backward of two"
+    assert result.holders["activations"] == X + C / 4
+    assert result.holders["activation gradients"] == 2 * C
+    busy = {**scattered, "one": replace(scattered["one"], output=9.0 * C)}
+    assert peak(g, busy).moment == "backward of two"
+    assert peak(g, busy).holders["activation gradients"] == C + 9.0 * C
+    # with both as large, the gradients of both are whole when the second layer goes back
+    large = {**busy, "two": replace(plain["two"], output=99.0 * C, kept=C)}
+    assert peak(g, large).total == X + C / 4 + 9.0 * C + 99.0 * C
 
 
 def test_scratch_space_counts_while_its_layer_runs():

@@ -1,11 +1,13 @@
-"""What elimination looks at: nodes with costs and edges with matrices, of a problem or a core."""
+"""What a problem and a core have in common: what elimination, prices and local moves look at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from search.problem.flat import Flat
 
 
 class PairEdge(Protocol):
@@ -24,6 +26,14 @@ class PairEdge(Protocol):
         """Cost per pair."""
 
 
+class PairCosts(NamedTuple):
+    """An edge that nobody has to check."""
+
+    source: int
+    target: int
+    matrix: np.ndarray
+
+
 class Pairwise(Protocol):
     """Nodes and edges with their costs, as a `Problem` has them and a core does in `PairwiseCosts`;
     whatever is used under a limit is left out."""
@@ -39,3 +49,11 @@ class Pairwise(Protocol):
     @property
     def edges(self) -> Sequence[PairEdge]:
         """The edges; several between two nodes add up."""
+
+
+class Limited(Pairwise, Protocol):
+    """Nodes and edges with their costs, and what is used under a limit."""
+
+    @property
+    def flat(self) -> Flat:
+        """The same numbers end to end, with the holdings and the limit."""

@@ -1,0 +1,194 @@
+"""A bound for every distribution, and the candidates that a search should have seen.
+
+The additive problem over every distribution (see `planner.planning.whole_space`) is solved exactly.
+Where its optimum takes a class, candidates of the classes that are part of something cheap come
+back into the search, which then runs again; until no class is left that could lower the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution import count_candidates
+from planner.planning.additive_search import AdditiveSearch
+from planner.planning.best_bound import exposure, maximise_bound
+from planner.planning.whole_space import ComputationBound, WholeSpace
+from planner.planning.widen import extend
+from search import SOLVERS, Problem, ProblemError
+from search.elimination.buckets import eliminate, plan
+from search.elimination.marginals import min_marginals
+from search.problem.deadline import Deadline, OutOfTime
+from search.problem.notes import Note
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Bounds so close to that of the search are as good: what is printed of a gap.
+CLOSE = 2e-3
+# The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
+MOST_CANDIDATES = 4_000_000
+# Entries that one elimination over every distribution may visit: a few seconds.
+MOST_WORK = 5.0e8
+# Work of message passing where elimination would take too long, about as many seconds.
+WIDE_WORK = 1.0
+# Candidates of a layer that come back in a round, and rounds. Chosen by trial.
+EACH_ROUND = 16
+MAX_ROUNDS = 4
+# A round after which the gap between the two bounds is still that part of what it was, and the plan
+# no faster, is the last one.
+SLOW_PROGRESS = 0.7
+# Profiles for which every distribution is priced.
+MAX_PROFILES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedSpace:
+    """What the additive problem over every distribution came to.
+
+    Parameters
+    ----------
+    bound
+        No assignment costs less. [s]
+    wanted
+        Candidates that should be searched: their places among those left out, by the first layer
+        that is alike.
+    """
+
+    bound: float
+    wanted: Mapping[str, Ints]
+
+
+def certify(search: AdditiveSearch, profile: Floats, *, widen: bool = True) -> float:
+    """Bring back what should have been searched; returns what bounds every distribution. [s]
+
+    Parameters
+    ----------
+    search
+        What is known so far: its bound holds for the candidates that it sees. Candidates that come
+        back go behind these.
+    profile
+        Profile of the additive problem with the best bound.
+    widen
+        Whether anything may come back: what is cheap without a memory limit need not be under one.
+    """
+    bound = 0.0
+    for _ in range(MAX_PROFILES):
+        seen = search.formulation.num_candidates
+        bound = max(bound, _certify_profile(search, profile, widen=widen))
+        if search.formulation.num_candidates == seen or search.stopped:
+            break
+        # among more candidates other weights may bound better
+        profile = exposure(maximise_bound(search).weights)
+    return bound
+
+
+def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) -> float:
+    """The same for one profile."""
+    formulation, worst = search.formulation, search.incumbent.bound
+    least = ComputationBound.of(formulation, profile)
+    bound = least.bound
+    if bound >= worst * (1.0 - CLOSE):
+        return min(bound, worst)
+    shape = formulation.machine.topology.shape
+    counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.by_space]
+    if sum(counts) > MOST_CANDIDATES:
+        search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
+        return bound
+    try:
+        whole = WholeSpace.of(formulation, profile, least, worst, search.deadline)
+        gap, fastest = np.inf, search.fastest.step.total
+        for _ in range(MAX_ROUNDS):
+            priced = price(whole, worst, search.deadline)
+            bound = max(bound, priced.bound)
+            slow = worst - bound > SLOW_PROGRESS * gap and search.fastest.step.total >= fastest
+            done = slow or bound >= worst * (1.0 - CLOSE)
+            if not (priced.wanted and widen) or done or search.stopped:
+                break
+            gap, fastest = worst - bound, search.fastest.step.total
+            more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
+            search.widen(extend(search.formulation, more))
+            whole = whole.widened(search.formulation, priced.wanted)
+            worst = search.solve(profile).lower_bound
+    except OutOfTime:
+        search.incumbent.stopped_by = "time limit"
+        search.incumbent.add_note(Note.of("no-time-to-price"))
+    return bound
+
+
+def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
+    """Solve the additive problem over every distribution.
+
+    Parameters
+    ----------
+    whole
+        Every distribution that can be part of something cheap.
+    worst
+        The bound of the search for that profile: nothing above it matters. [s]
+    deadline
+        When to give up by raising `OutOfTime`.
+    """
+    problem, kept = whole.problem(worst)
+    marginals = None
+    try:
+        order = plan(problem, max_work=MOST_WORK)
+        eliminated = eliminate(problem, order, deadline=deadline)
+        bound, choices = eliminated.minimum, eliminated.decode()
+        if bound < worst:
+            marginals = min_marginals(eliminated, deadline)
+    except ProblemError:
+        answer = SOLVERS["auto"](problem, work=WIDE_WORK)
+        bound, choices = answer.lower_bound, list(answer.choices)
+    if bound >= worst:
+        return PricedSpace(bound=worst, wanted={})
+    if marginals is None:
+        marginals = _of_answer(problem, choices, bound)
+    return PricedSpace(bound=bound, wanted=_wanted(whole, problem, kept, marginals, worst))
+
+
+def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Floats]:
+    """Min-marginals as far as one answer tells them: only what it takes is known to be cheap."""
+    marginals = [np.full(size, np.inf) for size in problem.sizes]
+    for marginal, choice in zip(marginals, choices, strict=False):
+        marginal[choice] = cost
+    return marginals
+
+
+def _wanted(
+    whole: WholeSpace,
+    problem: Problem,
+    kept: Mapping[str, Ints],
+    marginals: list[Floats],
+    worst: float,
+) -> dict[str, Ints]:
+    """The members of classes that are part of what is cheapest.
+
+    Parameters
+    ----------
+    whole, problem, kept
+        Every distribution, as an additive problem that holds these classes.
+    marginals
+        The least cost of any assignment with each candidate and class. [s]
+    worst
+        What costs more does not matter. [s]
+    """
+    values: dict[str, Floats] = {}
+    formulation = whole.formulation
+    keys = formulation.cost_keys(whole.profile)
+    for i, (layer, key) in enumerate(zip(formulation.layers, keys, strict=True)):
+        left, classes = whole.left[key.space], kept[key.space]
+        seen = len(formulation.spaces[layer.name].candidates)
+        around = np.full(len(left.first), np.inf)
+        around[classes] = marginals[i][seen:] - problem.costs[i][seen:]
+        value = around[left.class_of] + left.prices(key)
+        values[key.space] = np.minimum(values.get(key.space, np.inf), value)
+    wanted = {}
+    for space, value in values.items():
+        best = np.argsort(value, kind="stable")[:EACH_ROUND]
+        best = best[value[best] < worst]
+        if len(best):
+            wanted[space] = best
+    return wanted

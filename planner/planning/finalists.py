@@ -1,0 +1,155 @@
+"""Assignments that are worth a simulation, besides those that the search proposes.
+
+A *pattern* is a split of samples, space and features at each level (`planner.planning.candidates`).
+Under each promising one all layers are split alike where they can be. Patterns may leave devices
+without work of their own, so that plans of fewer devices are among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution.rows import unique_rows
+from planner.planning.candidates import COUNTED_ALL_REDUCE, LACKING_PATTERN, pattern_rows
+from planner.planning.formulate import Formulation
+from planner.planning.simulator import Choices
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Patterns that are looked at: the fastest without regard to shuffles. [items]
+NUM_PATTERNS = 16
+# The same of those that leave devices without work of their own. [items]
+NUM_IDLE_PATTERNS = 6
+
+
+class Patterns:
+    """The patterns of a formulation, numbered.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    """
+
+    def __init__(self, formulation: Formulation) -> None:
+        self.formulation = formulation
+        self.spaces = {id(s): s for s in formulation.spaces.values()}
+        rows = [pattern_rows(space.candidates) for space in self.spaces.values()]
+        first, inverse = unique_rows(np.concatenate(rows))
+        parts = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
+        self.numbers: dict[int, Ints] = dict(zip(self.spaces, parts, strict=True))
+        self.count = len(first)
+        levels = len(formulation.machine.topology.shape)
+        # the last columns of a pattern: how many members of each level repeat the work of others
+        self.repeats = np.any(np.concatenate(rows)[first, -levels:] > 1, axis=1).reshape(-1)
+        self.of_layer = [self.numbers[id(formulation.spaces[x.name])] for x in formulation.layers]
+        self.replication = {key: s.candidates.replication for key, s in self.spaces.items()}
+        self.best_of: dict[tuple[int, int], int | None] = {}
+        index = {layer.name: i for i, layer in enumerate(formulation.layers)}
+        self.edges = [(index[e.source], index[e.target]) for e in formulation.edges]
+
+    def changes(self, choices: Choices) -> int:
+        """How often neighbours are split unlike: the measure of how simple a plan is. [items]"""
+        mine = [int(of[c]) for of, c in zip(self.of_layer, choices, strict=True)]
+        return sum(mine[source] != mine[target] for source, target in self.edges)
+
+    def promising(self) -> Ints:
+        """The patterns that are fastest for all layers together, shuffles left out.
+
+        Those that leave devices without work of their own are few of them, and looked at besides.
+        """
+        time = np.zeros(self.count)
+        layers = self.formulation.layers
+        users: dict[int, int] = {}
+        for layer in layers:
+            key = id(self.formulation.spaces[layer.name])
+            users[key] = users.get(key, 0) + 1
+        for key, space in self.spaces.items():
+            score = space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
+            best = np.full(self.count, np.inf)
+            np.minimum.at(best, self.numbers[key], score)
+            lacking = LACKING_PATTERN * score.min()
+            time += users[key] * np.where(np.isfinite(best), best, lacking)
+        order = np.argsort(time, kind="stable")
+        idle = order[self.repeats[order]][:NUM_IDLE_PATTERNS]
+        return np.concatenate([order[:NUM_PATTERNS], np.setdiff1d(idle, order[:NUM_PATTERNS])])
+
+    def assignment(self, pattern: int) -> Choices:
+        """All layers under one pattern; those that lack it as suits the layers that they read."""
+        formulation = self.formulation
+        chosen: dict[str, int] = {}
+        into: dict[str, list[tuple[str, Floats]]] = {}
+        for edge in formulation.edges:
+            times = formulation.edge_times[edge]
+            into.setdefault(edge.target, []).append((edge.source, times.forward + times.backward))
+        for layer in formulation.layers:
+            space = formulation.spaces[layer.name]
+            score = space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
+            for source, seconds in into.get(layer.name, ()):
+                score = score + seconds[chosen[source]]
+            allowed = np.flatnonzero(self.numbers[id(space)] == pattern)
+            if len(allowed):
+                chosen[layer.name] = int(allowed[score[allowed].argmin()])
+            else:
+                chosen[layer.name] = int(score.argmin())
+        return tuple(chosen[layer.name] for layer in formulation.layers)
+
+    def merged(self, choices: Choices) -> list[Choices]:
+        """The assignment with one run split as the run before or after it, for every run."""
+        mine = np.array([of[c] for of, c in zip(self.of_layer, choices, strict=True)])
+        starts = [0, *(np.flatnonzero(np.diff(mine)) + 1).tolist(), len(mine)]
+        found = []
+        for start, end in itertools.pairwise(starts):
+            for place in (start - 1, end):
+                if 0 <= place < len(mine):
+                    found.append(self._with_pattern(choices, start, end, int(mine[place])))
+        return list(dict.fromkeys(found))
+
+    def _with_pattern(self, choices: Choices, start: int, end: int, pattern: int) -> Choices:
+        """The assignment with some layers under a pattern, as far as they have it.
+
+        Parameters
+        ----------
+        choices
+            The assignment.
+        start, end
+            The first layer, and the one after the last.
+        pattern
+            Its number.
+        """
+        changed = list(choices)
+        for i in range(start, end):
+            key = (id(self.formulation.spaces[self.formulation.layers[i].name]), pattern)
+            if key not in self.best_of:
+                self.best_of[key] = self._best_of(*key)
+            best = self.best_of[key]
+            changed[i] = changed[i] if best is None else best
+        return tuple(changed)
+
+    def _best_of(self, space: int, pattern: int) -> int | None:
+        """The fastest candidate of a layer under a pattern, None where it has none."""
+        costs = self.spaces[space].costs
+        allowed = np.flatnonzero(self.numbers[space] == pattern)
+        score = costs.total + COUNTED_ALL_REDUCE * costs.gradient_time
+        return int(allowed[score[allowed].argmin()]) if len(allowed) else None
+
+    def replicated(self, choices: Choices) -> float:
+        """Part of the computation that is done more than once."""
+        twice = total = 0.0
+        for layer, choice in zip(self.formulation.layers, choices, strict=True):
+            space = self.formulation.spaces[layer.name]
+            seconds = float(space.costs.compute[choice])
+            total += seconds
+            twice += seconds * bool((self.replication[id(space)][choice] > 1).any())
+        return twice / total if total else 0.0
+
+    def leaves_idle(self, choices: Choices) -> bool:
+        """Whether some devices have no work of their own in any layer."""
+        levels = [
+            self.replication[id(self.formulation.spaces[layer.name])][choice]
+            for layer, choice in zip(self.formulation.layers, choices, strict=True)
+        ]
+        return bool((np.gcd.reduce(levels) > 1).any())

@@ -1,0 +1,124 @@
+"""Look around an assignment: runs of neighbouring layers split otherwise, judged by estimates.
+
+Runs are taken from *donors*, other assignments such as those of patterns. Moves are judged for all
+runs and donors at once; what the estimates like best is for the simulation to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.planning.finalists import Patterns
+from planner.planning.simulator import Choices
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# A network is cut at so many places at most; runs lie between two cuts. [items]
+MOST_CUTS = 12
+# Cuts that a run spans, besides those that reach to the first or to the last layer. [items]
+SPANS = (1, 2, 4)
+# Moves made one after the other, each the best of all. [items]
+MOST_MOVES = 6
+# Moves that gain less than this part of the step are not worth a simulation.
+LEAST_GAIN = 1e-3
+# Values of one table of assignments: larger ones are judged in parts. [items]
+LARGEST_TABLE = 2_000_000
+
+
+# Estimates of the step of assignments. [s]
+Estimate = Callable[[Ints], Floats]
+
+
+def after_moves(estimate: Estimate, base: Choices, donors: Sequence[Choices]) -> Choices:
+    """The best that moves lead to from an assignment by the estimates, each the best of its kind.
+
+    Parameters
+    ----------
+    estimate
+        Judges assignments.
+    base
+        Where to begin.
+    donors
+        Assignments from which runs are taken.
+    """
+    table = np.array(list(dict.fromkeys(donors)), dtype=np.int64)
+    current = np.array(base, dtype=np.int64)
+    step = float(estimate(current[None])[0])
+    for _ in range(MOST_MOVES):
+        moves = _moves(current, table)
+        if not len(moves):
+            break
+        steps = _in_parts(estimate, moves)
+        best = int(steps.argmin())
+        if steps[best] > step * (1.0 - LEAST_GAIN):
+            break
+        current, step = moves[best], float(steps[best])
+    return tuple(current.tolist())
+
+
+def _moves(current: Ints, donors: Ints) -> Ints:
+    """The assignment with one run taken from a donor, for all runs and donors; none twice."""
+    runs = _runs(len(current))
+    layers = np.arange(len(current))
+    inside = np.array([(layers >= start) & (layers < end) for start, end in runs])
+    rows = np.where(inside[:, None, :], donors[None], current).reshape(-1, len(current))
+    return np.unique(rows[(rows != current).any(axis=1)], axis=0)
+
+
+def _runs(count: int) -> list[tuple[int, int]]:
+    """Runs of layers that are moved together: first, and one after the last."""
+    number = min(MOST_CUTS, count)
+    cuts = sorted({round(i * count / number) for i in range(number + 1)})
+    pairs = {(a, b) for span in SPANS for a, b in zip(cuts, cuts[span:], strict=False)}
+    pairs |= {(0, cut) for cut in cuts[1:]} | {(cut, count) for cut in cuts[:-1]}
+    return sorted(pairs)
+
+
+def _in_parts(estimate: Estimate, rows: Ints) -> Floats:
+    """Estimates of many assignments. [s]"""
+    size = max(LARGEST_TABLE // rows.shape[1], 1)
+    return np.concatenate([estimate(rows[i : i + size]) for i in range(0, len(rows), size)])
+
+
+def simplified(
+    estimate: Estimate, patterns: Patterns, base: Choices, allowed: float
+) -> list[Choices]:
+    """Assignments with ever fewer changes of split, until the estimate rises by the part allowed.
+
+    A run of layers that are split alike gets the split of the run before or after it, where that
+    costs least for each change that it saves.
+
+    Parameters
+    ----------
+    estimate, patterns
+        Judges assignments, and numbers their splits.
+    base
+        Where to begin.
+    allowed
+        How much longer a step may take, as a part of it.
+    """
+    found: list[Choices] = []
+    current, changes = base, patterns.changes(base)
+    limit = (1.0 + allowed) * float(estimate(np.array([base]))[0])
+    while changes:
+        moves = [
+            (move, fewer)
+            for move in patterns.merged(current)
+            if (fewer := patterns.changes(move)) < changes
+        ]
+        if not moves:
+            break
+        steps = estimate(np.array([move for move, _ in moves]))
+        rates = [
+            (max(step - limit, 0.0), (step - limit) / (changes - fewer), n)
+            for n, ((_, fewer), step) in enumerate(zip(moves, steps.tolist(), strict=True))
+        ]
+        beyond, _, best = min(rates)
+        if beyond > 0.0:
+            break
+        current, changes = moves[best]
+        found.append(current)
+    return found

@@ -1,0 +1,118 @@
+"""Prices on memory: at which moments a byte costs how much, so that what is best also fits.
+
+With a price on every moment of a step, the best assignment is that of an additive problem, and its
+cost less what the limit is worth bounds all that fit (Everett 1963). Every assignment known is a
+plane above which that bound cannot lie; where the lowest of them is highest, the next prices are
+tried (Kelley 1960). That point is a linear program as large as there are assignments known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.planning.formulate import Floats
+from planner.planning.memory_rows import MemoryRows
+from search.problem import Problem
+
+# What is summed in another order differs in the last digits: that part of a bound is let go.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryPrices:
+    """What a byte costs at each moment, and what may be held.
+
+    Parameters
+    ----------
+    rows
+        What a device holds at each moment.
+    prices
+        Of a byte at each moment; (moments,). [s/B]
+    limit
+        What may be held at any moment. [B]
+    """
+
+    rows: MemoryRows
+    prices: Floats
+    limit: float
+
+    @property
+    def worth(self) -> float:
+        """What the limit is worth. [s]"""
+        return float(self.prices.sum()) * self.limit
+
+    def priced(self, problem: Problem) -> Problem:
+        """A problem with what is held paid for."""
+        return self.rows.priced(problem, self.prices)
+
+    def bound(self, lower_bound: float) -> float:
+        """What a bound on the priced problem says of all assignments that fit. [s]"""
+        return lower_bound - self.worth - ROUNDING * (abs(lower_bound) + self.worth)
+
+    def may_fit(self, choices: Sequence[int]) -> bool:
+        """Whether an assignment is within the limit, as far as the rows tell."""
+        return float(self.rows.profile(choices).max()) <= self.limit
+
+    def paid(self, choices: Sequence[int]) -> float:
+        """What an assignment pays. [s]"""
+        return float(self.prices @ self.rows.profile(choices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Point:
+    """An assignment as prices see it.
+
+    Parameters
+    ----------
+    cost
+        Without memory. [s]
+    held
+        At each moment; (moments,). [B]
+    """
+
+    cost: float
+    held: Floats
+
+
+def prices_to_try(
+    points: Sequence[Point], *, limit: float, total: float, unit: tuple[float, float]
+) -> tuple[Floats, float]:
+    """The prices at which the lowest of some planes is highest, and how high that is. [s]
+
+    Only moments at which one of the assignments holds most have a price.
+
+    Parameters
+    ----------
+    points
+        Assignments; at least one.
+    limit
+        What may be held at any moment. [B]
+    total
+        The most that the prices may add up to. [s/B]
+    unit
+        Sizes of costs and of memory, for the solver's tolerances. [s], [B]
+    """
+    # takes a while to load, and only a limit that binds needs it
+    from ortools.linear_solver import pywraplp
+
+    seconds, size = unit
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    moments = sorted({int(point.held.argmax()) for point in points})
+    height = solver.NumVar(-solver.infinity(), solver.infinity(), "")
+    shares = [solver.NumVar(0.0, 1.0, "") for _ in moments]
+    solver.Add(sum(shares) <= 1.0)
+    scale = total * size / seconds
+    for point in points:
+        over = (point.held[moments] - limit) / size * scale
+        paid = sum(share * float(o) for share, o in zip(shares, over, strict=True))
+        solver.Add(height - paid <= point.cost / seconds)
+    solver.Maximize(height)
+    prices = np.zeros(len(points[0].held))
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return prices, -math.inf  # lost in rounding: there is nothing to go on with
+    prices[moments] = [max(share.solution_value(), 0.0) * total for share in shares]
+    return prices, float(height.solution_value()) * seconds

@@ -1,0 +1,129 @@
+"""Simulate assignments of one formulation: what they have in common is worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from costmodels.distribution import Distribution
+from costmodels.simulation import Behaviour, Compiler, Job, load_runtime, run_graph
+from costmodels.simulation.pieces import Pieces
+from costmodels.strategy.usual import single_stage
+from planner.planning.costing import Costed, cost
+from planner.planning.formulate import Formulation
+from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
+
+Choices = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedChoices:
+    """An assignment as it was simulated under one size of gradient buckets.
+
+    Parameters
+    ----------
+    choices
+        Candidate of each layer.
+    bucket_bytes
+        Size of the buckets. [B]
+    seconds
+        The step. [s]
+    peak_memory
+        The most that a device holds. [B]
+    """
+
+    choices: Choices
+    bucket_bytes: float
+    seconds: float
+    peak_memory: float
+
+
+class PlanSimulator:
+    """Simulates assignments with the usual runtime of a plan.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    """
+
+    def __init__(self, formulation: Formulation) -> None:
+        self.formulation = formulation
+        self.trials: dict[tuple[Choices, float], SimulatedChoices] = {}
+        self.runtime = load_runtime("ddp")
+        self.compilers: dict[Choices, Compiler] = {}
+        self.splits: dict[tuple[int, int], Distribution] = {}
+        graph, machine = formulation.graph, formulation.machine
+        costed = {}
+        for layer in formulation.layers:
+            space = formulation.spaces[layer.name]
+            wants = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
+            costed[layer.signature, wants] = (space.candidates, space.costs)
+        self.known = {machine.topology.shape: Pieces(graph, machine, costed)}
+
+    def simulate(self, choices: Choices, bucket_bytes: float) -> SimulatedChoices:
+        """The step of an assignment under a size of gradient buckets.
+
+        Parameters
+        ----------
+        choices
+            Candidate of each layer.
+        bucket_bytes
+            Size of the buckets. [B]
+        """
+        key = (choices, bucket_bytes)
+        if key not in self.trials:
+            runtime = plan_runtime(self.runtime, bucket_bytes)
+            compiler = self._compiler(choices).with_runtime(runtime)
+            step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
+            devices = compiler.job.strategy.num_waiting
+            self.trials[key] = SimulatedChoices(
+                choices=choices,
+                bucket_bytes=bucket_bytes,
+                seconds=step.step_time + waiting_time(computing_time(step), devices),
+                peak_memory=step.peak.memory.total,
+            )
+        return self.trials[key]
+
+    def with_bucket(self, bucket_bytes: float) -> Formulation:
+        """The formulation under a size of gradient buckets."""
+        training = self.formulation.machine.training
+        if training.bucket_bytes == bucket_bytes:
+            return self.formulation
+        return self.formulation.with_training(replace(training, bucket_bytes=bucket_bytes))
+
+    def cost(self, trial: SimulatedChoices) -> Costed:
+        """A trial on the timeline, under its own buckets."""
+        return cost(self.with_bucket(trial.bucket_bytes), trial.choices)
+
+    def fits(self, trial: SimulatedChoices) -> bool:
+        """Whether its peak is within the memory of a device."""
+        return trial.peak_memory <= self.formulation.cluster.device.memory
+
+    def _compiler(self, choices: Choices) -> Compiler:
+        """What does not depend on buckets, of the assignment simulated last."""
+        if choices not in self.compilers:
+            formulation, machine = self.formulation, self.formulation.machine
+            shape = machine.topology.shape
+            job = Job(
+                graph=formulation.graph,
+                strategy=single_stage(self._distributions(choices), shape),
+                cluster=formulation.cluster,
+                shape=shape,
+                compute=machine.compute,
+                training=machine.training,
+                runtime=plan_runtime(self.runtime, machine.training.bucket_bytes),
+            )
+            # others are rarely simulated again, and compilers are large
+            self.compilers = {choices: Compiler(job, self.known)}
+        return self.compilers[choices]
+
+    def _distributions(self, choices: Choices) -> dict[str, Distribution]:
+        """The distribution that each layer gets."""
+        found = {}
+        for layer, choice in zip(self.formulation.layers, choices, strict=True):
+            space = self.formulation.spaces[layer.name]
+            key = (id(space), choice)
+            if key not in self.splits:
+                self.splits[key] = space.candidates.distribution(choice)
+            found[layer.name] = self.splits[key]
+        return found

@@ -1,0 +1,307 @@
+"""Every distribution of every layer in one additive problem: candidates, and classes for the rest.
+
+The problem holds what the search sees as it is. The candidates that it does not see stand in it as
+classes (see `planner.planning.left_out`), which cost no more than any of their members. So its
+optimum bounds the step under every distribution. What is no part of anything cheap is dropped at
+once: first by computation alone, then class by class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.layout import Layouts, concatenate
+from costmodels.communication.movement import Movement, movement
+from costmodels.distribution.rows import unique_rows
+from planner.planning.formulate import CostKey, Formulation
+from planner.planning.left_out import LayerComputation, LeftOut, cut_level, leave_out, outer_part
+from search.problem import CostEdge as PairCost
+from search.problem import Problem
+from search.problem.deadline import Deadline, OutOfTime
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Counting what moves between two layouts takes about that long, and is not begun where it would not
+# end in time; measured on 1,700 to 2,500 layouts of 1,024 GPUs. [s]
+PAIR_SECONDS = 1.5e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComputationBound:
+    """A bound by computation alone, which every distribution keeps.
+
+    Parameters
+    ----------
+    by_space
+        Of every distinct layer, by the first layer that is alike.
+    prices
+        What every total split of a layer costs at least, by cost key. [s]
+    """
+
+    by_space: Mapping[str, LayerComputation]
+    prices: Mapping[CostKey, Floats]
+    bound: float
+
+    @classmethod
+    def of(cls, formulation: Formulation, profile: float | Floats) -> ComputationBound:
+        """The bound of an additive problem, see `Formulation.problem`."""
+        by_space: dict[str, LayerComputation] = {}
+        prices: dict[CostKey, Floats] = {}
+        bound = 0.0
+        for layer, key in zip(formulation.layers, formulation.cost_keys(profile), strict=True):
+            if key.space not in by_space:
+                wanted = formulation.graph.input_gradients(layer.name)
+                by_space[key.space] = LayerComputation.of(layer, formulation.machine, wanted)
+            if key not in prices:
+                prices[key] = by_space[key.space].times.weighted(key.backward, key.counted)
+            bound += float(prices[key].min())
+        return cls(by_space=by_space, prices=prices, bound=bound)
+
+    def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
+        """Which totals of each space can be part of something cheaper than `worst`."""
+        slack = worst - self.bound
+        found: dict[str, NDArray[np.bool_]] = {}
+        for key, prices in self.prices.items():
+            mask = prices <= prices.min() + slack
+            found[key.space] = found.get(key.space, False) | mask
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WholeSpace:
+    """Every distribution that can be part of something cheap.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine, with the candidates that the search sees.
+    profile
+        As of `Formulation.problem`.
+    left
+        The candidates that it does not see, by the first layer that is alike.
+    moves
+        What crosses hosts between any two layouts.
+    seen, classes
+        Rows in these of what the candidates of the search, and what the classes write and read: a
+        column for the output and one for each input.
+    """
+
+    formulation: Formulation
+    profile: float | Floats
+    left: Mapping[str, LeftOut]
+    moves: Movement
+    seen: Mapping[str, Ints]
+    classes: Mapping[str, Ints]
+
+    @classmethod
+    def of(
+        cls,
+        formulation: Formulation,
+        profile: float | Floats,
+        least: ComputationBound,
+        worst: float,
+        deadline: Deadline,
+    ) -> WholeSpace:
+        """Cost every distribution that can be part of something cheap.
+
+        Parameters
+        ----------
+        formulation, profile
+            As above.
+        least
+            The bound by computation alone, for that profile.
+        worst
+            What costs no less than that is left out altogether. [s]
+        deadline
+            When to give up by raising `OutOfTime`.
+        """
+        topology = formulation.machine.topology
+        cut = cut_level(formulation.cluster, topology.shape)
+        left = {}
+        for name, mask in least.near(worst).items():
+            deadline.check()
+            left[name] = leave_out(
+                formulation.spaces[name],
+                mask,
+                least.by_space[name],
+                formulation.machine,
+                input_gradients=formulation.graph.input_gradients(name),
+                largest_bucket=formulation.largest,
+                cut=cut,
+            )
+        near = _near_classes(formulation, profile, left, worst)
+        left = {name: one.only(near[name]) for name, one in left.items()}
+        seen, classes, layouts = _outer_layouts(formulation, left, cut)
+        if len(layouts) ** 2 * PAIR_SECONDS > deadline.remaining:
+            raise OutOfTime
+        return cls(
+            formulation=formulation,
+            profile=profile,
+            left=left,
+            moves=movement(layouts, layouts, topology.above(cut)),
+            seen=seen,
+            classes=classes,
+        )
+
+    def widened(self, formulation: Formulation, found: Mapping[str, Ints]) -> WholeSpace:
+        """The same when some of the candidates are searched.
+
+        Parameters
+        ----------
+        formulation
+            The formulation with these candidates, behind those that it had.
+        found
+            Their places among those left out, by the first layer that is alike.
+        """
+        left, seen, classes = dict(self.left), dict(self.seen), dict(self.classes)
+        for name, places in found.items():
+            one = left[name]
+            left[name] = one.without(places)
+            seen[name] = np.concatenate([seen[name], classes[name][one.class_of[places]]])
+            # the classes that still have members
+            classes[name] = classes[name][np.unique(np.delete(one.class_of, places))]
+        return replace(self, formulation=formulation, left=left, seen=seen, classes=classes)
+
+    def problem(self, worst: float) -> tuple[Problem, dict[str, Ints]]:
+        """The additive problem: of each layer the candidates of the search first, then classes.
+
+        Parameters
+        ----------
+        worst
+            Classes that are no part of anything cheaper are left out. [s]
+
+        Returns
+        -------
+        The problem, and the classes that it holds by the first layer that is alike.
+        """
+        formulation = self.formulation
+        near = _near_classes(formulation, self.profile, self.left, worst)
+        kept = {name: np.flatnonzero(mask) for name, mask in near.items()}
+        keys = formulation.cost_keys(self.profile)
+        nodes: dict[CostKey, Floats] = {}
+        for key, seen in zip(keys, formulation.node_costs(self.profile), strict=True):
+            if key not in nodes:
+                left = self.left[key.space]
+                nodes[key] = np.concatenate([seen, left.least(left.prices(key))[kept[key.space]]])
+        problem = Problem(
+            costs=tuple(nodes[key] for key in keys),
+            edges=(*self._pair_costs(kept), *self._shared_costs(kept)),
+            names=tuple(layer.name for layer in formulation.layers),
+        )
+        return problem, kept
+
+    def _pair_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
+        """What shuffles cost: as they are between candidates, and across hosts for classes. [s]
+
+        Parameters
+        ----------
+        kept
+            The classes of the problem.
+        """
+        formulation = self.formulation
+        _, backward = formulation.shares(self.profile)
+        index = {layer.name: i for i, layer in enumerate(formulation.layers)}
+        size = formulation.machine.training.activation_size
+        rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
+        matrices: dict[tuple[str, str, int, float], Floats] = {}
+        pairs = []
+        for edge in formulation.edges:
+            ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
+            share = float(backward[index[edge.target]])
+            key = (*ends, edge.slot, share)
+            if key not in matrices:
+                writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
+                num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
+                matrix = self.moves.time(writes, reads, num_bytes)
+                matrix += share * self.moves.time(reads, writes, num_bytes).T
+                exact = formulation.edge_times[edge]
+                n, m = exact.forward.shape
+                matrix[:n, :m] = exact.forward + share * exact.backward
+                matrices[key] = matrix
+            source, target = index[edge.source], index[edge.target]
+            pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
+        return pairs
+
+    def _shared_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
+        """What sharers of weights add: nothing where a class takes part. [s]
+
+        Parameters
+        ----------
+        kept
+            The classes of the problem.
+        """
+        layers, alike = self.formulation.layers, self.formulation.first_alike
+        pairs = []
+        for pair in self.formulation.shared_costs(self.profile):
+            ends = [alike[layers[end].name] for end in (pair.source, pair.target)]
+            rows, columns = (len(kept[end]) for end in ends)
+            matrix = np.pad(pair.matrix, ((0, rows), (0, columns)))
+            pairs.append(PairCost(source=pair.source, target=pair.target, matrix=matrix))
+        return pairs
+
+
+def _near_classes(
+    formulation: Formulation,
+    profile: float | Floats,
+    left: Mapping[str, LeftOut],
+    worst: float,
+) -> dict[str, NDArray[np.bool_]]:
+    """Which classes can be part of something cheaper than `worst`.
+
+    Parameters
+    ----------
+    formulation, profile
+        As of `WholeSpace`.
+    left
+        The candidates that the search does not see.
+    worst
+        What costs no less does not matter. [s]
+    """
+    keys = formulation.cost_keys(profile)
+    by_class = {key: left[key.space].least(left[key.space].prices(key)) for key in {*keys}}
+    lowest = [
+        min(float(seen.min()), float(by_class[key].min(initial=np.inf)))
+        for key, seen in zip(keys, formulation.node_costs(profile), strict=True)
+    ]
+    slack = worst - sum(lowest)
+    near = {name: np.zeros(len(one.first), dtype=bool) for name, one in left.items()}
+    for key, low in zip(keys, lowest, strict=True):
+        # layers that are alike keep the same classes, so that they share their matrices
+        near[key.space] |= by_class[key] <= low + slack
+    return near
+
+
+def _outer_layouts(
+    formulation: Formulation, left: Mapping[str, LeftOut], cut: int
+) -> tuple[dict[str, Ints], dict[str, Ints], Layouts]:
+    """Rows of what candidates and classes write and read across hosts, and the layouts themselves.
+
+    Parameters
+    ----------
+    formulation, left
+        As of `WholeSpace`.
+    cut
+        The first level that classes tell apart.
+    """
+    parts: list[Layouts] = []
+    for name, one in left.items():
+        space, layer = formulation.spaces[name], formulation.graph.layers[name]
+        rows = outer_part(space.candidates.joined(one.candidates.take(one.first)), cut)
+        parts.append(Layouts.of(rows, layer.output, layer.reduced_dims))
+        for slot, tensor in enumerate(layer.inputs):
+            parts.append(Layouts.of(rows, tensor, layer.absent_dims(slot)))
+    table = concatenate(parts)
+    first, inverse = unique_rows(table.codes())
+    columns = iter(np.split(inverse, np.cumsum([len(part) for part in parts])[:-1]))
+    seen, classes = {}, {}
+    for name in left:
+        inputs = len(formulation.graph.layers[name].inputs)
+        numbers = np.stack([next(columns) for _ in range(1 + inputs)], axis=1)
+        count = len(formulation.spaces[name].candidates)
+        seen[name], classes[name] = numbers[:count], numbers[count:]
+    return seen, classes, table.take(first)

@@ -1,0 +1,88 @@
+"""More candidates for a search that has begun: what it knows of the others stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+import numpy as np
+
+from costmodels.distribution import Candidates
+from costmodels.graph import Graph, Layer
+from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.step.machine import Machine
+from costmodels.step.memory import held_inputs
+from planner.planning.formulate import Formulation
+from planner.planning.layer_space import LayerSpace, cost_sharers, kept_memory
+from planner.planning.shuffles import number_layouts, shuffle_times
+
+
+def extend(formulation: Formulation, more: Mapping[str, Candidates]) -> Formulation:
+    """A formulation with more candidates, behind those that it has.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    more
+        Further candidates, by the first layer that is alike.
+    """
+    graph, machine, largest = formulation.graph, formulation.machine, formulation.largest
+    alike: dict[str, tuple[LayerSpace, list[Layer]]] = {}
+    for layer in formulation.layers:
+        first = formulation.first_alike[layer.name]
+        if first not in alike:
+            space = formulation.spaces[first]
+            if first in more:
+                space = _more_candidates(graph, space, machine, more[first], largest=largest)
+            alike[first] = (space, [])
+        alike[first][1].append(layer)
+    spaces, moves = number_layouts(list(alike.values()), machine.topology)
+    return replace(
+        formulation,
+        spaces=spaces,
+        edge_times=shuffle_times(graph, spaces, moves, machine),
+        shared=cost_sharers(graph, spaces, machine, largest),
+    )
+
+
+def _more_candidates(
+    graph: Graph, space: LayerSpace, machine: Machine, more: Candidates, *, largest: float
+) -> LayerSpace:
+    """The space of a layer with more candidates, behind those that it has.
+
+    Parameters
+    ----------
+    graph
+        The network with its batch.
+    space
+        The space.
+    machine
+        Where and how it runs.
+    more
+        Further candidates.
+    largest
+        Size that no bucket of gradients exceeds. [B]
+    """
+    layer = space.layer
+    gradients = graph.input_gradients(layer.name)
+    costs = layer_costs(layer, more, machine, input_gradients=gradients, largest_bucket=largest)
+    owner = layer.shares_weight_with or layer.name
+    users = 1 + len(graph.sharers.get(owner, ()))
+    held = held_inputs(graph, layer.name)
+    kept = kept_memory(layer, more, costs, held, users, machine.training)
+    return replace(
+        space,
+        candidates=space.candidates.joined(more),
+        costs=_joined_costs(space.costs, costs),
+        kept=np.concatenate([space.kept, kept]),
+    )
+
+
+def _joined_costs(first: LayerCosts, second: LayerCosts) -> LayerCosts:
+    """The costs of some candidates and of others behind them."""
+    joined = {}
+    for item in fields(LayerCosts):
+        pair = [getattr(first, item.name), getattr(second, item.name)]
+        joined[item.name] = np.concatenate(pair, axis=1 if item.name == "sources" else 0)
+    return LayerCosts(**joined)

@@ -1,0 +1,142 @@
+"""Plans under memory limits: found where there are some, proven absent where there are none."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from machines import cluster, graph, machine
+
+import planner
+from planner.cli.command import planner_command
+from planner.errors import InfeasibleError
+from planner.planning.costing import cost
+from planner.planning.formulate import Formulation, formulate
+from planner.planning.memory_prices import MemoryPrices, Point, prices_to_try
+from planner.planning.memory_rows import memory_by_moment
+from planner.planning.search_plan import search_plan
+from search.elimination.k_best import k_best
+
+GIB = 2.0**30
+
+
+def narrow(cap: int = 4) -> Formulation:
+    """A small network whose assignments can all be costed."""
+    rows: list = [
+        ("conv", "conv", {"filters": 16, "kernel": 3, "padding": 1}),
+        ("bn", "batch_norm", {}),
+        ("relu", "activation", {}),
+        ("next", "conv", {"filters": 16, "kernel": 3, "padding": 1}),
+        ("fc", "linear", {"filters": 64}),
+    ]
+    where = cluster(4)
+    g = graph({"channel": 8, "height": 16, "width": 16}, rows, 8)
+    return formulate(g, where, machine(where), cap=cap)
+
+
+def under(formulation: Formulation, memory: float) -> Formulation:
+    """The same on devices of that much memory."""
+    where = formulation.cluster
+    device = replace(where.device, memory=memory, reserved_memory=0.0)
+    return replace(formulation, cluster=replace(where, device=device))
+
+
+@pytest.fixture(scope="module")
+def everything() -> tuple[Formulation, list]:
+    formulation = under(narrow(), 1e12)
+    sizes = [len(formulation.spaces[layer.name].candidates) for layer in formulation.layers]
+    choices = itertools.product(*map(range, sizes))
+    return formulation, [cost(formulation, row) for row in choices]
+
+
+def test_the_least_memory_is_found_and_what_is_below_is_proven(everything):
+    formulation, costs = everything
+    least = min(costed.memory.total for costed in costs)
+    found = search_plan(formulation, least_memory=True)
+    assert found.best is not None
+    assert found.best.memory.total <= least * 1.05
+    assert 0.8 * least <= found.least_memory <= least * (1 + 1e-9)
+    lower = search_plan(under(formulation, 0.8 * found.least_memory))
+    assert lower.best is None
+    assert lower.incumbent.infeasible
+
+
+def test_prices_never_bound_above_what_fits(everything):
+    formulation, costs = everything
+    rows, plain = memory_by_moment(formulation), formulation.problem(0.5)
+    peaks = [costed.memory.total for costed in costs]
+    rng = np.random.default_rng(0)
+    for limit in np.quantile(peaks, (0.1, 0.5, 0.9)):
+        fastest = min(c.step.total for c in costs if c.memory.total <= limit)
+        for _ in range(5):
+            raw = rng.random(rows.num_moments) * (rng.random(rows.num_moments) < 0.3)
+            memory = MemoryPrices(rows=rows, prices=raw * fastest / limit, limit=float(limit))
+            answer = k_best(memory.priced(plain), 1)[0]
+            assert memory.bound(answer.lower_bound) <= fastest
+
+
+def test_prices_to_try_are_those_of_the_highest_bound():
+    # one holds too much in the first moment, one too much in the second
+    points = [
+        Point(cost=1.0, held=np.array([4.0, 1.0])),
+        Point(cost=1.0, held=np.array([1.0, 4.0])),
+        Point(cost=3.0, held=np.array([2.0, 2.0])),
+    ]
+    prices, height = prices_to_try(points, limit=2.0, total=10.0, unit=(1.0, 1.0))
+    # at a price of 2 in both, each costs 1 + 2 * (2 - 1) = 3
+    assert prices == pytest.approx([2.0, 2.0])
+    assert height == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("memory", "within"), [("4.12 GiB", 1.6), ("4.3 GiB", 1.35), ("4.4 GiB", 1.2)]
+)
+def test_gpt2_gets_a_plan_where_there_is_one(memory, within):
+    options = {"gpus": 16, "global_batch_size": 64}
+    free = planner.optimize("gpt2", **options)
+    plan = planner.optimize("gpt2", memory=memory, **options)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
+    assert free.step_time_s <= plan.step_time_s <= within * free.step_time_s
+
+
+def test_layers_split_in_two_make_resnet152_fit():
+    options = {"gpus": 64, "global_batch_size": 2048}
+    plan = planner.optimize("resnet152", memory="4.14 GiB", **options)
+    assert plan.peak_memory <= 4.14 * GIB
+    with pytest.raises(InfeasibleError) as error:
+        planner.optimize("resnet152", memory="3 GiB", **options)
+    assert error.value.proven
+
+
+def test_more_memory_is_never_slower():
+    options = {"gpus": 16, "global_batch_size": 128, "cluster": "abci"}
+    free = planner.optimize("resnet18", **options)
+    reserved = free.memory_bytes["reserved"]
+    steps = []
+    for share in (0.8, 0.9, 0.95, 0.99, 1.0):
+        limit = reserved + share * (free.peak_memory - reserved)
+        try:
+            steps.append(planner.optimize("resnet18", memory=limit, **options).step_time)
+        except InfeasibleError:
+            steps.append(float("inf"))
+    assert steps[-1] < float("inf")
+    for less, more in itertools.pairwise(steps):
+        assert more <= less * 1.001
+
+
+def test_least_memory_is_said_when_asked():
+    arguments = ["optimize", "alexnet", "--gpus", "16", "--least-memory"]
+    result = CliRunner().invoke(planner_command, arguments)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "the least memory found is" in text
+    assert "no plan searched fits in less than" in text
+    free = planner.optimize("alexnet", gpus=16)
+    least = planner.optimize("alexnet", gpus=16, least_memory=True)
+    assert least.peak_memory < free.peak_memory
+    options = {"gpus": 16, "global_batch_size": least.global_batch_size}
+    tight = planner.optimize("alexnet", memory=least.peak_memory * 1.01, **options)
+    assert tight.peak_memory <= least.peak_memory * 1.01
