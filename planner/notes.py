@@ -113,6 +113,33 @@ WORDS: Mapping[str, str] = {
     "estimated-by-roofline": (
         "{share:.1%} of the computation is estimated by the roofline, for want of measurements"
     ),
+    "tables-correct": (
+        "your tables cover {share:.0%} of the time of computation; measured shapes run {pace} "
+        "modelled (give or take {spread:.1%}), and all others are corrected by what akin ones say"
+    ),
+    "tables-cover": (
+        "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
+    ),
+    "tables-unused": "your tables have no times in {precision}: nothing rests on them",
+    "table-outliers": (
+        "measured times that are far off what akin ones say are taken for their own shapes alone: "
+        "{which}; measure them again"
+    ),
+    "rests-on-correction": (
+        "without what your tables say of shapes that they lack, other splits of layers with "
+        "{share:.0%} of the time would be {gain:.1%} faster: measure both"
+    ),
+    "rests-on-outliers": (
+        "if those times are wrong, other splits of layers with {share:.0%} of the time would be "
+        "{gain:.1%} faster"
+    ),
+    "rests-on-spread": (
+        "within the spread of your tables, other splits of layers with {share:.0%} of the time may "
+        "be {gain:.1%} faster: measure both"
+    ),
+    "no-time-to-check-tables": (
+        "there was no time to find out whether the plan rests on shapes that your tables lack"
+    ),
     "estimated-by-percent-of-peak": (
         "{share:.1%} of the computation is estimated by one percentage of the peak FLOP/s for all "
         "layers, as Paleo does, whatever is measured"

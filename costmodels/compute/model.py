@@ -1,8 +1,9 @@
 """Seconds of the local piece of every layer: measured where possible, modelled elsewhere.
 
 For each candidate the best answer available is taken, in this order: a measured table's exact
-entry, an interpolation inside that table, a fitted efficiency surface of this device, a surface
-transferred from measurements of something akin, the roofline. Every answer says which it was.
+entry, a fitted efficiency surface of this device, a surface transferred from measurements of
+something akin, the roofline. Where there are tables, what they did not measure is corrected by what
+they did (see `measured`). Every answer says which it was.
 
 Memory-bound operations take their traffic (`Work.bytes_moved`) at a fitted share of the memory
 bandwidth, plus the latency of a kernel. A piece without any output takes no time.
@@ -10,13 +11,16 @@ bandwidth, plus the latency of a kernel. A piece without any output takes no tim
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
+from costmodels.compute.measured import Measured
 from costmodels.compute.roofline import (
     BANDWIDTH_FRACTION,
     PEAK_FRACTION,
@@ -85,6 +89,30 @@ class ComputeModel:
         if family is not None:
             load_family(family)
         self._fits: dict[tuple[str, str], Fit | None] = {}
+        self._deviation: float | None = 0.0
+        self._slips = True
+
+    @cached_property
+    def measured(self) -> Measured | None:
+        """What the tables say at this precision, None without any."""
+        if not self.tables:
+            return None
+        return Measured(self.tables, self.precision, lambda work: self._modelled(work)[0])
+
+    def doubted(self, deviation: float | None = 0.0, *, slips: bool = True) -> ComputeModel:
+        """The model where what the tables say is taken otherwise.
+
+        Parameters
+        ----------
+        deviation
+            By how many of the spreads of the measurements unmeasured shapes are slower than
+            expected; None where they are as modelled, whatever was measured.
+        slips
+            Whether rows that are far off what akin ones say are taken for their own shapes.
+        """
+        other = copy(self)
+        other._deviation, other._slips = deviation, slips
+        return other
 
     def time(self, work: Work) -> tuple[FloatArray, SourceArray]:
         """Time of each candidate, and the `TimeSource` of each time. [s]
@@ -97,19 +125,15 @@ class ComputeModel:
         seconds, source = self._modelled(work)
         seconds = np.atleast_1d(seconds)
         sources = np.full(seconds.shape, source, dtype=np.int8)
+        if self.measured is not None:
+            seconds, exact, near = self.measured.times(
+                work, seconds, deviation=self._deviation, slips=self._slips
+            )
+            sources[near] = TimeSource.INTERPOLATED
+            sources[exact] = TimeSource.TABLE
         outputs = np.broadcast_to(work.outputs, seconds.shape)
         if not outputs.all():
             seconds = np.where(outputs > 0, seconds, 0.0)
-        undecided = np.ones(seconds.shape, dtype=bool)
-        for table in self.tables:
-            found = table.lookup(work, self.precision, seconds, lambda w: self._modelled(w)[0])
-            if found is None:
-                continue
-            measured, exact = found
-            use = undecided & ~np.isnan(measured) & (outputs > 0)
-            seconds = np.where(use, measured, seconds)
-            sources[use] = np.where(exact[use], TimeSource.TABLE, TimeSource.INTERPOLATED)
-            undecided &= ~use
         return seconds, sources
 
     def describe(self) -> dict[str, str]:
@@ -126,6 +150,11 @@ class ComputeModel:
             else:
                 what = f"{'derived surface' if fit.derived else 'fitted surface'}: {fit.note}"
             text[f"{operation} {direction}"] = what
+        for operation, known in self.measured.agreements().items() if self.measured else ():
+            text[f"correction {operation}"] = (
+                f"measured over modelled time {known.ratio:.3g}, spread {known.spread:.1%}, "
+                f"{known.rows} rows"
+            )
         return text
 
     def _fit(self, operation: str, direction: str) -> Fit | None:

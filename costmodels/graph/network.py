@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 import networkx as nx
@@ -26,6 +27,15 @@ def _axis_order(axis: str) -> int:
     return INPUT_AXES.index(axis) if axis in INPUT_AXES else len(INPUT_AXES)
 
 
+def _plain_value(value: object) -> object:
+    """An option as files have it: tuples, and numbers of the language itself."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain_value, value))
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One layer of a network description: kind, the layers it reads, options of the kind."""
@@ -36,9 +46,10 @@ class LayerSpec:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        # files have lists, which would make equal layers differ
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        # files have lists and programs numbers of their own, which would make equal layers differ
+        options = {option: _plain_value(value) for option, value in self.options.items()}
         object.__setattr__(self, "options", options)
+        object.__setattr__(self, "inputs", tuple(self.inputs or ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +83,7 @@ class Network:
         # kernels are given for depth, height and width, whatever the order of the axes
         shape = {axis: self.input_shape[axis] for axis in sorted(self.input_shape, key=_axis_order)}
         object.__setattr__(self, "input_shape", shape)
+        object.__setattr__(self, "layers", tuple(self.layers))
         for text in ("source", "notes"):
             object.__setattr__(self, text, printable(getattr(self, text)))
 

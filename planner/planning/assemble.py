@@ -92,7 +92,7 @@ def assemble_plan(
         notes = (*notes, Note.of("no-time-for-baselines"))
     remarks: tuple[AnyNote, ...] = (
         *_idle_notes(setting, formulation, costed),
-        *estimate_notes(costed.sources, training),
+        *estimate_notes(costed.sources, formulation.machine),
         *_memory_notes(formulation, costed),
         *notes,
     )

@@ -29,6 +29,7 @@ from planner.planning.prepare import (
 )
 from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
+from planner.planning.sensitivity import marked
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
@@ -61,13 +62,25 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     if options.dump_problem is not None:
         check_writable(options.dump_problem)  # now, and not after the search
     deadline = deadline or Deadline(options.time_limit)
+    left = deadline.remaining
     try:
         found, decision = _answer(setting, options, deadline)
     except OutOfTime:
         raise stopped_error("time limit") from None
+    took = 0.0 if options.time_limit is None else left - deadline.remaining
     if decision is None:
         raise infeasible_error(setting, found.result)
     usual = usual_strategies(setting)
+    trained = decision.formulation.machine.training
+
+    def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
+        quick = replace(options, num_best=1)
+        return attempt(other, trained, quick, usual=strategies, deadline=deadline)
+
+    if not options.least_memory:
+        decision = marked(
+            decision, setting, search_again, usual=usual, deadline=deadline, took=took
+        )
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted

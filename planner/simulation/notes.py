@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from costmodels.compute import ComputeModel
 from costmodels.notes import Note
-from costmodels.step.training import Training
+from costmodels.step.machine import Machine
 from costmodels.units import format_seconds
 
 # Sources of less than this part of the computation are not worth a sentence: they read "0.0%".
 LEAST_SHARE = 0.0005
+# From here on how much slower is said as a factor.
+MANY_TIMES = 2.0
+# Rows of tables that are named in a sentence. [items]
+MOST_NAMED = 3
 # What is noted of each source of estimates that is no measurement, in this order.
 _KINDS = {
     "derived_surface": "estimated-by-surfaces",
@@ -20,21 +26,61 @@ _KINDS = {
 }
 
 
-def estimate_notes(sources: Mapping[str, float], training: Training) -> tuple[Note, ...]:
+def estimate_notes(sources: Mapping[str, float], machine: Machine) -> tuple[Note, ...]:
     """How much of the computation is no measurement.
 
     Parameters
     ----------
     sources
         Time of computation by where its estimate comes from. [s]
-    training
-        Options of the step.
+    machine
+        What the step was costed on.
     """
     total = sum(sources.values())
     shares = {kind: sources.get(source, 0.0) / total for source, kind in _KINDS.items()}
-    launch_time = format_seconds(training.launch_time)
-    return tuple(
+    launch_time = format_seconds(machine.training.launch_time)
+    estimated = (
         Note.of(kind, share=share, launch_time=launch_time)
         for kind, share in shares.items()
         if share > LEAST_SHARE
     )
+    return (*_table_notes(sources.get("table", 0.0) / total, machine.compute), *estimated)
+
+
+def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
+    """What tables say of a step.
+
+    Parameters
+    ----------
+    share
+        Part of its computation that they measured.
+    compute
+        The model that has them.
+    """
+    measured = compute.measured
+    if measured is None:
+        return ()
+    if not len(measured):
+        return (Note.of("tables-unused", precision=compute.precision),)
+    notes = []
+    known = measured.agreement()
+    if known is None:
+        notes.append(Note.of("tables-cover", share=share))
+    else:
+        pace, spread = pace_text(known.ratio), math.expm1(known.spread)
+        notes.append(Note.of("tables-correct", share=share, pace=pace, spread=spread))
+    if measured.outliers:
+        first = ", ".join(measured.outliers[:MOST_NAMED])
+        more = len(measured.outliers) - MOST_NAMED
+        which = f"{first} and {more} more" if more > 0 else first
+        notes.append(Note.of("table-outliers", which=which))
+    return tuple(notes)
+
+
+def pace_text(ratio: float) -> str:
+    """How a time compares to another, of which it is a multiple: "15 % slower than"."""
+    if ratio >= MANY_TIMES or ratio <= 1.0 / MANY_TIMES:
+        return f"{max(ratio, 1.0 / ratio):,.1f} times {'slower' if ratio > 1.0 else 'faster'} than"
+    if round(abs(ratio - 1.0), 3) == 0.0:
+        return "as fast as"
+    return f"{abs(ratio - 1.0):.1%} {'slower' if ratio > 1.0 else 'faster'} than"

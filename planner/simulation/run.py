@@ -225,12 +225,12 @@ def simulate_placed(
     if model not in inputs.SIMULATIONS:
         form = _closed_form(placed, model)
         computed, busy = form.total, form.forward + form.backward + form.update
-        notes += estimate_notes(form.sources, setting.machine.training)
+        notes += estimate_notes(form.sources, setting.machine)
     else:
         compiler = Compiler(_job_of(placed, runtime, model, time))
         simulated = _run_step(compiler, model, overlap_factor)
         computed, busy = simulated.step_time, computing_time(simulated)
-        notes += estimate_notes(compiler.sources, setting.machine.training)
+        notes += estimate_notes(compiler.sources, setting.machine)
         if not runtime.synchronous:
             from planner.simulation.asynchronous import asynchronous_step
 

@@ -72,7 +72,7 @@ def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> C
 def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
     """Files and a command, and the changes to come."""
     form = "json" if rng.random() < 0.3 else "toml"
-    network = File(f"network.{form}", good_files.network(rng.choice((0, 0, 1, 2)), form))
+    network = File(f"network.{form}", good_files.network(rng.choice((0, 0, 1, 2, 3)), form))
     if case.kind == "command":
         return _command(case, rng, network, plans)
     file = _subject(case, rng, network, plans)

@@ -73,7 +73,23 @@ def volume() -> Tree:
     }
 
 
-NETWORKS = (convolutional, transformer, volume)
+def repeated() -> Tree:
+    """Blocks in blocks, and layers around them."""
+    inner = {"name": "in", "repeat": 2, "layer": [_layer("fc", "linear", filters=8)]}
+    block = [_layer("norm", "layer_norm"), inner, _layer("join", "add", "in", "input")]
+    return {
+        "name": "small-blocks",
+        "input": {"sequence": 16},
+        "layer": [
+            _layer("embedding", "embedding", "input", rows=64, filters=8),
+            {"name": "h", "repeat": 3, "inputs": ["embedding"], "layer": block},
+            _layer("head", "linear", "h", filters=64, share="embedding", bias=False),
+            _layer("loss", "loss"),
+        ],
+    }
+
+
+NETWORKS = (convolutional, transformer, volume, repeated)
 
 
 def cluster() -> Tree:

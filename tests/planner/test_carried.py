@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,7 +24,7 @@ from planner.request.plans import differs_from
 from planner.request.request import Request
 from planner.request.setting import resolve
 
-ROW = "conv,forward,fp32,8,3,64,160x160,80x80,7x7,2x2,1,0.002"
+ROW = "conv,forward,fp32,8,3,64,160x160,80x80,7x7,2x2,1,0.0001"
 
 
 def run(*words: object) -> Result:
@@ -106,6 +107,9 @@ def test_objects_of_python_are_carried_too(tmp_path: Path) -> None:
     network = replace(
         own_network(), layers=(*layers, rate), input_shape=shape, notes="\x1b]0;x\x07"
     )
+    first, *rest = network.layers
+    first = replace(first, inputs=["input"], options={**first.options, "filters": np.int64(64)})  # type: ignore[arg-type]
+    network = replace(network, layers=[first, *rest])  # type: ignore[arg-type]
     plan = planner.optimize(network, gpus=4, cluster=cluster, global_batch_size=32)
     path = tmp_path / "p.json"
     plan.save(path)
@@ -188,7 +192,7 @@ def test_a_difference_is_found_and_said_wherever_a_plan_is_used(
     again = planner.evaluate(own_network(), gpus=4, strategy=plan, memory="12 GiB")
     (note,) = [text for text in again.fallbacks if "other inputs" in text]
     assert note.endswith("memory 15.8 GiB, here 12 GiB")
-    table.write_text("\n".join([",".join(COLUMNS), ROW.replace("0.002", "0.004")]) + "\n")
+    table.write_text("\n".join([",".join(COLUMNS), ROW.replace("0.0001", "0.0002")]) + "\n")
     measured = planner.evaluate(own_network(), gpus=4, strategy=plan, tables=[table])
     (note,) = [text for text in measured.fallbacks if "other inputs" in text]
     assert note.endswith("tables mine.csv, here another of that name")

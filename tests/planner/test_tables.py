@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from measured_tables import data_parallel_works, measured_table, shape_cells
 
 import planner
+from costmodels.compute import Work
 from costmodels.compute.table import COLUMNS
 from costmodels.errors import InputError
+from planner.planning import optimize
+from planner.request.request import Request
+from planner.request.setting import Setting, resolve
 
 ROW = "conv,forward,fp32,32,3,64,224x224,112x112,7x7,2x2,1,{seconds}"
 
@@ -38,3 +49,163 @@ def test_a_time_that_is_none_is_refused_with_its_line(tmp_path: Path, seconds: s
     with pytest.raises(InputError, match=r"line 2, column seconds of table\.csv") as refusal:
         evaluate(table(tmp_path, seconds))
     assert "\n" not in str(refusal.value)
+
+
+# Data parallelism is best here, and other splits are hardly slower.
+LARGE = {"source": "resnet50", "gpus": 16, "cluster": "dgx-a100", "global_batch_size": 512}
+QUESTION = {**LARGE, "source": "resnet18", "global_batch_size": 1024}
+
+
+def optimised(question: dict[str, Any], **more: Any) -> planner.Plan:
+    source, *_ = question.values()
+    return planner.optimize(source, **{k: v for k, v in question.items() if k != "source"}, **more)
+
+
+def moved(before: planner.Plan, after: planner.Plan) -> float:
+    """Part of the time that lies in layers which are split otherwise."""
+    total = sum(layer.time for layer in after.layers.values())
+    changed = (
+        layer.time
+        for name, layer in after.layers.items()
+        if layer.distribution != before.layers[name].distribution
+    )
+    return sum(changed) / total
+
+
+@pytest.fixture(scope="module")
+def without() -> planner.Plan:
+    return optimised(QUESTION)
+
+
+def measured_plan(
+    folder: Path, ratio: Callable[[int, Work], float | None], question: dict[str, Any] = QUESTION
+) -> planner.Plan:
+    path = measured_table(folder / "measured.csv", Request(**question), ratio)
+    return optimised(question, tables=[path])
+
+
+def said(plan: planner.Plan, words: str) -> str:
+    """The one note with these words, empty without."""
+    found = [note for note in plan.fallbacks if words in note]
+    assert len(found) < 2
+    return found[0] if found else ""
+
+
+@pytest.mark.parametrize("question", [LARGE, QUESTION], ids=["resnet50", "resnet18"])
+def test_a_table_of_slow_data_parallelism_does_not_tip_the_plan(
+    question: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = measured_plan(tmp_path, lambda n, work: 1.15, question)
+    assert moved(optimised(question), plan) == 0.0
+    sources = plan.compute_sources_s
+    share = sources["table"] / sum(sources.values())
+    assert share > 0.8
+    note = said(plan, "your tables cover")
+    assert f"cover {share:.0%} of the time" in note
+    assert "run 15.0% slower than modelled (give or take 0.0%)" in note
+    # the model alone would flee to what nobody measured, and the plan says so
+    assert re.search("with (99|100)% of the time would", said(plan, "without what your tables say"))
+    assert "spread 0.0%" in plan.provenance["correction conv"]
+    assert plan.provenance["correction conv"].startswith("measured over modelled time 1.15,")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("spread", [0.03, 0.1])
+def test_nor_does_a_noisy_one(
+    spread: float, seed: int, without: planner.Plan, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(seed).normal(0.0, spread, 2000)
+    plan = measured_plan(tmp_path, lambda n, work: 1.15 * float(np.exp(noise[n])))
+    assert moved(without, plan) < 0.02
+    given = re.search(r"give or take ([\d.]+)%", said(plan, "your tables cover"))
+    assert given
+    assert float(given[1]) == pytest.approx(100 * spread, rel=0.5)
+
+
+@pytest.mark.parametrize("kept", ["one shape", "convolutions", "every third", "small ones"])
+def test_nor_does_one_that_covers_little(kept: str, without: planner.Plan, tmp_path: Path) -> None:
+    keeps: dict[str, Callable[[int, Work], bool]] = {
+        "one shape": lambda n, work: n == 5,
+        "convolutions": lambda n, work: work.operation == "conv",
+        "every third": lambda n, work: n % 3 == 0,
+        "small ones": lambda n, work: float(np.max(work.outputs)) < 1e6,
+    }
+    plan = measured_plan(tmp_path, lambda n, work: 1.15 if keeps[kept](n, work) else None)
+    assert moved(without, plan) < 0.02
+    assert "run 15.0% slower" in said(plan, "your tables cover")
+
+
+def test_a_spread_that_could_turn_the_plan_is_said(without: planner.Plan, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0.0, 0.2, 2000)
+    plan = measured_plan(tmp_path, lambda n, work: 1.15 * float(np.exp(noise[n])))
+    assert "may be" in said(plan, "within the spread")
+    sure = measured_plan(tmp_path, lambda n, work: 1.15)
+    assert not said(sure, "within the spread")
+
+
+def test_a_slip_is_named_and_corrects_nothing_else(tmp_path: Path) -> None:
+    plan = measured_plan(tmp_path, lambda n, work: 300.0 if n == 20 else 1.15)
+    assert "line 22 of measured.csv (add backward)" in said(plan, "far off")
+    assert "run 15.0% slower" in said(plan, "your tables cover")
+    # the plan leaves that shape, and says what it rests on
+    assert plan.step_time < 2 * measured_plan(tmp_path, lambda n, work: 1.15).step_time
+    assert said(plan, "if those times are wrong")
+
+
+def test_what_is_measured_throughout_is_not_corrected(tmp_path: Path) -> None:
+    """A strategy whose every shape was measured takes the times of the table alone."""
+    noise = np.random.default_rng(2).normal(0.0, 0.3, 2000)
+    request = Request(**QUESTION)
+    path = measured_table(tmp_path / "all.csv", request, lambda n, work: float(np.exp(noise[n])))
+    rows = list(csv.reader(path.open()))[1:]
+    seconds = {tuple(cells): float(last) for *cells, last in rows}
+    plan = planner.evaluate(
+        "resnet18", gpus=16, cluster="dgx-a100", global_batch_size=1024, tables=[path]
+    )
+    assert set(plan.compute_sources_s) <= {"table", "launch"}
+    setting = resolve(request)
+    expected = sum(
+        max(seconds[shape_cells(work, "bf16")], plan.training.launch_time)
+        for work in data_parallel_works(setting)
+        if work.direction == "forward" and work.operation != "sgd_update"
+    )
+    assert sum(layer.forward_s for layer in plan.layers.values()) == pytest.approx(expected)
+
+
+def test_a_table_of_another_precision_says_that_it_is_of_no_use(tmp_path: Path) -> None:
+    path = table(tmp_path, "0.25")
+    plan = planner.evaluate("resnet18", gpus=4, cluster="lassen", precision="fp16", tables=[path])
+    assert "no times in fp16" in said(plan, "your tables")
+    assert "table" not in plan.compute_sources_s
+
+
+def test_a_simulation_says_what_its_tables_cover(tmp_path: Path) -> None:
+    step = planner.simulate("resnet18", gpus=4, cluster="lassen", tables=[table(tmp_path, "0.002")])
+    assert [note for note in step.notes if "your tables cover" in note]
+
+
+def test_the_check_keeps_to_the_time_limit(tmp_path: Path) -> None:
+    path = measured_table(tmp_path / "t.csv", Request(**LARGE), lambda n, work: 1.15)
+    for limit in (0.3, 1.0):
+        begun = time.monotonic()
+        optimised(LARGE, tables=[path], time_limit=limit)
+        assert time.monotonic() - begun < limit + 1.0
+
+
+def test_an_interrupt_of_the_check_leaves_the_plan(
+    without: planner.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Setting] = []
+    prepare = optimize.prepare
+
+    def interrupted(setting: Setting, *arguments: Any) -> Any:
+        calls.append(setting)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return prepare(setting, *arguments)
+
+    monkeypatch.setattr(optimize, "prepare", interrupted)
+    plan = measured_plan(tmp_path, lambda n, work: 1.15)
+    assert len(calls) == 2
+    assert plan.search.stopped_by == "interrupt"
+    assert moved(without, plan) == 0.0
