@@ -93,25 +93,6 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
     )
 
 
-def output_options(command: _F) -> _F:
-    """What to write and to show."""
-    for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON."),
-        click.option("-q", "--quiet", is_flag=True, help="One line instead of tables."),
-        click.option(
-            "--report",
-            metavar="FILE",
-            multiple=True,
-            help="Write a report: .html (one page) or .md; may be repeated.",
-        ),
-        click.option(
-            "-o", "--output", metavar="FILE", help="Write the plan as JSON; '-' for stdout."
-        ),
-    ):
-        command = decorate(command)
-    return command
-
-
 def inputs_of(subject: str, values: Mapping[str, object]) -> Iterator[object]:
     """All that a command may read: its subject, its options, and what strategy files name."""
     from planner.request.sources import named_in

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
+from costmodels.step.utilisation import model_flops
 from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
 from planner.plan import Baseline, LayerPlan, Plan, Recost, SearchSummary, digest
@@ -103,6 +104,8 @@ def assemble_plan(
         fallbacks=tuple(map(words, remarks)),
         defaults=setting.defaults,
         simulated=simulated,
+        model_flops=model_flops(setting.graph),
+        device_peak_flops=cluster.device.peak_flops[training.precision],
     )
 
 
