@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from planner.cli.options import WholeNumber
 from planner.cli.screen import show, write
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ SMALLEST_PIECE = 1024.0
 
 @click.command("models")
 @click.option("--export", "name", metavar="NAME", help="Write this network as a file.")
-@click.option("--input-size", type=int, metavar="N", help="Input size of the exported network.")
+@click.option(
+    "--input-size", type=WholeNumber(), metavar="N", help="Input size of the exported network."
+)
 @click.option("-o", "--output", metavar="FILE", help="Where to: .toml or .json.")
 def models_command(name: str | None, input_size: int | None, output: str | None) -> None:
     """List the built-in networks, or export one."""

@@ -38,11 +38,11 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # no such argumen
         try:
             return int(value)
         except ValueError:
-            several = _SEVERAL.fullmatch(str(value))
-        if several is None:
-            self.fail(f"'{value}' is not a whole number", param, ctx)
-        hint = "; 'planner scale' takes several" if param and "--gpus" in param.opts else ""
-        self.fail(f"this is one whole number here, not several as in '{value}'{hint}", param, ctx)
+            name = param.opts[0] if param is not None else "it"
+        several = _SEVERAL.fullmatch(str(value)) is not None and name == "--gpus"
+        hint = "'planner scale' takes several" if several else "correct it"
+        message = f"{name} must be one whole number but is '{value}'; {hint}"
+        raise click.UsageError(message, ctx)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -87,8 +87,8 @@ def scale_command(
     if request.cluster is not None:
         request = replace(request, cluster=machine)
     table = ScalingTable(model=model, strong=request.strong, output=output, shown=shown)
-    table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     answers = api.scale_request(request)
+    table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
             doing = f"planning {model} on {count} GPUs (Ctrl-C stops)"

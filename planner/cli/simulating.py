@@ -74,7 +74,7 @@ class SimulationOutputs:
 
 
 @click.command("simulate")
-@click.argument("subject")
+@click.argument("subject", metavar="MODEL")
 @input_options(COMMANDS["simulate"])
 @click.option("--trace", metavar="FILE.json", help="Write a trace for Perfetto.")
 @click.option(
@@ -95,8 +95,8 @@ def simulate_command(
     Computation and communication of every pipeline stage run in queues beside each other, slow
     each other down and share links; memory is counted tensor by tensor.
 
-    SUBJECT is a plan file, a strategy file, a built-in network (see 'planner models') or a network
-    file. What a file says of the step holds unless an option says otherwise.
+    MODEL is a built-in network (see 'planner models') or a network file; or a plan or strategy
+    file, which name it. What a file says of the step holds unless an option says otherwise.
     """
     from planner.request.request import make_request
     from planner.simulation.run import require_run, simulate_request

@@ -12,6 +12,7 @@ import click
 
 from costmodels.errors import plain
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
+from planner.cli.options import WholeNumber
 from planner.cli.screen import progress, show, write, write_output
 from planner.cli.showing import (
     STDOUT,
@@ -63,7 +64,12 @@ class Solved:
     help="Stop then with the best solution so far; reading the file does not count.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the solver."
+    "--seed",
+    type=WholeNumber(),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of the solver.",
 )
 @click.option(
     "--search",
