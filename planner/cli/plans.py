@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.options import command_line, input_options, inputs_of
-from planner.cli.screen import progress, show, write, write_output
+from planner.cli.screen import progress, search_progress, show, write, write_output
 from planner.cli.showing import (
     STDOUT,
     Shown,
@@ -98,16 +98,17 @@ def optimize_command(
     MODEL is a built-in network (see 'planner models') or a network file.
     """
 
-    def make() -> Plan:
+    def make(tell: Callable[[str], None]) -> Plan:
         from planner import api
         from planner.request.request import make_request
 
         everything = {**values, "model": model, "dump_problem": dump_problem}
-        return api.optimize_request(make_request("optimize", everything))
+        request = make_request("optimize", everything)
+        return api.optimize_request(request, watch=search_progress(tell))
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
-    doing = f"planning {model} on {values['gpus']} GPUs (Ctrl-C stops the search)"
-    _answer_command("optimize", make, model, values, outputs, doing)
+    doing = f"planning {model} on {values['gpus']} GPUs"
+    _answer_command("optimize", make, model, values, outputs, doing, " (Ctrl-C stops)")
 
 
 @click.command("evaluate")
@@ -128,7 +129,7 @@ def evaluate_command(
     MODEL is a built-in network (see 'planner models') or a network file.
     """
 
-    def make() -> Plan:
+    def make(tell: Callable[[str], None]) -> Plan:
         from planner import api
         from planner.request.request import make_request
 
@@ -191,17 +192,18 @@ def show_plan_as(plan: Plan, shown: Shown) -> None:
 
 def _answer_command(
     command: str,
-    make: Callable[[], Plan],
+    make: Callable[[Callable[[str], None]], Plan],
     model: str,
     values: Mapping[str, object],
     outputs: PlanOutputs,
     doing: str,
+    hint: str = "",
 ) -> None:
     """Make a plan, write it where asked for, and show it."""
     outputs.check(inputs_of(model, values))
     try:
-        with progress(doing, quiet=outputs.shown.quiet):
-            plan = make()
+        with progress(doing, quiet=outputs.shown.quiet, hint=hint) as tell:
+            plan = make(tell)
     except Exception as error:
         if outputs.shown.as_json:
             _show_infeasible(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,13 @@ import click
 
 from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import input_options, inputs_of
-from planner.cli.screen import progress, write, write_output
+from planner.cli.screen import (
+    progress,
+    search_progress,
+    shows_progress,
+    write,
+    write_output,
+)
 from planner.cli.showing import (
     STDOUT,
     Shown,
@@ -87,12 +93,16 @@ def scale_command(
     if request.cluster is not None:
         request = replace(request, cluster=machine)
     table = ScalingTable(model=model, strong=request.strong, output=output, shown=shown)
-    answers = api.scale_request(request)
+    # whoever is told changes from size to size
+    told: list[Callable[[str], None]] = [lambda more: None]
+    watch = search_progress(lambda more: told[-1](more))
+    answers = api.scale_request(request, watch if shows_progress(quiet=shown.quiet) else None)
     table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
-            doing = f"planning {model} on {count} GPUs (Ctrl-C stops)"
-            with progress(doing, quiet=shown.quiet):
+            doing = f"planning {model} on {count} GPUs"
+            with progress(doing, quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:
+                told.append(tell)
                 answer = next(answers)
             table.add(count, answer)
             if api.was_interrupted(answer):

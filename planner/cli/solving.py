@@ -125,7 +125,7 @@ def _read_and_solve(path: str, time_limit: float, seed: int, solver: str, *, qui
     except search.ProblemError as error:
         raise Failure(BAD_PROBLEM, str(error)) from None
     read = time.perf_counter()
-    with progress(f"solving {path} (Ctrl-C stops the search)", quiet=quiet) as tell:
+    with progress(f"solving {path}", quiet=quiet, hint=" (Ctrl-C stops)") as tell:
         answer = search.solve(
             file.problem,
             solver=solver,

@@ -103,14 +103,17 @@ def decide(
     decision = Decision(
         formulation=attempt.formulation, best=result.best, stopped_by=result.incumbent.stopped_by
     )
+    known_bound = result.incumbent.bound
     time = TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace)
     try:
         if not options.tune_trials and options.bucket_bytes is None:
             if time.allows(len(FEW_BUCKETS) + num_usual):
+                options.tell("choosing the bucket size", result.incumbent.cost, known_bound)
                 formulation, best = tune_buckets(decision.formulation, decision.best)
                 decision = replace(decision, formulation=formulation, best=best)
             else:
                 decision = replace(decision, notes=(Note.of("no-time-to-tune"),))
+        options.tell("simulating the best", decision.best.step.total, known_bound)
         decision = _simulate_ranked(decision, result.ranked, options.num_best, time)
     except KeyboardInterrupt:
         decision = replace(decision, stopped_by="interrupt")

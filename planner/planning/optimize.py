@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
@@ -64,7 +65,10 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         found = attempt_with(setting.machine.training)
     except OutOfTime:
         raise stopped_error("time limit") from None
-    if options.tune_trials and not found.result.incumbent.stopped_by:
+    known = found.result.incumbent
+    if options.tune_trials and not known.stopped_by:
+        options.tell("trying other settings", known.cost, known.bound)
+        options = replace(options, watch=None)
         found = tune_step(
             attempt_with,
             found,
@@ -153,6 +157,7 @@ def attempt(
     deadline
         When to stop with the best so far.
     """
+    options.tell("costing splits")
     trial = replace(setting, machine=replace(setting.machine, training=training))
     prepared = prepare(trial, options, usual, deadline)
     result = search_plan(
@@ -162,6 +167,7 @@ def attempt(
         num_best=options.num_best,
         seed=options.seed,
         deadline=deadline,
+        watch=partial(options.tell, "searching"),
     )
     if prepared.notes:
         known = result.incumbent

@@ -17,7 +17,7 @@ from planner.planning.formulate import Formulation
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
-from search.problem.incumbent import Incumbent
+from search.problem.incumbent import Incumbent, Watch
 from search.problem.notes import Note
 
 # Prices of memory that are tried, in steps a peak of the fastest assignment: from where memory
@@ -92,6 +92,7 @@ def search_plan(
     num_best: int = 4,
     seed: int = 0,
     deadline: Deadline | None = None,
+    watch: Watch | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -109,10 +110,13 @@ def search_plan(
         Seed of solvers that need one.
     deadline
         When the plan must be there: the search ends so much earlier that it can be put together.
+    watch
+        Called with the best step and the bound whenever either is better. [s]
     """
     search = AdditiveSearch(
         formulation=formulation, method=method, seed=seed, deadline=deadline or Deadline(None)
     )
+    search.incumbent.watch = watch
     try:
         _cost_starts(search, starts)
         search.deadline = search.deadline.earlier(_reserve(search, num_best))
