@@ -58,19 +58,19 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     deadline = deadline or Deadline(options.time_limit)
     usual = usual_strategies(setting)
 
-    def attempt_with(training: Training) -> Attempt:
-        return attempt(setting, training, options, usual=usual, deadline=deadline)
+    def attempt_with(training: Training, how: SearchOptions) -> Attempt:
+        return attempt(setting, training, how, usual=usual, deadline=deadline)
 
     try:
-        found = attempt_with(setting.machine.training)
+        found = attempt_with(setting.machine.training, options)
     except OutOfTime:
         raise stopped_error("time limit") from None
     known = found.result.incumbent
     if options.tune_trials and not known.stopped_by:
         options.tell("trying other settings", known.cost, known.bound)
-        options = replace(options, watch=None)
+        unwatched = replace(options, watch=None)
         found = tune_step(
-            attempt_with,
+            lambda training: attempt_with(training, unwatched),
             found,
             options,
             time_limit=time_left(deadline),
