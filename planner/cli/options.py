@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from costmodels.errors import plain
+from planner.cli.completion import COMPLETERS
 from planner.request.inputs import COMMANDS, AnyInput
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         multiple=one.kind == "texts",
         required=one.required,
         help=one.help,
+        shell_complete=COMPLETERS.get(one.name),
         # one that is given as None would count as an answer to what is required
         **({"default": one.default, "show_default": True} if one.shown else {}),
     )

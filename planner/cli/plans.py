@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli.completion import complete, complete_model
 from planner.cli.options import command_line, input_options, inputs_of
 from planner.cli.screen import progress, search_progress, show, write, write_output
 from planner.cli.showing import (
@@ -80,7 +81,7 @@ class PlanOutputs:
 
 
 @click.command("optimize")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["optimize"])
 @output_option("the plan as JSON")
 @report_option
@@ -112,7 +113,7 @@ def optimize_command(
 
 
 @click.command("evaluate")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["evaluate"])
 @output_option("the plan as JSON")
 @report_option
@@ -142,9 +143,15 @@ def evaluate_command(
 
 
 @click.command("report")
-@click.argument("plan_file", metavar="PLAN")
+@click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
 @click.option(
-    "-o", "--output", "outputs", metavar="FILE", multiple=True, help="Report: .html or .md."
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    help="Report: .html or .md.",
+    shell_complete=complete(None, (".html", ".md")),
 )
 @showing_options()
 def report_command(plan_file: str, outputs: tuple[str, ...], shown: Shown) -> None:

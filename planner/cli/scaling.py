@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.completion import complete_model
 from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import (
@@ -67,7 +68,7 @@ class ScaledPlan:
 
 
 @click.command("scale")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["scale"])
 @output_option("the figures as JSON")
 @showing_options()

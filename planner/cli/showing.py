@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from planner.cli.completion import complete
+
 _Command = Callable[..., Any]
 # As the path of an output: standard output.
 STDOUT = "-"
@@ -77,7 +79,8 @@ def showing_options(*ways: str) -> Callable[[_Command], _Command]:
 def output_option(what: str) -> Callable[[_Command], _Command]:
     """The option that says where the result goes, besides what is shown of it."""
     text = f"Write {what}; '-' for stdout."
-    return click.option("-o", "--output", metavar="FILE", help=text)
+    files = complete(None, (".json",))
+    return click.option("-o", "--output", metavar="FILE", help=text, shell_complete=files)
 
 
 def report_option(command: _Command) -> _Command:
@@ -87,6 +90,7 @@ def report_option(command: _Command) -> _Command:
         metavar="FILE",
         multiple=True,
         help="Write a report: .html (one page) or .md; may be repeated.",
+        shell_complete=complete(None, (".html", ".md")),
     )(command)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli.completion import complete, complete_model
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import progress, show, write, write_output
 from planner.cli.showing import STDOUT, Shown, output_option, showing_options
@@ -74,11 +75,19 @@ class SimulationOutputs:
 
 
 @click.command("simulate")
-@click.argument("subject", metavar="MODEL")
+@click.argument("subject", metavar="MODEL", shell_complete=complete_model)
 @input_options(COMMANDS["simulate"])
-@click.option("--trace", metavar="FILE.json", help="Write a trace for Perfetto.")
 @click.option(
-    "--dump-strategy", metavar="FILE.toml", help="Write the strategy as a file to start from."
+    "--trace",
+    metavar="FILE.json",
+    help="Write a trace for Perfetto.",
+    shell_complete=complete(None, (".json",)),
+)
+@click.option(
+    "--dump-strategy",
+    metavar="FILE.toml",
+    help="Write the strategy as a file to start from.",
+    shell_complete=complete(None, (".toml",)),
 )
 @output_option("the figures as JSON")
 @showing_options()

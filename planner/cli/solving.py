@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costmodels.errors import plain
+from planner.cli.completion import complete, complete_solver
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
 from planner.cli.options import WholeNumber
 from planner.cli.screen import progress, show, write, write_output
@@ -54,7 +55,7 @@ class Solved:
     epilog="Exit status: 0 solved, 1 the problem file cannot be used, 2 an option cannot be used, "
     "3 proven to have no solution, 4 none found within the time limit."
 )
-@click.argument("problem")
+@click.argument("problem", shell_complete=complete(None, (".json", ".gz")))
 @click.option(
     "--time-limit",
     type=float,
@@ -78,6 +79,7 @@ class Solved:
     default="auto",
     show_default=True,
     metavar="NAME",
+    shell_complete=complete_solver,
     help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
 )
 @output_option("the solution as a JSON list")

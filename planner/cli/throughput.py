@@ -6,6 +6,7 @@ import json
 
 import click
 
+from planner.cli.completion import complete_model
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import progress, show, write, write_output
 from planner.cli.showing import (
@@ -19,7 +20,7 @@ from planner.request.inputs import COMMANDS
 
 
 @click.command("throughput")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["throughput"])
 @output_option("the figures as JSON")
 @showing_options("as_json", "quiet")
