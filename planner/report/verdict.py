@@ -17,8 +17,8 @@ def verdict(plan: Plan) -> str:
     if plan.search.status == "given":
         return ""
     dims = {dim for layer in plan.layers.values() for dim in layer.degrees}
-    if plan.gpus == 1:
-        advice = f"There is nothing to split on one GPU: {_rest(plan)}"
+    if enough_gpus(plan) == 1:
+        advice = f"Split nothing: {_rest(plan)}"
     elif dims <= {"sample"} and len(shares(plan)) == 1:
         advice = f"Use plain data parallelism: {_rest(plan)}"
     else:

@@ -90,6 +90,12 @@ def test_gpus_that_repeat_the_work_of_others_come_first():
     assert verdict(fewer).startswith(
         f"{shape[0]} of the 64 GPUs would be enough: the others repeat their work. Use plain data"
     )
+    whole = {name: replace(layer, degrees={}) for name, layer in plan.layers.items()}
+    assert verdict(replace(plan, layers=whole)).startswith(
+        "1 of the 64 GPUs would be enough: the others repeat their work. Split nothing: "
+    )
+    alone = planner.optimize("alexnet", gpus=1, cluster="lassen", cap=8)
+    assert verdict(alone).startswith("Split nothing: nothing in the searched space is ")
     # halves and thirds of a level need six members of it
     layers = {"a": replace(one, degrees={"sample": (2, 1)}), "b": replace(one, degrees={})}
     layers["c"] = replace(one, degrees={"filter": (3, 4), "sample": (1, 2)})
