@@ -88,7 +88,7 @@ def require_name(what: str, name: str) -> None:
     name
         The name.
     """
-    if not name.strip() or printable(name) != name or name.splitlines() != [name] or "\t" in name:
+    if not name.strip() or printable(name) != name or len(name.splitlines()) > 1 or "\t" in name:
         rule = "be text on one line without control characters"
         raise InputError.rule(what, rule, f"'{name}'", "write another name")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
@@ -19,7 +20,7 @@ from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.optimize import plan_for, plan_of_strategy
-from planner.planning.options import SearchOptions
+from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
@@ -263,8 +264,11 @@ def throughput(
     return predict_throughput(request)
 
 
-def optimize_request(request: Request) -> Plan:
-    """Answer a request for the fastest plan; what `optimize` does."""
+def optimize_request(request: Request, watch: Watch | None = None) -> Plan:
+    """Answer a request for the fastest plan; what `optimize` does.
+
+    Whoever watches is told the phase, and the best step and the bound so far. [s]
+    """
     deadline = Deadline(request.time_limit)
     given = request.bucket_bytes
     options = SearchOptions(
@@ -277,6 +281,7 @@ def optimize_request(request: Request) -> Plan:
         bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
         least_memory=request.least_memory,
         all_reduce=request.all_reduce,
+        watch=watch,
         dump_problem=request.dump_problem,
     )
     return plan_for(resolve(request), options, deadline)
@@ -301,8 +306,11 @@ def evaluate_request(request: Request) -> Plan:
     return plan_of_strategy(setting, named_distributions(setting, name, request.degree), name)
 
 
-def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
-    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:
+    """Answer a request for the best plan at each number of GPUs; what `scale` does.
+
+    Whoever watches is told what `optimize_request` tells.
+    """
     cluster = find_cluster(request.cluster)
     counts = gpu_counts(request, cluster)
     if request.cluster is not None:
@@ -310,16 +318,17 @@ def scale_request(request: Request) -> Iterator[Plan | InfeasibleError]:
     # files are read once, and not for each number of GPUs
     request = replace(request, source=find_network(request), counts=counts)
     setting = resolve(replace(request, gpus=counts[0]))
-    return _plans_of_sizes(request, counts, setting)
+    return _plans_of_sizes(request, counts, setting, watch)
 
 
 def _plans_of_sizes(
-    request: Request, counts: Sequence[int], first: Setting
+    request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
 ) -> Iterator[Plan | InfeasibleError]:
+    plan_one = optimize_request if watch is None else partial(optimize_request, watch=watch)
     for count in counts:
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         try:
-            answer: Plan | InfeasibleError = optimize_request(
+            answer: Plan | InfeasibleError = plan_one(
                 replace(request, gpus=count, global_batch_size=size)
             )
         except InfeasibleError as error:

@@ -106,7 +106,8 @@ def strategy_step(entry: PublishedStrategy, variant: Variant) -> float:
         input_size=variant.sequence,
         runtime=_variant_runtime(variant.runtime),
         model=variant.model,
-        overlap_factor=gamma,
+        # the other step models know no such factor
+        overlap_factor=gamma if variant.model == "simulate" else None,
     ).step_time
 
 
@@ -182,16 +183,20 @@ def strategies() -> Findings:
     )
 
 
-def _by_models(label: str, models: Sequence[str], **given: object) -> dict[str, object]:
-    """One configuration by every step model, as parts of "simulate"."""
+def _by_models(
+    label: str, models: Sequence[str], gamma: float, **given: object
+) -> dict[str, object]:
+    """One configuration by every step model, as parts of "simulate" with the factor gamma."""
     row: dict[str, object] = {"configuration": label}
     base = 0.0
     for model in models:
+        factor = gamma if model == "simulate" else None
         try:
-            time = planner.simulate(model=model, **given).step_time  # type: ignore[arg-type]
+            step = planner.simulate(model=model, overlap_factor=factor, **given)  # type: ignore[arg-type]
         except InputError:
             row[model] = None
             continue
+        time = step.step_time
         if model == "simulate":
             base = time
             row["simulate [ms]"] = time * 1e3
@@ -209,11 +214,11 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
                 _by_models(
                     f"vgg19 {config} {count} GPUs, data",
                     step_models(),
+                    AUTHORS_GAMMA[config],
                     source="vgg19",
                     gpus=count,
                     cluster=cluster,
                     global_batch_size=32 * count,
-                    overlap_factor=AUTHORS_GAMMA[config],
                 )
             )
     for entry in entries():
@@ -221,6 +226,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
             _by_models(
                 f"gpt2 {entry.config} {entry.label}",
                 step_models(),
+                AUTHORS_GAMMA[entry.config],
                 source="gpt2",
                 gpus=entry.dp * entry.tp * entry.pp,
                 degrees=Degrees(
@@ -228,7 +234,6 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
                 ),
                 cluster=CLUSTERS[entry.config],
                 global_batch_size=entry.batch,
-                overlap_factor=AUTHORS_GAMMA[entry.config],
             )
         )
     return Findings(

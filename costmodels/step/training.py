@@ -18,6 +18,7 @@ _SIZES = {
 }
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
+OPTIMIZERS = tuple(_STATE)
 # [B]
 LARGEST_BUCKET = 1e18
 MEMORY_MODELS = ("liveness", "paradl")
@@ -71,7 +72,7 @@ class Training:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, tuple(_SIZES)),
-            ("optimizer", self.optimizer, tuple(_STATE)),
+            ("optimizer", self.optimizer, OPTIMIZERS),
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
         ):

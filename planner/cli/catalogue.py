@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from planner.cli.completion import complete_built_in_cluster, complete_built_in_model
+from planner.cli.options import WholeNumber
 from planner.cli.screen import show, write
 
 if TYPE_CHECKING:
@@ -25,8 +27,16 @@ SMALLEST_PIECE = 1024.0
 
 
 @click.command("models")
-@click.option("--export", "name", metavar="NAME", help="Write this network as a file.")
-@click.option("--input-size", type=int, metavar="N", help="Input size of the exported network.")
+@click.option(
+    "--export",
+    "name",
+    metavar="NAME",
+    help="Write this network as a file.",
+    shell_complete=complete_built_in_model,
+)
+@click.option(
+    "--input-size", type=WholeNumber(), metavar="N", help="Input size of the exported network."
+)
 @click.option("-o", "--output", metavar="FILE", help="Where to: .toml or .json.")
 def models_command(name: str | None, input_size: int | None, output: str | None) -> None:
     """List the built-in networks, or export one."""
@@ -50,7 +60,13 @@ def models_command(name: str | None, input_size: int | None, output: str | None)
 
 
 @click.command("clusters")
-@click.option("--export", "name", metavar="NAME", help="Write this cluster as a TOML file.")
+@click.option(
+    "--export",
+    "name",
+    metavar="NAME",
+    help="Write this cluster as a TOML file.",
+    shell_complete=complete_built_in_cluster,
+)
 @click.option("-o", "--output", metavar="FILE", help="Where to.")
 def clusters_command(name: str | None, output: str | None) -> None:
     """List the built-in clusters, or export one."""

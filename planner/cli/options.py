@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from costmodels.errors import plain
+from planner.cli.completion import COMPLETERS
 from planner.request.inputs import COMMANDS, AnyInput
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # no such argumen
         try:
             return int(value)
         except ValueError:
-            several = _SEVERAL.fullmatch(str(value))
-        if several is None:
-            self.fail(f"'{value}' is not a whole number", param, ctx)
-        hint = "; 'planner scale' takes several" if param and "--gpus" in param.opts else ""
-        self.fail(f"this is one whole number here, not several as in '{value}'{hint}", param, ctx)
+            name = param.opts[0] if param is not None else "it"
+        several = _SEVERAL.fullmatch(str(value)) is not None and name == "--gpus"
+        hint = "'planner scale' takes several" if several else "correct it"
+        message = f"{name} must be one whole number but is '{value}'; {hint}"
+        raise click.UsageError(message, ctx)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -88,28 +89,10 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         multiple=one.kind == "texts",
         required=one.required,
         help=one.help,
+        shell_complete=COMPLETERS.get(one.name),
         # one that is given as None would count as an answer to what is required
         **({"default": one.default, "show_default": True} if one.shown else {}),
     )
-
-
-def output_options(command: _F) -> _F:
-    """What to write and to show."""
-    for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON."),
-        click.option("-q", "--quiet", is_flag=True, help="One line instead of tables."),
-        click.option(
-            "--report",
-            metavar="FILE",
-            multiple=True,
-            help="Write a report: .html (one page) or .md; may be repeated.",
-        ),
-        click.option(
-            "-o", "--output", metavar="FILE", help="Write the plan as JSON; '-' for stdout."
-        ),
-    ):
-        command = decorate(command)
-    return command
 
 
 def inputs_of(subject: str, values: Mapping[str, object]) -> Iterator[object]:

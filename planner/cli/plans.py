@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.options import command_line, input_options, inputs_of, output_options
-from planner.cli.screen import progress, show, write, write_output
+from planner.cli.completion import complete, complete_model
+from planner.cli.options import command_line, input_options, inputs_of
+from planner.cli.screen import progress, search_progress, show, write, write_output
+from planner.cli.showing import (
+    STDOUT,
+    Shown,
+    output_option,
+    report_option,
+    showing_options,
+)
 from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
@@ -26,14 +34,13 @@ class PlanOutputs:
     ----------
     output, reports, problem
         Paths of the plan, of its reports and of its search problem, None where none is wanted.
-    quiet, as_json
-        Whether one line, or only the figures, are shown instead of tables.
+    shown
+        How the plan is shown.
     """
 
     output: str | None
     reports: tuple[str, ...]
-    quiet: bool
-    as_json: bool
+    shown: Shown
     problem: str | None = None
 
     def check(self, inputs: Iterable[object]) -> None:
@@ -41,12 +48,9 @@ class PlanOutputs:
 
         Nothing is written over one of the inputs.
         """
-        if self.quiet and self.as_json:
-            raise click.UsageError("--quiet and --json exclude each other")
-        from planner.output import STDOUT, Output, check_outputs
+        self.shown.check(self.output)
+        from planner.output import Output, check_outputs
 
-        if self.output == STDOUT and (self.quiet or self.as_json):
-            raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
         outputs = [report_output("--report", path) for path in self.reports]
         if self.output is not None:
             plain = Output(option="-o", path=self.output, suffixes=(".json",), streams=True)
@@ -58,8 +62,6 @@ class PlanOutputs:
 
     def write(self, plan: Plan) -> None:
         """Write a plan where asked for, and show it."""
-        from planner.output import STDOUT
-
         if self.output is not None:
             write_output(self.output, plan.to_json())
         if self.reports:
@@ -69,14 +71,8 @@ class PlanOutputs:
                 write_report(plan, path)
         if self.output == STDOUT:
             return
-        if self.as_json:
-            write(json.dumps(plan.summary(), indent=1))
-        elif self.quiet:
-            from planner.report.terminal import plan_line
-
-            write(plan_line(plan))
-        else:
-            _show_plan(plan)
+        show_plan_as(plan, self.shown)
+        if not (self.shown.as_json or self.shown.quiet):
             reports = [("report", path) for path in self.reports]
             named = (("plan", self.output), *reports, ("problem", self.problem))
             lines = [f"{what} written to {path}" for what, path in named if path is not None]
@@ -85,15 +81,16 @@ class PlanOutputs:
 
 
 @click.command("optimize")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["optimize"])
-@output_options
+@output_option("the plan as JSON")
+@report_option
+@showing_options()
 def optimize_command(
     model: str,
     output: str | None,
     report: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
+    shown: Shown,
     dump_problem: str | None,
     **values: object,
 ) -> None:
@@ -102,30 +99,30 @@ def optimize_command(
     MODEL is a built-in network (see 'planner models') or a network file.
     """
 
-    def make() -> Plan:
+    def make(tell: Callable[[str], None]) -> Plan:
         from planner import api
         from planner.request.request import make_request
 
         everything = {**values, "model": model, "dump_problem": dump_problem}
-        return api.optimize_request(make_request("optimize", everything))
+        request = make_request("optimize", everything)
+        return api.optimize_request(request, watch=search_progress(tell))
 
-    outputs = PlanOutputs(
-        output=output, reports=report, quiet=quiet, as_json=as_json, problem=dump_problem
-    )
-    doing = f"planning {model} on {values['gpus']} GPUs (Ctrl-C stops the search)"
-    _answer_command("optimize", make, model, values, outputs, doing)
+    outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
+    doing = f"planning {model} on {values['gpus']} GPUs"
+    _answer_command("optimize", make, model, values, outputs, doing, " (Ctrl-C stops)")
 
 
 @click.command("evaluate")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["evaluate"])
-@output_options
+@output_option("the plan as JSON")
+@report_option
+@showing_options()
 def evaluate_command(
     model: str,
     output: str | None,
     report: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
+    shown: Shown,
     **values: object,
 ) -> None:
     """Cost one given strategy or plan.
@@ -133,28 +130,38 @@ def evaluate_command(
     MODEL is a built-in network (see 'planner models') or a network file.
     """
 
-    def make() -> Plan:
+    def make(tell: Callable[[str], None]) -> Plan:
         from planner import api
         from planner.request.request import make_request
 
         return api.evaluate_request(make_request("evaluate", {**values, "model": model}))
 
-    outputs = PlanOutputs(output=output, reports=report, quiet=quiet, as_json=as_json)
+    outputs = PlanOutputs(output=output, reports=report, shown=shown)
     _answer_command(
         "evaluate", make, model, values, outputs, f"costing {model} on {values['gpus']} GPUs"
     )
 
 
 @click.command("report")
-@click.argument("plan_file", metavar="PLAN")
+@click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
 @click.option(
-    "-o", "--output", "outputs", metavar="FILE", multiple=True, help="Report: .html or .md."
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    help="Report: .html or .md.",
+    shell_complete=complete(None, (".html", ".md")),
 )
-def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
+@showing_options()
+def report_command(plan_file: str, outputs: tuple[str, ...], shown: Shown) -> None:
     """Write reports of a plan file, or show it.
 
     PLAN is a file that 'planner optimize -o' wrote. Without -o it is shown on the terminal.
     """
+    shown.check()
+    if outputs and shown != Shown():
+        raise click.UsageError("-o writes reports and shows nothing; leave --json, -v and -q out")
     from planner.output import check_outputs
     from planner.plan import Plan
     from planner.report import write_report
@@ -165,7 +172,7 @@ def report_command(plan_file: str, outputs: tuple[str, ...]) -> None:
         write_report(plan, path)
         write(f"report written to {path}")
     if not outputs:
-        _show_plan(plan)
+        show_plan_as(plan, shown)
 
 
 def report_output(option: str, path: str) -> Output:
@@ -177,27 +184,35 @@ def report_output(option: str, path: str) -> Output:
     return Output(option=option, path=path, suffixes=tuple(KINDS))
 
 
-def _show_plan(plan: Plan) -> None:
-    from planner.report.terminal import show_plan
+def show_plan_as(plan: Plan, shown: Shown) -> None:
+    """Write a plan on standard output."""
+    if shown.as_json:
+        write(json.dumps(plan.summary(), indent=1))
+        return
+    from planner.report.terminal import plan_line, show_plan
 
-    show(lambda console: show_plan(plan, console))
+    if shown.quiet:
+        write(plan_line(plan))
+        return
+    show(lambda console: show_plan(plan, console, everything=shown.verbose))
 
 
 def _answer_command(
     command: str,
-    make: Callable[[], Plan],
+    make: Callable[[Callable[[str], None]], Plan],
     model: str,
     values: Mapping[str, object],
     outputs: PlanOutputs,
     doing: str,
+    hint: str = "",
 ) -> None:
     """Make a plan, write it where asked for, and show it."""
     outputs.check(inputs_of(model, values))
     try:
-        with progress(doing, quiet=outputs.quiet):
-            plan = make()
+        with progress(doing, quiet=outputs.shown.quiet, hint=hint) as tell:
+            plan = make(tell)
     except Exception as error:
-        if outputs.as_json:
+        if outputs.shown.as_json:
             _show_infeasible(error)
         raise
     outputs.write(replace(plan, command=command_line(command, plan, model, values)))

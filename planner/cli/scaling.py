@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli.completion import complete_model
 from planner.cli.failures import INFEASIBLE, UNSOLVED, Failure
-from planner.cli.options import input_options
-from planner.cli.screen import progress, write
-from planner.request.inputs.question import DEFAULT_CLUSTER, QUESTION, SCALE_SIZES
-from planner.request.inputs.searching import SEARCH
+from planner.cli.options import input_options, inputs_of
+from planner.cli.screen import (
+    progress,
+    search_progress,
+    shows_progress,
+    write,
+    write_output,
+)
+from planner.cli.showing import (
+    STDOUT,
+    Shown,
+    check_figures_output,
+    output_option,
+    showing_options,
+)
+from planner.request.inputs import COMMANDS
+from planner.request.inputs.question import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
     from planner.errors import InfeasibleError
@@ -25,6 +39,7 @@ _COLUMNS = (
     ("batch", 9),
     ("step time", 10),
     ("samples/s", 12),
+    ("MFU", 8),
     ("speed-up", 9),
     ("efficiency", 11),
 )
@@ -53,11 +68,13 @@ class ScaledPlan:
 
 
 @click.command("scale")
-@click.argument("model")
-@input_options(SCALE_SIZES)
-@click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
-@input_options((*QUESTION, *SEARCH))
-def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> None:
+@click.argument("model", shell_complete=complete_model)
+@input_options(COMMANDS["scale"])
+@output_option("the figures as JSON")
+@showing_options()
+def scale_command(
+    model: str, gpus: str, output: str | None, shown: Shown, **values: object
+) -> None:
     """Plan for several numbers of GPUs.
 
     Each gets a line: step time as simulated, throughput, efficiency and how the plan splits.
@@ -65,48 +82,99 @@ def scale_command(model: str, gpus: str, as_json: bool, **values: object) -> Non
     MODEL is a built-in network (see 'planner models') or a network file. A global batch size is
     that of the first number of GPUs.
     """
+    shown.check(output)
     from planner import api
     from planner.request.request import make_request
     from planner.request.setting import find_cluster, gpu_counts
 
     request = make_request("scale", {**values, "model": model, "gpus": gpus})
+    check_figures_output(output, inputs_of(model, values))
     machine = find_cluster(request.cluster)
     counts = gpu_counts(request, machine)
     if request.cluster is not None:
         request = replace(request, cluster=machine)
-    if not as_json:
-        kind = "strong scaling" if request.strong else "weak scaling"
-        write(f"{model}, {kind} on {values['cluster'] or DEFAULT_CLUSTER}\n")
-        write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
-    sizes: list[ScaledPlan] = []
-    answers = api.scale_request(request)
+    table = ScalingTable(model=model, strong=request.strong, output=output, shown=shown)
+    # whoever is told changes from size to size
+    told: list[Callable[[str], None]] = [lambda more: None]
+    watch = search_progress(lambda more: told[-1](more))
+    answers = api.scale_request(request, watch if shows_progress(quiet=shown.quiet) else None)
+    table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
-            with progress(f"planning {model} on {count} GPUs (Ctrl-C stops)"):
+            doing = f"planning {model} on {count} GPUs"
+            with progress(doing, quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:
+                told.append(tell)
                 answer = next(answers)
-            sizes.append(_scaled(count, answer, sizes))
-            if not as_json:
-                write(size_line(sizes[-1]))
+            table.add(count, answer)
             if api.was_interrupted(answer):
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
-        _show_rest(model, request.strong, sizes, as_json=as_json)
+        table.end()
         raise
-    _show_rest(model, request.strong, sizes, as_json=as_json)
-    if all(not size.efficiency for size in sizes):
-        proven = all(isinstance(s.plan, Exception) and s.plan.proven for s in sizes)
+    table.end()
+    if all(not size.efficiency for size in table.sizes):
+        proven = all(isinstance(s.plan, Exception) and s.plan.proven for s in table.sizes)
         verdict = "no plan fits" if proven else "no plan was found that fits"
         raise Failure(
             INFEASIBLE if proven else UNSOLVED, f"{verdict} at any of these numbers of GPUs"
         )
 
 
-def _show_rest(model: str, strong: bool, sizes: Sequence[ScaledPlan], *, as_json: bool) -> None:
-    """What follows the lines of the table; as JSON all of it."""
-    if as_json:
-        write(json.dumps(_scaling_facts(model, strong, sizes), indent=1))
-    else:
-        _remarks(sizes)
+@dataclass(slots=True, kw_only=True)
+class ScalingTable:
+    """The answers so far, shown and written as they come.
+
+    Parameters
+    ----------
+    model, strong
+        The question.
+    output
+        Where the figures go, None where no file is wanted.
+    shown
+        How they are shown.
+    sizes
+        The answers.
+    """
+
+    model: str
+    strong: bool
+    output: str | None
+    shown: Shown
+    sizes: list[ScaledPlan] = field(default_factory=list)
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether answers are shown line by line as they come."""
+        return not self.shown.as_json and self.output != STDOUT
+
+    def begin(self, cluster: str) -> None:
+        """Write the heading."""
+        if self.in_lines and not self.shown.quiet:
+            kind = "strong scaling" if self.strong else "weak scaling"
+            write(f"{self.model}, {kind} on {cluster}\n")
+            write("".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  plan")
+
+    def add(self, count: int, answer: Plan | InfeasibleError) -> None:
+        """Take an answer, and show it."""
+        self.sizes.append(_scaled(count, answer, self.sizes))
+        if self.in_lines:
+            write(
+                quiet_line(self.model, self.sizes[-1])
+                if self.shown.quiet
+                else size_line(self.sizes[-1])
+            )
+
+    def end(self) -> None:
+        """What follows the lines of the table; as JSON all of it."""
+        text = json.dumps(_scaling_facts(self.model, self.strong, self.sizes), indent=1)
+        if self.output is not None:
+            write_output(self.output, f"{text}\n")
+        if self.shown.as_json:
+            write(text)
+        elif self.in_lines and not self.shown.quiet:
+            _remarks(self.sizes, every=self.shown.verbose)
+            if self.output is not None:
+                write(f"\nfigures written to {self.output}")
 
 
 def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledPlan]) -> ScaledPlan:
@@ -134,24 +202,19 @@ def _throughput(plan: Plan) -> float:
 def size_line(size: ScaledPlan) -> str:
     """One line of the table, no longer than the terminal is wide."""
     from planner.report import figures
-    from planner.report.terminal import main_split
+    from planner.report.runs import main_split
 
     plan = size.plan
     if isinstance(plan, Exception):
-        cells = [f"{size.gpus:,}", "-", "-", "-", "-", "-"]
-        short = f"{figures.size(plan.missing_bytes)} too much a GPU"
-        if plan.stopped_by:
-            shape = f"stopped before a plan was found, by the {plan.stopped_by}"
-        elif plan.proven:
-            shape = f"does not fit: {short}"
-        else:
-            shape = f"none found, the smallest does not fit: {short}"
+        shape = _why_none(plan)
+        cells = [f"{size.gpus:,}", *["-"] * (len(_COLUMNS) - 1)]
     else:
         cells = [
             f"{size.gpus:,}",
             f"{plan.global_batch_size:,}",
             figures.seconds(_step_time(plan)),
             figures.count(_throughput(plan)),
+            "-" if plan.mfu is None else figures.percent(plan.mfu),
             figures.speed_up(size.speed_up),
             figures.percent(size.efficiency),
         ]
@@ -160,6 +223,27 @@ def size_line(size: ScaledPlan) -> str:
             shape += f" (stopped early by {plan.search.stopped_by})"
     line = "".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
     return _one_line(f"{line}  {shape}")
+
+
+def quiet_line(model: str, size: ScaledPlan) -> str:
+    """The answer for one number of GPUs as 'planner optimize -q' shows it."""
+    from planner.report.terminal import plan_line
+
+    if isinstance(size.plan, Exception):
+        return f"{model} on {size.gpus} GPUs, {_why_none(size.plan)}"
+    return plan_line(size.plan)
+
+
+def _why_none(error: InfeasibleError) -> str:
+    """Why there is no plan, in a few words."""
+    from planner.report import figures
+
+    short = f"{figures.size(error.missing_bytes)} too much a GPU"
+    if error.stopped_by:
+        return f"stopped before a plan was found, by the {error.stopped_by}"
+    if error.proven:
+        return f"does not fit: {short}"
+    return f"none found, the smallest does not fit: {short}"
 
 
 def _one_line(line: str) -> str:
@@ -172,14 +256,25 @@ def _one_line(line: str) -> str:
     return line if len(line) <= width else f"{line[: max(width - 2, 1)]}.."
 
 
-def _remarks(sizes: Sequence[ScaledPlan]) -> None:
-    """Show the fallbacks of the last plan, whose shares differ from size to size, and defaults."""
+def _remarks(sizes: Sequence[ScaledPlan], *, every: bool) -> None:
+    """Show the fallbacks, whose shares differ from size to size, of every or the last plan.
+
+    Parameters
+    ----------
+    sizes
+        The answers.
+    every
+        Whether those of all are shown.
+    """
     plans = [s.plan for s in sizes if not isinstance(s.plan, Exception)]
     if not plans:
         return
-    last = plans[-1]
+    noted = [
+        (f"Approximations and fallbacks at {plan.gpus} GPUs", plan.fallbacks)
+        for plan in (plans if every else plans[-1:])
+    ]
     for title, texts in (
-        (f"Approximations and fallbacks at {last.gpus} GPUs", last.fallbacks),
+        *noted,
         (f"Chosen at {plans[0].gpus} GPUs, since not given", plans[0].defaults),
     ):
         if texts:
@@ -190,7 +285,7 @@ def _remarks(sizes: Sequence[ScaledPlan]) -> None:
 
 def _scaling_facts(model: str, strong: bool, sizes: Sequence[ScaledPlan]) -> dict[str, Any]:
     """The figures that a script reads."""
-    from planner.report.terminal import main_split
+    from planner.report.runs import main_split
 
     rows: list[dict[str, Any]] = []
     for size in sizes:

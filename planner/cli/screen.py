@@ -61,13 +61,40 @@ def show(render: Callable[[Console], None]) -> None:
     write("\n".join(lines), styled=console.is_terminal)
 
 
+def shows_progress(*, quiet: bool) -> bool:
+    """Whether anybody sees what goes on."""
+    return not quiet and sys.stderr.isatty()
+
+
+def search_progress(tell: Callable[[str], None]) -> Callable[[str, float, float], None]:
+    """What tells the phase of a search of a plan, and the best step and the bound so far."""
+
+    def watch(phase: str, step: float, bound: float) -> None:
+        from costmodels.units import format_seconds
+
+        best = f"best {format_seconds(step)}" if step < float("inf") else "no plan yet"
+        at_least = f"bound {format_seconds(bound)}" if bound > 0.0 else "no bound yet"
+        tell(f"{phase}, {best}, {at_least}" if step < float("inf") or bound > 0.0 else phase)
+
+    return watch
+
+
 @contextlib.contextmanager
-def progress(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def progress(text: str, *, quiet: bool = False, hint: str = "") -> Iterator[Callable[[str], None]]:
     """Show on stderr that something goes on, if that is a terminal and it takes a while.
 
     What it yields takes a text to show behind the first one.
+
+    Parameters
+    ----------
+    text
+        What goes on.
+    quiet
+        Whether to show nothing.
+    hint
+        What one can do meanwhile; shown last.
     """
-    if quiet or not sys.stderr.isatty():
+    if not shows_progress(quiet=quiet):
         yield lambda more: None
         return
     from rich.console import Console
@@ -85,12 +112,12 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None
     from costmodels.errors import one_line
 
     text = one_line(text)
-    task = bar.add_task(text, total=None)
+    task = bar.add_task(f"{text}{hint}", total=None)
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
     timer.start()
     try:
-        yield lambda more: bar.update(task, description=f"{text}: {more}")
+        yield lambda more: bar.update(task, description=f"{text}: {more}{hint}")
     finally:
         timer.cancel()
         timer.join()

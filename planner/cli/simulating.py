@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli.completion import complete, complete_model
 from planner.cli.options import input_options, inputs_of
 from planner.cli.screen import progress, show, write, write_output
+from planner.cli.showing import STDOUT, Shown, output_option, showing_options
 from planner.request.inputs import COMMANDS
 
 if TYPE_CHECKING:
@@ -25,21 +27,18 @@ class SimulationOutputs:
     ----------
     output, trace, strategy
         Paths of the figures, the trace and the strategy, None where none is wanted.
-    quiet, as_json
-        Whether one line, or only the figures, are shown instead of tables.
+    shown
+        How the simulation is shown.
     """
 
     output: str | None
     trace: str | None
     strategy: str | None
-    quiet: bool
-    as_json: bool
+    shown: Shown
 
     def write(self, found: Simulation) -> None:
         """Write a simulation where asked for, and show it."""
         text = json.dumps(found.summary(), indent=1)
-        from planner.output import STDOUT
-
         if self.output is not None:
             write_output(self.output, f"{text}\n")
         if self.trace is not None:
@@ -52,16 +51,16 @@ class SimulationOutputs:
             save_strategy(found, self.strategy)
         if self.output == STDOUT:
             return
-        if self.as_json:
+        if self.shown.as_json:
             write(text)
-        elif self.quiet:
+        elif self.shown.quiet:
             from planner.report.simulation_figures import simulation_line
 
             write(simulation_line(found))
         else:
             from planner.report.simulation import show_simulation
 
-            show(lambda console: show_simulation(found, console))
+            show(lambda to: show_simulation(found, to, everything=self.shown.verbose))
             self._say_what_is_written()
 
     def _say_what_is_written(self) -> None:
@@ -76,22 +75,28 @@ class SimulationOutputs:
 
 
 @click.command("simulate")
-@click.argument("subject")
+@click.argument("subject", metavar="MODEL", shell_complete=complete_model)
 @input_options(COMMANDS["simulate"])
-@click.option("--trace", metavar="FILE.json", help="Write a trace for Perfetto.")
 @click.option(
-    "--dump-strategy", metavar="FILE.toml", help="Write the strategy as a file to start from."
+    "--trace",
+    metavar="FILE.json",
+    help="Write a trace for Perfetto.",
+    shell_complete=complete(None, (".json",)),
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the figures as JSON; '-' for stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="One line instead of tables.")
-@click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
+@click.option(
+    "--dump-strategy",
+    metavar="FILE.toml",
+    help="Write the strategy as a file to start from.",
+    shell_complete=complete(None, (".toml",)),
+)
+@output_option("the figures as JSON")
+@showing_options()
 def simulate_command(
     subject: str,
     trace: str | None,
     dump_strategy: str | None,
     output: str | None,
-    quiet: bool,
-    as_json: bool,
+    shown: Shown,
     **values: object,
 ) -> None:
     """Simulate a training step.
@@ -99,26 +104,21 @@ def simulate_command(
     Computation and communication of every pipeline stage run in queues beside each other, slow
     each other down and share links; memory is counted tensor by tensor.
 
-    SUBJECT is a plan file, a strategy file, a built-in network (see 'planner models') or a network
-    file. What a file says of the step holds unless an option says otherwise.
+    MODEL is a built-in network (see 'planner models') or a network file; or a plan or strategy
+    file, which name it. What a file says of the step holds unless an option says otherwise.
     """
     from planner.request.request import make_request
     from planner.simulation.run import require_run, simulate_request
 
-    if quiet and as_json:
-        raise click.UsageError("--quiet and --json exclude each other")
-    if output == "-" and (quiet or as_json):
-        raise click.UsageError("-o - leaves no place for --quiet and --json on standard output")
+    shown.check(output)
     request = make_request("simulate", {**values, "source": subject})
     if trace is not None:
         require_run(request.step_model, "--trace")
     # found out now, nobody waits for a simulation whose result cannot be written
     _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
-    with progress(f"simulating {subject}", quiet=quiet):
+    with progress(f"simulating {subject}", quiet=shown.quiet):
         found = simulate_request(request)
-    SimulationOutputs(
-        output=output, trace=trace, strategy=dump_strategy, quiet=quiet, as_json=as_json
-    ).write(found)
+    SimulationOutputs(output=output, trace=trace, strategy=dump_strategy, shown=shown).write(found)
 
 
 def _check_paths(

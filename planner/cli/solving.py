@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import dataclass
@@ -10,9 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from costmodels.errors import plain
+from planner.cli.completion import complete, complete_solver
 from planner.cli.failures import BAD_PROBLEM, INFEASIBLE, UNSOLVED, Failure
+from planner.cli.options import WholeNumber
 from planner.cli.screen import progress, show, write, write_output
-from planner.request.inputs.searching import SEED, TIME_LIMIT
+from planner.cli.showing import (
+    STDOUT,
+    Shown,
+    check_figures_output,
+    output_option,
+    showing_options,
+)
+from planner.request.inputs.searching import SEED, SOLVER, TIME_LIMIT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +55,7 @@ class Solved:
     epilog="Exit status: 0 solved, 1 the problem file cannot be used, 2 an option cannot be used, "
     "3 proven to have no solution, 4 none found within the time limit."
 )
-@click.argument("problem")
+@click.argument("problem", shell_complete=complete(None, (".json", ".gz")))
 @click.option(
     "--time-limit",
     type=float,
@@ -55,20 +65,27 @@ class Solved:
     help="Stop then with the best solution so far; reading the file does not count.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the solver."
+    "--seed",
+    type=WholeNumber(),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of the solver.",
 )
 @click.option(
+    "--search",
     "--solver",
+    "solver",
     default="auto",
     show_default=True,
     metavar="NAME",
+    shell_complete=complete_solver,
     help="auto, elimination, lagrangian, cp-sat, shortest-path, longest-path or exhaustive.",
 )
-@click.option(
-    "-o", "--output", metavar="FILE", help="Write the solution as a JSON list; '-' for stdout."
-)
+@output_option("the solution as a JSON list")
+@showing_options("as_json", "quiet")
 def solve_command(
-    problem: str, time_limit: float, seed: int, solver: str, output: str | None
+    problem: str, time_limit: float, seed: int, solver: str, output: str | None, shown: Shown
 ) -> None:
     """Solve a problem file.
 
@@ -77,47 +94,40 @@ def solve_command(
     """
     SEED.check(seed)
     TIME_LIMIT.check(time_limit)
-    _check_solver(solver)
-    if output is not None:
-        from planner.output import Output, check_outputs
-
-        written = Output(option="-o", path=output, suffixes=(".json",), streams=True)
-        check_outputs([written], [problem])
-    solved = _read_and_solve(problem, time_limit, seed, solver)
+    SOLVER.check(solver)
+    shown.check(output)
+    check_figures_output(output, [problem])
+    solved = _read_and_solve(problem, time_limit, seed, solver, quiet=shown.quiet)
     _require_choices(solved, time_limit)
     if output is not None:
         from search.files.contest_output import solution_text
 
         write_output(output, solution_text(solved.answer.choices))
-        if output == "-":
+        if output == STDOUT:
             return
+    if shown.as_json:
+        write(json.dumps(_solved_facts(solved), indent=1))
+        return
+    if shown.quiet:
+        write(solved_line(solved))
+        return
     show(lambda console: show_solved(solved, console))
     if output is not None:
         write(f"\nsolution written to {output}")
 
 
-def _check_solver(solver: str) -> None:
-    from costmodels.errors import InputError
-    from search import SOLVERS
-
-    if solver not in SOLVERS:
-        raise InputError(
-            f"the solver must be one of {', '.join(SOLVERS)} but is '{solver}'; choose one"
-        )
-
-
-def _read_and_solve(path: str, time_limit: float, seed: int, solver: str) -> Solved:
+def _read_and_solve(path: str, time_limit: float, seed: int, solver: str, *, quiet: bool) -> Solved:
     import search
     from search.files.contest import read_problem
 
     start = time.perf_counter()
     try:
-        with progress(f"reading {path}"):
+        with progress(f"reading {path}", quiet=quiet):
             file = read_problem(path)
     except search.ProblemError as error:
         raise Failure(BAD_PROBLEM, str(error)) from None
     read = time.perf_counter()
-    with progress(f"solving {path} (Ctrl-C stops the search)") as tell:
+    with progress(f"solving {path}", quiet=quiet, hint=" (Ctrl-C stops)") as tell:
         answer = search.solve(
             file.problem,
             solver=solver,
@@ -161,8 +171,49 @@ def _require_choices(solved: Solved, time_limit: float) -> None:
     raise Failure(
         UNSOLVED,
         f"no solution was found within {time_limit:g} s, nor proven that there is none; raise "
-        "--time-limit or choose another --solver",
+        "--time-limit or choose another --search",
     )
+
+
+def solved_line(solved: Solved) -> str:
+    """The answer in one line."""
+    from planner.report import figures
+
+    answer = solved.answer
+    parts = [
+        plain(solved.file.name) or "unnamed problem",
+        "proven optimal" if answer.status == "optimal" else str(answer.status),
+        f"cost {_with_thousands(answer.cost)}",
+        f"gap {figures.percent(answer.gap)}" if math.isfinite(answer.gap) else "no bound",
+    ]
+    if answer.stopped_by:
+        parts.append(f"stopped early by {answer.stopped_by}")
+    return ", ".join(parts)
+
+
+def _solved_facts(solved: Solved) -> dict[str, object]:
+    """The figures that a script reads."""
+    from planner.notes import words
+
+    problem, answer = solved.file.problem, solved.answer
+    return {
+        "name": plain(solved.file.name),
+        "nodes": problem.num_nodes,
+        "candidates": sum(problem.sizes),
+        "edges": len(problem.edges),
+        "status": str(answer.status),
+        "cost": answer.cost,
+        "lower_bound": answer.lower_bound if math.isfinite(answer.lower_bound) else None,
+        "gap": answer.gap if math.isfinite(answer.gap) else None,
+        "peak_usage_bytes": answer.peak_usage,
+        "usage_limit_bytes": problem.usage_limit,
+        "solver": answer.solver,
+        "stopped_by": answer.stopped_by,
+        "reading_s": solved.reading,
+        "solving_s": solved.solving,
+        "notes": [words(note) for note in answer.notes],
+        "choices": [int(choice) for choice in answer.choices],
+    }
 
 
 def show_solved(solved: Solved, console: Console) -> None:

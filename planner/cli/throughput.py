@@ -6,16 +6,25 @@ import json
 
 import click
 
-from planner.cli.options import input_options
-from planner.cli.screen import progress, show, write
+from planner.cli.completion import complete_model
+from planner.cli.options import input_options, inputs_of
+from planner.cli.screen import progress, show, write, write_output
+from planner.cli.showing import (
+    STDOUT,
+    Shown,
+    check_figures_output,
+    output_option,
+    showing_options,
+)
 from planner.request.inputs import COMMANDS
 
 
 @click.command("throughput")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @input_options(COMMANDS["throughput"])
-@click.option("--json", "as_json", is_flag=True, help="Only the figures, as JSON.")
-def throughput_command(model: str, as_json: bool, **values: object) -> None:
+@output_option("the figures as JSON")
+@showing_options("as_json", "quiet")
+def throughput_command(model: str, output: str | None, shown: Shown, **values: object) -> None:
     """Predict throughput of distributed SGD over a slow network.
 
     For each number of workers by two models (Li et al. 2022): a closed queueing network, and a
@@ -26,12 +35,24 @@ def throughput_command(model: str, as_json: bool, **values: object) -> None:
     from planner.distributed_sgd.predict import predict_throughput
     from planner.request.request import make_request
 
+    shown.check(output)
     request = make_request("throughput", {**values, "model": model})
-    with progress(f"predicting throughput of {model}", quiet=as_json):
+    check_figures_output(output, inputs_of(model, values))
+    with progress(f"predicting throughput of {model}", quiet=shown.quiet):
         found = predict_throughput(request)
-    if as_json:
-        write(json.dumps(found.as_dict(), indent=1))
+    text = json.dumps(found.as_dict(), indent=1)
+    if output is not None:
+        write_output(output, f"{text}\n")
+    if output == STDOUT:
         return
-    from planner.report.throughput_table import show_throughput
+    if shown.as_json:
+        write(text)
+        return
+    from planner.report.throughput_table import show_throughput, throughput_line
 
+    if shown.quiet:
+        write(throughput_line(found))
+        return
     show(lambda console: show_throughput(found, console))
+    if output is not None:
+        write(f"\nfigures written to {output}")

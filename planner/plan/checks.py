@@ -24,8 +24,8 @@ CAUSES = (
 )
 # What holds memory in every plan, if only 0 bytes.
 HOLDERS = ("weights", "activations", "reserved")
-# More than any training takes, so that no sum of them overflows. [s], [B], [items]
-LONGEST, LARGEST, MOST = 1e12, 1e24, 2**53
+# More than any training takes, so that no sum of them overflows. [s], [B], [items], [FLOP]
+LONGEST, LARGEST, MOST, MOST_FLOPS = 1e12, 1e24, 2**53, 1e36
 # How far apart two sums of the same figures may be: they are written to the last digit.
 ROUNDING = 1e-6
 
@@ -74,6 +74,12 @@ class CheckedPlan(Protocol):
 
     @property
     def simulated(self) -> tuple[Recost, ...]: ...
+
+    @property
+    def model_flops(self) -> float: ...
+
+    @property
+    def device_peak_flops(self) -> float: ...
 
 
 def check_plan(plan: CheckedPlan, where: str, advice: str) -> None:
@@ -152,6 +158,11 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         most, unit = (LONGEST, "s") if seconds else (LARGEST, "bytes")
         if (seconds or sizes) and not 0 <= value <= most:
             yield f"{path} must be from 0 to {most:g} {unit}", f"is {value:g} {unit}"
+    # device_peak_flops of 0 stands for a plan that does not say it
+    rates = {"model_flops": plan.model_flops, "device_peak_flops": plan.device_peak_flops}
+    for what, rate in rates.items():
+        if not (rate == 0 or 1 <= rate <= MOST_FLOPS):
+            yield f"{what} must be 0 or from 1 to {MOST_FLOPS:g}", f"is {rate:g}"
     if not 0 <= plan.search.gap < LONGEST:
         yield "search.gap must not be negative", f"is {plan.search.gap:g}"
     steps = {"step_time_s": plan.step_time_s, "memory_capacity_bytes": plan.memory_capacity_bytes}

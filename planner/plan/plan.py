@@ -15,6 +15,7 @@ import msgspec
 from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
+from costmodels.step.utilisation import model_flops_utilisation
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
 from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
@@ -68,6 +69,9 @@ class Plan:
         Inputs that were not given, a sentence each.
     simulated
         The best assignments of the search, simulated, the fastest on the timeline first.
+    model_flops, device_peak_flops
+        Model FLOPs of a step, and peak of a device at the precision; 0 where a plan does not say.
+        [FLOP], [FLOP/s]
     command
         Command line that makes the plan, empty when it was made from Python.
     carried
@@ -99,6 +103,8 @@ class Plan:
     fallbacks: tuple[str, ...]
     defaults: tuple[str, ...] = ()
     simulated: tuple[Recost, ...] = ()
+    model_flops: float = 0.0
+    device_peak_flops: float = 0.0
     command: str = ""
     carried: Carried = NOTHING_CARRIED
     format: str = FORMAT
@@ -125,6 +131,15 @@ class Plan:
         return self.global_batch_size / self.step_time_s
 
     @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation, from 0 to 1; None where the plan does not say."""
+        if not self.device_peak_flops:
+            return None
+        return model_flops_utilisation(
+            self.model_flops, self.step_time_s, self.gpus, self.device_peak_flops
+        )
+
+    @property
     def peak_memory(self) -> float:
         """Peak memory of a device. [B]"""
         return sum(self.memory_bytes.values())
@@ -146,6 +161,8 @@ class Plan:
             "precision": self.training.precision,
             "step_time_s": self.step_time_s,
             "throughput_samples_per_s": self.throughput,
+            "mfu": self.mfu,
+            "model_flops": self.model_flops,
             "compute_s": b["compute"] + b["update"],
             "communication_s": blocking + b["gradient_exposed"] + b["gradient_hidden"],
             "exposed_communication_s": blocking + b["gradient_exposed"],

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from costmodels.distribution import Distribution, devices_at_work
 from costmodels.step.training import Training
+from costmodels.step.utilisation import model_flops
 from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
 from planner.plan import (
@@ -123,6 +124,8 @@ def assemble_plan(
         defaults=setting.defaults,
         simulated=simulated,
         carried=carried_for(setting),
+        model_flops=model_flops(setting.graph),
+        device_peak_flops=cluster.device.peak_flops[training.precision],
     )
 
 

@@ -184,6 +184,7 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     )
     stopped_by, patterns = result.incumbent.stopped_by, None
     try:
+        options.tell("simulating the best", result.incumbent.cost, result.incumbent.bound)
         finals.simulate([result.best.choices])
         if finals.time.allows(MOVES) and not options.least_memory:
             patterns = Patterns(formulation)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
@@ -74,7 +75,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     trained = decision.formulation.machine.training
 
     def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
-        quick = replace(options, num_best=1)
+        quick = replace(options, num_best=1, watch=None)
         return attempt(other, trained, quick, usual=strategies, deadline=deadline)
 
     if not options.least_memory:
@@ -160,19 +161,22 @@ def _answer(
     began = time.monotonic()
     usual = usual_strategies(setting)
 
-    def attempt_with(training: Training) -> Attempt:
-        return attempt(setting, training, options, usual=usual, deadline=deadline)
+    def attempt_with(training: Training, how: SearchOptions) -> Attempt:
+        return attempt(setting, training, how, usual=usual, deadline=deadline)
 
     training = setting.machine.training
     small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
     if options.least_memory and options.bucket_bytes is None:
         training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
-    found = attempt_with(training)
+    unwatched = replace(options, watch=None)
+    found = attempt_with(training, options)
     if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
-        found = attempt_with(small)
-    if options.tune_trials and not found.result.incumbent.stopped_by:
+        found = attempt_with(small, unwatched)
+    known = found.result.incumbent
+    if options.tune_trials and not known.stopped_by:
+        options.tell("trying other settings", known.cost, known.bound)
         found = tune_step(
-            attempt_with,
+            lambda training: attempt_with(training, unwatched),
             found,
             options,
             time_limit=time_left(deadline),
@@ -188,7 +192,8 @@ def _answer(
     if deadline.remaining < time.monotonic() - began:
         return found, decision.noted(Note.of("no-time-for-fewer"))
     try:
-        _, smaller = _answer(fewer, options, deadline, min(rival, decision.seconds))
+        best_yet = min(rival, decision.seconds)
+        _, smaller = _answer(fewer, unwatched, deadline, best_yet)
         if smaller is not None:
             decision = better_of(setting, decision, smaller, usual)
     except OutOfTime:
@@ -257,6 +262,7 @@ def attempt(
     deadline
         When to stop with the best so far.
     """
+    options.tell("costing splits")
     trial = replace(setting, machine=replace(setting.machine, training=training))
     prepared = prepare(trial, options, usual, deadline)
     result = search_plan(
@@ -267,6 +273,7 @@ def attempt(
         seed=options.seed,
         deadline=deadline,
         least_memory=options.least_memory,
+        watch=partial(options.tell, "searching"),
     )
     if prepared.notes:
         known = result.incumbent

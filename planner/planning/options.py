@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Watch: TypeAlias = Callable[[str, float, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,8 @@ class SearchOptions:
         they are not tuned. [B]
     least_memory
         Search for the plan of least peak memory instead of the fastest one.
+    watch
+        Called with the phase, and the best step and the bound so far [s], when one of them changes.
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -45,4 +52,18 @@ class SearchOptions:
     bucket_bytes: float | None = None
     least_memory: bool = False
     all_reduce: str | None = None
+    watch: Watch | None = None
     dump_problem: str | os.PathLike[str] | None = None
+
+    def tell(self, phase: str, step: float = math.inf, bound: float = 0.0) -> None:
+        """Tell whoever watches what goes on.
+
+        Parameters
+        ----------
+        phase
+            What is being done.
+        step, bound
+            The best step so far, +inf without one, and what no step is below. [s]
+        """
+        if self.watch is not None:
+            self.watch(phase, step, bound)

@@ -17,7 +17,7 @@ from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
-from search.problem.incumbent import Incumbent
+from search.problem.incumbent import Incumbent, Watch
 from search.problem.notes import Note
 
 # Solvers after which the K best of the last problem are looked at: those are found by elimination,
@@ -90,6 +90,7 @@ def search_plan(
     seed: int = 0,
     deadline: Deadline | None = None,
     least_memory: bool = False,
+    watch: Watch | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -109,11 +110,14 @@ def search_plan(
         When the plan must be there: the search ends so much earlier that it can be put together.
     least_memory
         Whether to search for the assignment of least peak memory instead.
+    watch
+        Called with the best step and the bound whenever either is better. [s]
     """
     least = 0.0
     search = AdditiveSearch(
         formulation=formulation, method=method, seed=seed, deadline=deadline or Deadline(None)
     )
+    search.incumbent.watch = watch
     try:
         _cost_starts(search, starts)
         search.deadline = search.deadline.earlier(_reserve(search, num_best))

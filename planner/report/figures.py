@@ -144,6 +144,45 @@ def size(value: float) -> str:
     return format_bytes(value) if value else "0"
 
 
+def rate_words(
+    throughput: float, gpus: int, shape: Mapping[str, int], utilisation: float | None
+) -> str:
+    """Throughput in all and of a GPU, and the part of the peak that it uses.
+
+    Parameters
+    ----------
+    throughput
+        Samples in a second. [samples/s]
+    gpus
+        Number of GPUs. [items]
+    shape
+        Axes of a sample.
+    utilisation
+        Model FLOPs utilisation, None where it is not known.
+    """
+    text = f"{count(throughput)} {sample_word(shape)}/s ({count(throughput / gpus)} a GPU)"
+    if utilisation is None:
+        return text
+    why = " (above 100 % by Winograd's algorithm)" if utilisation > 1.0 else ""
+    return f"{text}, {mfu_words(utilisation)}{why}"
+
+
+def mfu_words(utilisation: float) -> str:
+    """Model FLOPs utilisation, such as "MFU 41.2 %"."""
+    return f"MFU {percent(utilisation)}"
+
+
+def much(ratio: float) -> str:
+    """How much faster something is, such as "3.1 % faster than" or "1.32x as fast as"."""
+    if abs(ratio - 1.0) < 5e-4:
+        return "as fast as"
+    if ratio >= 1.1:
+        return f"{speed_up(ratio)} as fast as"
+    if ratio <= 1.0 / 1.1:
+        return f"{speed_up(1.0 / ratio)} as slow as"
+    return f"{percent(abs(ratio - 1.0))} {'faster' if ratio > 1.0 else 'slower'} than"
+
+
 def speed_up(value: float | None) -> str:
     """How many times faster, such as "1.32x"."""
     if value is None:
@@ -271,19 +310,11 @@ def rival_sentence(plan: Plan) -> str:
     rival = best_rival(plan)
     if rival is None or rival.speed_up is None or rival.time is None:
         return "none of the usual strategies can be used"
-    if abs(rival.speed_up - 1.0) < 5e-4:
-        return f"as fast as {rival.name}, the best usual strategy that fits"
-    if rival.speed_up >= 1.1:
-        much = f"{speed_up(rival.speed_up)} as fast as"
-    elif rival.speed_up <= 1.0 / 1.1:
-        much = f"{speed_up(1.0 / rival.speed_up)} as slow as"
-    else:
-        part = rival.speed_up - 1.0
-        much = f"{percent(abs(part))} {'faster' if part > 0.0 else 'slower'} than"
-    time = format_seconds(rival.time)
-    if rival.simulated is not None:
-        time = f"{format_seconds(rival.simulated)} simulated"
-    return f"{much} {rival.name} ({time}), the best usual strategy that fits"
+    much_faster = much(rival.speed_up)
+    time = "" if much_faster == "as fast as" else f" ({format_seconds(rival.time)})"
+    if time and rival.simulated is not None:
+        time = f" ({format_seconds(rival.simulated)} simulated)"
+    return f"{much_faster} {rival.name}{time}, the best usual strategy that fits"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:

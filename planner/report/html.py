@@ -11,6 +11,7 @@ import planner
 from planner.plan import Plan
 from planner.report import charts, figures, sentences, svg
 from planner.report.runs import runs_of_plan, shares
+from planner.report.verdict import verdict
 
 
 @cache
@@ -44,6 +45,7 @@ def report_text(plan: Plan) -> str:
     command, recorded = figures.command(plan)
     facts: dict[str, Any] = {
         "plan": plan,
+        "verdict": verdict(plan),
         "runs": runs,
         "splits": [
             (key, svg.fill_of(charts.split_index(key)), *row) for key, row in shares(plan).items()

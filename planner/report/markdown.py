@@ -9,6 +9,7 @@ import planner
 from planner.plan import Plan
 from planner.report import figures, sentences
 from planner.report.runs import LayerRun, runs_of_plan, shares
+from planner.report.verdict import verdict
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
@@ -60,6 +61,8 @@ def _heading_text(plan: Plan) -> str:
     ]
     if plan.gpus_at_work < plan.gpus:
         lines += [f"**{sentences.idle_sentence(plan)}.**", ""]
+    if verdict(plan):
+        lines += [f"**{verdict(plan)}**", ""]
     if plan.search.stopped_by:
         lines += [
             f"**The search was stopped early by {plan.search.stopped_by}: this is the best plan "
@@ -68,12 +71,11 @@ def _heading_text(plan: Plan) -> str:
         ]
     if not plan.fits:
         lines += ["**This plan does not fit in memory.**", ""]
-    rate = figures.count(plan.throughput)
-    each = figures.count(plan.throughput / plan.gpus)
-    word = figures.sample_word(plan.input_shape)
+    rate = figures.rate_words(plan.throughput, plan.gpus, plan.input_shape, plan.mfu)
+    total, _, rest = rate.partition(" (")
     lines += [
         f"- Step time: **{figures.seconds(plan.step_time_s)}**",
-        f"- Throughput: **{rate} {word}/s** ({each} a GPU)",
+        f"- Throughput: **{total}** ({rest}",
         f"- Peak memory: {sentences.memory_sentence(plan)}",
         f"- Quality: {sentences.quality_sentence(plan)}",
         f"- Compared: {figures.rival_sentence(plan)}",

@@ -17,6 +17,9 @@ from planner.plan import LayerPlan, Plan
 # Layers whose `channel` is summed over; elsewhere it indexes the output.
 _WEIGHT_MATRIX_KINDS = frozenset({"conv", "linear", "embedding"})
 
+# Splits of less than this part of the time are not named in one line: they would read "0 %".
+LEAST_NAMED = 0.005
+
 Split = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -136,3 +139,23 @@ def shares(plan: Plan) -> Mapping[str, tuple[LayerRun, int, float]]:
         _, count, seconds = result.get(run.key, (run, 0, 0.0))
         result[run.key] = (run, count + len(run.layers), seconds + run.time)
     return dict(sorted(result.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+def main_split(plan: Plan, most: int = 2) -> str:
+    """The splits with most time, such as "sample 16 x height 4 (82 %), filter 4 (12 %)".
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    most
+        How many to name; the others are counted. [items]
+    """
+    rows = list(shares(plan).values())
+    total = sum(seconds for _, _, seconds in rows)
+    if len(rows) == 1 or total <= 0.0:
+        return rows[0][0].short
+    named = [(run, time) for run, _, time in rows[:most] if time >= LEAST_NAMED * total]
+    main = [(run, time / total) for run, time in named]
+    text = ", ".join(f"{run.short} ({100.0 * share:.0f} %)" for run, share in main)
+    return f"{text}, {len(rows) - len(main)} more" if len(rows) > len(main) else text

@@ -45,14 +45,25 @@ QUEUES = {
 }
 
 
-def show_simulation(simulation: Simulation, console: Console) -> None:
-    """Write all sections of a simulated step."""
+def show_simulation(simulation: Simulation, console: Console, *, everything: bool = False) -> None:
+    """Write all sections of a simulated step.
+
+    Parameters
+    ----------
+    simulation
+        The step.
+    console
+        Where to.
+    everything
+        Whether to write also every role, and what is zero.
+    """
     _show_subject(simulation, console)
     if simulation.simulated is not None:
-        _show_times(simulation.simulated, console)
-        _show_role_memory(simulation, simulation.simulated, console)
+        most = len(simulation.simulated.roles) if everything else MAX_ROLES
+        _show_times(simulation.simulated, console, most)
+        _show_role_memory(simulation, simulation.simulated, console, most)
     if simulation.closed_form is not None:
-        _show_causes(simulation, console)
+        _show_causes(simulation, console, everything)
     advice = input_advice(simulation)
     if advice:
         show_section(console, "Input")
@@ -72,7 +83,7 @@ def _show_left_out(console: Console, shown: int, simulated: SimulatedStep) -> No
     rest = len(simulated.roles) - shown
     if rest > 0:
         text = f"{rest} roles are left out: these are the first, the last and those that compute "
-        show_sentence(console, f"{text}and hold the most; --json has all", "dim")
+        show_sentence(console, f"{text}and hold the most; -v lists all", "dim")
 
 
 def _show_subject(simulation: Simulation, console: Console) -> None:
@@ -104,8 +115,7 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
 def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     """The figures that matter most: label, text, style."""
     setting, simulated = simulation.subject.setting, simulation.simulated
-    word = figures.sample_word(setting.model.input_shape)
-    per_gpu = figures.count(simulation.throughput / setting.gpus)
+    shape = setting.model.input_shape
     colour = "bold red" if simulation.fits is False else "bold green"
     held_up = input_bound(simulation)
     time = format_seconds(simulation.step_time)
@@ -115,7 +125,7 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
         ("Step time", time, colour),
         (
             "Throughput",
-            f"{figures.count(simulation.throughput)} {word}/s ({per_gpu} a GPU)",
+            figures.rate_words(simulation.throughput, setting.gpus, shape, simulation.mfu),
             "",
         ),
     ]
@@ -144,9 +154,9 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _show_times(simulated: SimulatedStep, console: Console) -> None:
+def _show_times(simulated: SimulatedStep, console: Console, most: int) -> None:
     show_section(console, "Where the time of a step goes")
-    roles = main_roles(simulated, MAX_ROLES)
+    roles = main_roles(simulated, most)
     used = [q for q in QUEUES if any(role.busy[q] > 0.0 for role in simulated.roles)]
     names = [f">{QUEUES[q]}" for q in used]
     table = terminal_table(["~role", "GPUs", *names, ">exposed", ">idle"])
@@ -174,10 +184,12 @@ def _show_times(simulated: SimulatedStep, console: Console) -> None:
     )
 
 
-def _show_role_memory(simulation: Simulation, simulated: SimulatedStep, console: Console) -> None:
+def _show_role_memory(
+    simulation: Simulation, simulated: SimulatedStep, console: Console, most: int
+) -> None:
     show_section(console, "Peak memory of a GPU")
     capacity = float(simulation.subject.setting.cluster.device.memory)
-    roles = main_roles(simulated, MAX_ROLES)
+    roles = main_roles(simulated, most)
     table = terminal_table(["~role", ">peak", ">of capacity", ">after", "~moment"])
     for role in roles:
         table.add_row(
@@ -231,7 +243,7 @@ def _show_tensors(roles: Sequence[RoleUse], console: Console) -> None:
     show_below(console, table)
 
 
-def _show_causes(simulation: Simulation, console: Console) -> None:
+def _show_causes(simulation: Simulation, console: Console, everything: bool) -> None:
     """A closed form by cause: it hides nothing and knows no memory."""
     form = simulation.closed_form
     assert form is not None, "only closed forms come here"
@@ -244,7 +256,8 @@ def _show_causes(simulation: Simulation, console: Console) -> None:
     }
     table = terminal_table(["", ">time", ">share"])
     for label, time in causes.items():
-        table.add_row(label, figures.seconds(time), figures.percent(time / form.total))
+        if time > 0.0 or everything:
+            table.add_row(label, figures.seconds(time), figures.percent(time / form.total))
     table.add_row("step", figures.seconds(form.total), "100.0 %", style="bold")
     show_below(console, table)
     show_sentence(

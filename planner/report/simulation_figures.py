@@ -22,6 +22,7 @@ def simulation_line(simulation: Simulation) -> str:
         f"{setting.cluster.name}",
         f"{format_seconds(simulation.step_time)} a step",
         f"{figures.count(simulation.throughput)} {word}/s",
+        figures.mfu_words(simulation.mfu),
     ]
     if simulation.peak_memory is not None:
         capacity = figures.size(setting.cluster.device.memory)

@@ -17,22 +17,33 @@ from planner.report.console import (
     show_sentence,
     terminal_table,
 )
-from planner.report.runs import LayerRun, runs_of_plan, shares
+from planner.report.runs import LayerRun, main_split, runs_of_plan, shares
+from planner.report.verdict import verdict
 
 # More runs than this are listed as their main ones only: the reports hold all of them.
 MAX_RUNS = 24
 # Splits longer than this are shown by their letters in the table of runs. [characters]
 LONGEST_SPLIT = 30
-# Splits of less than this part of the time are not named in one line: they would read "0 %".
-LEAST_NAMED = 0.005
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """Write all sections of a plan."""
+def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None:
+    """Write all sections of a plan.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    console
+        Where to.
+    everything
+        Whether to write also what is zero, every run, and every layer.
+    """
     _show_heading(plan, console)
-    _show_step(plan, console)
-    _show_memory(plan, console)
-    _show_runs(plan, console)
+    _show_step(plan, console, everything)
+    _show_memory(plan, console, everything)
+    _show_runs(plan, console, MAX_RUNS if not everything else len(plan.layers))
+    if everything:
+        _show_layers(plan, console)
     _show_rivals(plan, console)
     show_section(console, "Search")
     show_sentence(console, sentences.space_sentence(plan))
@@ -52,6 +63,7 @@ def plan_line(plan: Plan) -> str:
         f"{plan.model} on {plan.gpus} x {plan.device} of {plan.cluster}",
         f"{figures.seconds(plan.step_time_s)} a step",
         f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s",
+        *([figures.mfu_words(plan.mfu)] if plan.mfu is not None else []),
         f"{figures.size(plan.peak_memory)} of {figures.size(plan.memory_capacity_bytes)} a GPU",
         main_split(plan),
     ]
@@ -74,27 +86,11 @@ def _gap(plan: Plan) -> str:
     return f"gap {figures.percent(plan.search.gap)}"
 
 
-def main_split(plan: Plan, most: int = 2) -> str:
-    """The splits with most time, such as "sample 16 x height 4 (82 %), filter 4 (12 %)".
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    most
-        How many to name; the others are counted. [items]
-    """
-    rows = list(shares(plan).values())
-    total = sum(seconds for _, _, seconds in rows)
-    if len(rows) == 1 or total <= 0.0:
-        return rows[0][0].short
-    named = [(run, time) for run, _, time in rows[:most] if time >= LEAST_NAMED * total]
-    main = [(run, time / total) for run, time in named]
-    text = ", ".join(f"{run.short} ({100.0 * share:.0f} %)" for run, share in main)
-    return f"{text}, {len(rows) - len(main)} more" if len(rows) > len(main) else text
-
-
 def _show_heading(plan: Plan, console: Console) -> None:
+    advice = verdict(plan)
+    if advice:
+        console.print(Text(advice, style="bold green" if plan.fits else "bold red"))
+        console.print()
     console.print(Text(f"{plan.model} on {figures.machine_words(plan)}", style="bold"))
     show_sentence(
         console,
@@ -107,15 +103,14 @@ def _show_heading(plan: Plan, console: Console) -> None:
     if plan.gpus_at_work < plan.gpus:
         show_sentence(console, sentences.idle_sentence(plan), "bold yellow")
     console.print()
-    rate = f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s"
-    each = figures.count(plan.throughput / plan.gpus)
+    rate = figures.rate_words(plan.throughput, plan.gpus, plan.input_shape, plan.mfu)
     facts = [
         (
             "Step time",
             figures.seconds(plan.step_time_s),
             "bold green" if plan.fits else "bold red",
         ),
-        ("Throughput", f"{rate} ({each} a GPU)", ""),
+        ("Throughput", rate, ""),
         ("Peak memory", sentences.memory_sentence(plan), "" if plan.fits else "bold red"),
         ("Quality", sentences.quality_sentence(plan), ""),
         ("Compared", figures.rival_sentence(plan), ""),
@@ -123,24 +118,27 @@ def _show_heading(plan: Plan, console: Console) -> None:
     show_facts(console, facts)
 
 
-def _show_step(plan: Plan, console: Console) -> None:
+def _show_step(plan: Plan, console: Console, everything: bool) -> None:
     show_section(console, "What a step is made of")
     table = terminal_table(["", ">time", ">share"])
     for row in figures.step_rows(plan):
-        table.add_row(row.label, figures.seconds(row.value), figures.percent(row.share))
+        if row.value > 0.0 or everything:
+            table.add_row(row.label, figures.seconds(row.value), figures.percent(row.share))
     table.add_row("step", figures.seconds(plan.step_time_s), "100.0 %", style="bold")
     hidden = plan.breakdown_s["gradient_hidden"]
-    table.add_row(figures.HIDDEN, figures.seconds(hidden), "(behind)", style="dim")
+    if hidden > 0.0 or everything:
+        table.add_row(figures.HIDDEN, figures.seconds(hidden), "(behind)", style="dim")
     show_below(console, table)
-    received = figures.size(plan.communication_bytes)
-    show_sentence(console, f"a GPU receives {received} in a step")
+    if plan.communication_bytes > 0.0 or everything:
+        received = figures.size(plan.communication_bytes)
+        show_sentence(console, f"a GPU receives {received} in a step")
 
 
-def _show_memory(plan: Plan, console: Console) -> None:
+def _show_memory(plan: Plan, console: Console, everything: bool) -> None:
     show_section(console, "Peak memory of a GPU")
     table = terminal_table(["", ">size", ">of capacity"])
     for row in figures.memory_rows(plan):
-        if row.value > 0.0:
+        if row.value > 0.0 or everything:
             table.add_row(row.label, figures.size(row.value), figures.percent(row.share))
     share = plan.peak_memory / plan.memory_capacity_bytes
     table.add_row("peak", figures.size(plan.peak_memory), figures.percent(share), style="bold")
@@ -148,10 +146,19 @@ def _show_memory(plan: Plan, console: Console) -> None:
     show_below(console, table)
 
 
-def _show_runs(plan: Plan, console: Console) -> None:
+def _show_runs(plan: Plan, console: Console, most: int) -> None:
+    """The splits, and the runs of layers of most time.
+
+    Parameters
+    ----------
+    plan, console
+        The plan, and where to write it.
+    most
+        How many runs to list. [items]
+    """
     runs = runs_of_plan(plan)
     by_split = shares(plan)
-    many = len(runs) > MAX_RUNS
+    many = len(runs) > most
     noun = "run" if len(runs) == 1 else "runs"
     show_section(console, f"Plan: {len(plan.layers)} layers in {len(runs)} {noun} split alike")
     splits = terminal_table(["", "~split", ">layers", ">share"])
@@ -161,7 +168,7 @@ def _show_runs(plan: Plan, console: Console) -> None:
     show_below(console, splits)
     console.print()
     table = terminal_table(["~layers", ">number", "split", ">time", ">share"])
-    for run in _main_runs(runs) if many else runs:
+    for run in _main_runs(runs, most) if many else runs:
         table.add_row(
             run.span,
             str(len(run.layers)),
@@ -171,14 +178,29 @@ def _show_runs(plan: Plan, console: Console) -> None:
         )
     show_below(console, table)
     if many:
-        rest = len(runs) - MAX_RUNS
-        show_sentence(console, f"and {rest} shorter runs; a report (--report) lists all of them")
+        show_sentence(console, f"and {len(runs) - most} shorter runs; -v lists all of them")
 
 
-def _main_runs(runs: Sequence[LayerRun]) -> list[LayerRun]:
+def _main_runs(runs: Sequence[LayerRun], most: int) -> list[LayerRun]:
     """The runs of most time, in the order of the forward pass."""
     order = sorted(range(len(runs)), key=lambda i: -runs[i].time)
-    return [runs[i] for i in sorted(order[:MAX_RUNS])]
+    return [runs[i] for i in sorted(order[:most])]
+
+
+def _show_layers(plan: Plan, console: Console) -> None:
+    """Every layer with its times by cause; causes that no layer has are left out."""
+    console.print()
+    causes = [
+        (f"{cause}_s", label)
+        for cause, label in figures.LAYER_CAUSES.items()
+        if any(getattr(layer, f"{cause}_s") > 0.0 for layer in plan.layers.values())
+    ]
+    table = terminal_table(["~layer", "split", *(f">{label.split()[-1]}" for _, label in causes)])
+    for run in runs_of_plan(plan):
+        for layer in run.layers:
+            times = (figures.seconds(getattr(layer, key)) for key, _ in causes)
+            table.add_row(layer.name, run.key, *times)
+    show_below(console, table)
 
 
 def _show_rivals(plan: Plan, console: Console) -> None:

@@ -112,15 +112,10 @@ def _cells(row: ThroughputRow) -> list[str]:
 
 
 def _findings(found: Throughput) -> list[str]:
-    parts = []
-    for name, number in (("coarse", found.coarse_saturation), ("fine", found.fine_saturation)):
-        if getattr(found.rows[0], name) is not None:
-            where = f"at {number} workers" if number else "not within these numbers"
-            parts.append(f"{name} {where}")
     last = "fine" if found.rows[0].fine is not None else "coarse"
     texts = [
-        f"Saturates: {', '.join(parts)} (from there on a worker adds less than {SATURATION:.0%} of "
-        "what it brings alone)."
+        f"{_saturation(found).capitalize()} (from there on a worker adds less than "
+        f"{SATURATION:.0%} of what it brings alone)."
     ]
     text = f"Efficiency and link use are those of the {last} model"
     if any(row.fine is not None and row.fine.deviation for row in found.rows):
@@ -128,3 +123,24 @@ def _findings(found: Throughput) -> list[str]:
     if any(row.fine is not None and row.coarse is not None for row in found.rows):
         text += "; rules that differ are coarse/fine"
     return [*texts, f"{text}."]
+
+
+def throughput_line(found: Throughput) -> str:
+    """The most workers in one line."""
+    row = found.rows[-1]
+    parts = [f"{found.model}, {_MODES[found.mode]}", f"{'+'.join(map(str, row.counts))} workers"]
+    if row.coarse is not None:
+        parts.append(f"coarse {figures.count(row.coarse.throughput)}/s")
+    if row.fine is not None:
+        parts.append(f"fine {figures.count(row.fine.throughput)}/s")
+    return ", ".join([*parts, _saturation(found)])
+
+
+def _saturation(found: Throughput) -> str:
+    """Where each model says that throughput saturates."""
+    parts = []
+    for name, number in (("coarse", found.coarse_saturation), ("fine", found.fine_saturation)):
+        if getattr(found.rows[0], name) is not None:
+            where = f"at {number} workers" if number else "not within these numbers"
+            parts.append(f"{name} {where}")
+    return f"saturates: {', '.join(parts)}"

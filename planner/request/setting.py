@@ -29,6 +29,7 @@ from planner.request.inputs.question import (
     TRAINING,
 )
 from planner.request.request import Request
+from planner.request.sources import file_of_another_kind
 
 DEFAULT_BATCH_PER_GPU = 32
 
@@ -127,7 +128,17 @@ def find_network(request: Request) -> Network:
             f"a network must be given but this is a plan, for {request.source.model}; simulate it, "
             "or give its network"
         )
-    return load_network(os.fspath(request.source), request.input_size)
+    path = os.fspath(request.source)
+    try:
+        return load_network(path, request.input_size)
+    except InputError:
+        other = file_of_another_kind(path)
+        if other is None:
+            raise
+    raise InputError(
+        f"the network must be a built-in one or a network file but {path} is {other}; simulate it, "
+        "or give its network"
+    )
 
 
 def resolve(request: Request) -> Setting:

@@ -55,6 +55,17 @@ def named_in(path: str) -> tuple[str, ...]:
     return tuple(name for name in (found.model, found.cluster) if name is not None)
 
 
+def file_of_another_kind(path: str) -> str | None:
+    """What a file is that is no network, None where it is none of what the planner reads."""
+    try:
+        found = read_source(path, networks=False)
+    except InputError:
+        return None
+    if isinstance(found, Plan):
+        return f"a plan, for {found.model}"
+    return "a strategy file" if isinstance(found, StrategyFile) else None
+
+
 def _read_json(path: str, input_size: int | None, networks: bool) -> Plan | Network | None:
     document = read_plan_file(path)
     if not isinstance(document, dict) or "format" in document or "name" not in document:

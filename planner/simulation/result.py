@@ -9,6 +9,7 @@ from costmodels.input_pipeline import InputTime
 from costmodels.notes import Note
 from costmodels.simulation import Runtime, SimulatedStep
 from costmodels.simulation.measure import RoleUse
+from costmodels.step.utilisation import model_flops, model_flops_utilisation
 from planner.notes import words
 from planner.request.placement import PlacedNetwork
 
@@ -66,6 +67,14 @@ class Simulation:
         return self.subject.setting.batch / self.step_time
 
     @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation, from 0 to 1."""
+        setting = self.subject.setting
+        peak = setting.cluster.device.peak_flops[setting.machine.training.precision]
+        flops = model_flops(setting.graph)
+        return model_flops_utilisation(flops, self.step_time, setting.gpus, peak)
+
+    @property
     def peak_memory(self) -> float | None:
         """The most that any device holds, None with a closed form. [B]"""
         return None if self.simulated is None else self.simulated.peak.memory.total
@@ -96,6 +105,8 @@ class Simulation:
             "step_time_without_input_s": self.computed,
             "waiting_for_slowest_s": self.waiting,
             "throughput_samples_per_s": self.throughput,
+            "mfu": self.mfu,
+            "model_flops": model_flops(setting.graph),
             "peak_memory_bytes": self.peak_memory,
             "memory_capacity_bytes": setting.cluster.device.memory,
             "fits": self.fits,

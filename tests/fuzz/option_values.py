@@ -83,7 +83,8 @@ _SEARCH = {
     "--num-best": Values(("1", "3"), _NO_COUNT, (str(2**63),)),
     "--tune-trials": Values(("0", "2"), ("-1", "1.5", "x", "")),
 }
-_SHOWN = {"--quiet": FLAG, "--json": FLAG}
+_BRIEF = {"--quiet": FLAG, "--json": FLAG}
+_SHOWN = {**_BRIEF, "--verbose": FLAG}
 _STRATEGY = Values(
     ("data", "filter", "data+filter", "data+spatial"),
     (*_NAMES, "data+data", "+", "nowhere.toml", "/"),
@@ -142,21 +143,22 @@ _THROUGHPUT = {
     "--seed": _SEED,
     "--launch-time": _TIME,
     "--table": QUESTION["--table"],
-    "--json": FLAG,
+    **_BRIEF,
 }
 
 OPTIONS: dict[str, dict[str, Values]] = {
     "optimize": {**QUESTION, **_SEARCH, **_SHOWN},
     "evaluate": {"--strategy": _STRATEGY, "--degree": _COUNT, **QUESTION, **_SHOWN},
     "simulate": {**_SIMULATE, **QUESTION, **_SHOWN},
-    "scale": {**QUESTION, **_SEARCH, "--strong": FLAG, "--weak": FLAG, "--json": FLAG},
+    "scale": {**QUESTION, **_SEARCH, "--strong": FLAG, "--weak": FLAG, **_SHOWN},
     "throughput": _THROUGHPUT,
     "solve": {
         "--time-limit": _SEARCH["--time-limit"],
         "--seed": _SEED,
-        "--solver": Values(("auto", "elimination", "lagrangian", "cp-sat", "exhaustive"), _NAMES),
+        **_BRIEF,
+        "--search": Values(("auto", "elimination", "lagrangian", "cp-sat", "exhaustive"), _NAMES),
     },
-    "report": {},
+    "report": _SHOWN,
     "models": {"--export": Values(("resnet18", "gpt2"), _NAMES), "--input-size": _COUNT},
     "clusters": {"--export": Values(("lassen", "dgx-a100"), _NAMES)},
     "runtimes": {},
@@ -166,5 +168,9 @@ GPUS = {
     "optimize": _GPUS,
     "evaluate": _GPUS,
     "simulate": _GPUS,
-    "scale": Values(("1,2", "4", "2,8"), ("0", "-1", "", ",", "x", "1.5", "4,,8"), ("4,4", "8,2")),
+    "scale": Values(
+        ("1,2", "4", "2,8", "1-4", "2,4-8"),
+        ("0", "-1", "", ",", "x", "1.5", "4,,8"),
+        ("4,4", "8,2"),
+    ),
 }

@@ -110,7 +110,7 @@ def test_a_plan_is_no_network():
         planner.throughput(plan, workers=[1], models="coarse")
 
 
-@pytest.mark.parametrize("name", ["gp\\u001bt2", "gpt2\\n", "", " ", "\\u202egpt2"])
+@pytest.mark.parametrize("name", ["gp\\u001bt2", "gp\\nt2", "", " ", "\\u202egpt2"])
 @pytest.mark.parametrize("words", [["strategy.toml"], ["gpt2", "--strategy", "strategy.toml"]])
 @pytest.mark.parametrize("field", ["model", "cluster", "precision"])
 def test_names_in_a_strategy_file_can_be_read(name, words, field, tmp_path, monkeypatch):

@@ -127,9 +127,10 @@ def make_plan(**changes) -> Plan:
     return Plan(**{**fields, **changes})
 
 
-def terminal(plan: Plan, width: int = 80, **options) -> str:
+def terminal(plan: Plan, width: int = 80, *, everything: bool = False, **options) -> str:
     file = StringIO()
-    show_plan(plan, Console(file=file, width=width, highlight=False, markup=False, **options))
+    console = Console(file=file, width=width, highlight=False, markup=False, **options)
+    show_plan(plan, console, everything=everything)
     return file.getvalue()
 
 
@@ -254,8 +255,9 @@ def test_small_shares_never_look_like_nothing() -> None:
 def key_figures(plan: Plan) -> list[str]:
     """What every report must show."""
     rows = figures.step_rows(plan) + figures.memory_rows(plan)
+    rows = [row for row in rows if row.value]
     texts = [row.label for row in rows]
-    texts += [figures.seconds(row.value) for row in figures.step_rows(plan)]
+    texts += [figures.seconds(row.value) for row in figures.step_rows(plan) if row.value]
     texts += [figures.size(row.value) for row in figures.memory_rows(plan)]
     texts += [figures.percent(row.share) for row in rows]
     texts += [run.label for run in runs_of_plan(plan)]
@@ -274,6 +276,18 @@ def test_the_terminal_shows_all_key_figures_within_80_columns() -> None:
         assert " ".join(figure.split()) in words
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "\x1b" not in text
+
+
+def test_zeros_are_shown_when_everything_is_asked_for() -> None:
+    plan = make_plan()
+    zeros = [row.label for row in figures.step_rows(plan) if not row.value]
+    assert zeros == ["reductions", "shuffles"]
+    whole = terminal(plan, everything=True)
+    for label in zeros:
+        assert re.search(rf"^  {label} ", terminal(plan), re.M) is None
+        assert re.search(rf"^  {label} +0 +0.0 % *$", whole, re.M)
+    for name in plan.layers:
+        assert re.search(rf"^  {re.escape(name)} +[A-D] +\S", whole, re.M), name
 
 
 def test_colours_only_on_a_terminal_and_never_with_no_color(monkeypatch) -> None:
@@ -298,6 +312,9 @@ def test_many_runs_are_cut_to_the_main_ones_on_the_terminal() -> None:
     assert "and 36 shorter runs" in text
     assert "\n  l59 " in text
     assert "\n  l0 " not in text
+    whole = terminal(make_plan(layers={row.name: row for row in rows}), everything=True)
+    assert "\n  l0 " in whole
+    assert "shorter runs" not in whole
 
 
 def test_a_plan_that_does_not_fit_says_so_everywhere() -> None:

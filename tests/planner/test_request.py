@@ -29,7 +29,9 @@ from planner.request.setting import find_cluster
 from planner.simulation.run import OVERLAP_FACTOR as SIMULATED_FACTOR
 
 # Options of commands that are no inputs of a request: what to write and to show.
-SHOWING = {"output", "report", "quiet", "as_json", "trace", "dump_strategy", "help"}
+SHOWING = {
+    *("output", "report", "quiet", "verbose", "as_json", "trace", "dump_strategy", "help"),
+}
 QUESTION = {"gpus": 4, "cluster": "lassen", "global_batch_size": 32}
 
 

@@ -282,5 +282,5 @@ THROUGHPUT: tuple[AnyInput, ...] = (
     COMPUTATION_VARIATION,
     SIMULATION_SEED,
     LAUNCH_TIME,
-    replace(TABLES, help="Table of measured layer times."),
+    TABLES,
 )
