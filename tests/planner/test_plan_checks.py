@@ -60,6 +60,8 @@ EDITS: dict[str, object] = {
     "compute_sources_s.launch": -1.0,
     "simulated.0.simulated_s": 0.0,
     "simulated.0.chosen": False,
+    "simulated.0.timeline_s": 1.0,
+    "baselines.0.simulated_s": 0.0,
     "model": "",
     "cluster": "\x1b",
 }
