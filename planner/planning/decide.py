@@ -123,7 +123,9 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
 def _computing_on_half(costed: Costed) -> float:
     """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
     waiting = costed.sources.get(SOURCES[-1], 0.0)
-    return 2.0 * costed.compute - waiting
+    running = costed.compute - waiting
+    # kernels that run for longer wait less for the next launch
+    return 2.0 * running + max(waiting - running, 0.0)
 
 
 def _decision(

