@@ -15,6 +15,7 @@ from planner.plan import Recost
 from planner.planning.costing import Costed
 from planner.planning.finalists import Patterns
 from planner.planning.finals import (
+    EQUAL,
     MOVES,
     SIMPLER_WITHIN,
     Finals,
@@ -29,9 +30,6 @@ from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
-# Times that differ by less than this part of the fastest are equal: what is below it comes from the
-# order in which terms were added up, or from a bucket more or less.
-EQUAL = 1e-3
 # Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
 # most so many times as slow as the best such one that has work for all devices.
 IDLE_WITHIN = 1.2
@@ -144,12 +142,12 @@ def _decision(
     stopped_by
         What cut the search or the decision short.
     """
-    simulator, fastest = finals.simulator, finals.fastest
+    simulator = finals.simulator
     costed = {choices: simulator.cost(trial) for choices, trial in finals.best_of.items()}
-    winner = fastest
+    usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
+    winner = fastest = _fastest(finals, costed, usual)
     if patterns is not None and simulator.fits(fastest):
-        usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
-        winner = _simplest(finals, patterns, costed, usual)
+        winner = _simplest(finals, patterns, costed, fastest, usual)
     rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
     notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
     if winner is not fastest and patterns is not None:
@@ -166,9 +164,7 @@ def _decision(
         seconds=winner.seconds,
         fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
         or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
-        usual={
-            c: finals.best_of[c].seconds for c in usual_that_fit(attempt) if c in finals.best_of
-        },
+        usual={trial.choices: trial.seconds for trial in usual},
         simulated=tuple(
             Recost(
                 timeline_s=costed[trial.choices].step.total,
@@ -183,16 +179,43 @@ def _decision(
     )
 
 
+def _fastest(
+    finals: Finals, costed: Mapping[Choices, Costed], usual: Sequence[SimulatedChoices]
+) -> SimulatedChoices:
+    """The fastest when simulated, of equal ones that on the timeline.
+
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    costed
+        The same on the timeline.
+    usual
+        The usual strategies among them, none of which may be faster.
+    """
+    first, fits = finals.fastest, finals.simulator.fits
+    limit = (1.0 + EQUAL / 2) * first.seconds
+    limit = min([limit, *(trial.seconds for trial in usual if fits(trial) == fits(first))])
+    equal = [
+        trial
+        for trial in finals.best_of.values()
+        if fits(trial) == fits(first) and trial.seconds <= limit
+    ]
+    return min(equal, key=lambda trial: costed[trial.choices].step.total)
+
+
 def _simplest(
     finals: Finals,
     patterns: Patterns,
-    costed: dict[Choices, Costed],
+    costed: Mapping[Choices, Costed],
+    fastest: SimulatedChoices,
     usual: Sequence[SimulatedChoices],
 ) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
-    Equal ones are told apart by time, then by memory, traffic and work done more than once. None
-    is taken that is slower than a usual strategy.
+    Hardly slower they must be on the timeline, too, where plans are proved to be good. Equal ones
+    are told apart by time, then by memory, traffic and work done more than once. None is taken that
+    is slower than a usual strategy.
 
     Parameters
     ----------
@@ -202,19 +225,28 @@ def _simplest(
         Of the formulation.
     costed
         The same on the timeline.
+    fastest
+        The fastest.
     usual
         The usual strategies among them.
     """
     fits = finals.simulator.fits
-    fastest = finals.fastest.seconds
-    limit = min([(1.0 + SIMPLER_WITHIN) * fastest, *(t.seconds for t in usual if fits(t))])
-    near = [t for t in finals.best_of.values() if fits(t) and t.seconds <= limit]
+    slower = 1.0 + SIMPLER_WITHIN
+    limit = min([slower * fastest.seconds, *(t.seconds for t in usual if fits(t))])
+    on_timeline = slower * costed[fastest.choices].step.total
+    near = [fastest] + [
+        trial
+        for trial in finals.best_of.values()
+        if fits(trial)
+        and trial.seconds <= limit
+        and costed[trial.choices].step.total <= on_timeline
+    ]
 
     def key(trial: SimulatedChoices) -> tuple[float, ...]:
         known = costed[trial.choices]
         return (
             patterns.changes(trial.choices),
-            round(trial.seconds / (EQUAL * fastest)),
+            round(trial.seconds / (EQUAL * fastest.seconds)),
             known.memory.total,
             known.communication_bytes,
             patterns.replicated(trial.choices),

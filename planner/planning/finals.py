@@ -33,6 +33,11 @@ MOVES = 60.0
 SIMPLER_TRIALS = 2
 
 
+# Times that differ by less than this part of the fastest are equal: what is below it comes from the
+# order in which terms were added up, or from a bucket more or less.
+EQUAL = 1e-3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToDecide:
     """The time until a plan must be there, and how long things take.
@@ -101,7 +106,9 @@ class Finals:
             trial = self.best_of[choices] = self.simulator.simulate(choices, first)
             if trial.seconds <= self._tuned_within(bucket_bytes) * self.fastest.seconds:
                 others = [self.simulator.simulate(choices, size) for size in self.buckets]
-                self.best_of[choices] = min([trial, *others], key=self._rank)
+                best = min(others, key=self._rank)
+                if self._rank(best) < (not self.simulator.fits(trial), _less(trial.seconds)):
+                    self.best_of[choices] = best
 
     @staticmethod
     def _tuned_within(bucket_bytes: float | None) -> float:
@@ -120,6 +127,11 @@ class Finals:
     def fastest(self) -> SimulatedChoices:
         """The fastest that fits when it is simulated, or the fastest if none does."""
         return min(self.best_of.values(), key=self._rank)
+
+
+def _less(seconds: float) -> float:
+    """What is faster than a step by more than equal ones are. [s]"""
+    return (1.0 - EQUAL) * seconds
 
 
 def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int) -> None:
