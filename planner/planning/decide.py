@@ -143,7 +143,7 @@ def _decision(
         What cut the search or the decision short.
     """
     simulator = finals.simulator
-    costed = {choices: simulator.cost(trial) for choices, trial in finals.best_of.items()}
+    costed = _on_timeline(finals)
     usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
     winner = fastest = _fastest(finals, costed, usual)
     if patterns is not None and simulator.fits(fastest):
@@ -177,6 +177,28 @@ def _decision(
         notes=tuple(notes),
         stopped_by=stopped_by,
     )
+
+
+def _on_timeline(finals: Finals) -> dict[Choices, Costed]:
+    """What was simulated, on the timeline; of equal sizes of buckets that which is best there."""
+    simulator = finals.simulator
+    slowest = (1.0 + SIMPLER_WITHIN) * finals.fastest.seconds
+    found = {}
+    for choices, best in finals.best_of.items():
+        equal = [best]
+        if best.seconds <= slowest:
+            others = (simulator.trials.get((choices, size)) for size in finals.buckets)
+            equal += [
+                trial
+                for trial in others
+                if trial is not None
+                and trial is not best
+                and simulator.fits(trial) == simulator.fits(best)
+                and trial.seconds <= (1.0 + EQUAL / 2) * best.seconds
+            ]
+        rows = [(simulator.cost(trial), trial) for trial in equal]
+        found[choices], finals.best_of[choices] = min(rows, key=lambda row: row[0].step.total)
+    return found
 
 
 def _fastest(

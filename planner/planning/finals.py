@@ -106,9 +106,7 @@ class Finals:
             trial = self.best_of[choices] = self.simulator.simulate(choices, first)
             if trial.seconds <= self._tuned_within(bucket_bytes) * self.fastest.seconds:
                 others = [self.simulator.simulate(choices, size) for size in self.buckets]
-                best = min(others, key=self._rank)
-                if self._rank(best) < (not self.simulator.fits(trial), _less(trial.seconds)):
-                    self.best_of[choices] = best
+                self.best_of[choices] = min([trial, *others], key=self._rank)
 
     @staticmethod
     def _tuned_within(bucket_bytes: float | None) -> float:
@@ -127,11 +125,6 @@ class Finals:
     def fastest(self) -> SimulatedChoices:
         """The fastest that fits when it is simulated, or the fastest if none does."""
         return min(self.best_of.values(), key=self._rank)
-
-
-def _less(seconds: float) -> float:
-    """What is faster than a step by more than equal ones are. [s]"""
-    return (1.0 - EQUAL) * seconds
 
 
 def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int) -> None:

@@ -61,7 +61,7 @@ def test_every_usual_strategy_that_fits_is_simulated(plan: Plan) -> None:
                 bucket_bytes=plan.training.bucket_bytes,
             )
             # under the buckets that suit it, which may be others
-            assert usual.simulated_s <= alone.step_time * (1.0 + 1e-9)
+            assert usual.simulated_s <= alone.step_time * (1.0 + decide.EQUAL / 2)
 
 
 # (network, GPUs, cluster, batch): the additive model hides all-reduces behind messages that take
@@ -82,7 +82,8 @@ def test_no_usual_strategy_is_faster(model: str, gpus: int, cluster: str, batch:
             alone = planner.simulate(
                 model, gpus=gpus, cluster=cluster, global_batch_size=batch, strategy=usual.name
             )
-            assert planner.simulate(found).step_time <= alone.step_time * (1.0 + 1e-9)
+            # among equal sizes of buckets the timeline chooses
+            assert planner.simulate(found).step_time <= alone.step_time * (1.0 + decide.EQUAL / 2)
 
 
 def test_more_candidates_never_give_a_worse_plan() -> None:
