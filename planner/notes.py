@@ -62,7 +62,8 @@ WORDS: Mapping[str, str] = {
         "the time limit left no time to cost all splits: about {cap} a layer were searched"
     ),
     "no-time-for-space": (
-        "the time limit left no time to search for splits: the usual strategies alone were compared"
+        "the time limit left no time to search for splits: the usual strategies alone were "
+        "compared, and mixtures of them"
     ),
     "no-time-to-simulate": (
         "the time limit left no time to simulate all of the best plans: {simulated} of {wanted} "

@@ -1,51 +1,40 @@
 """Decide by simulation: one objective for all assignments that may be the best.
 
-Finalists are all usual strategies that fit, the best of the search, those of each promising
-pattern, and what moves of runs of layers make of the best of them. Estimates choose which of them
-to simulate; each is simulated under the sizes of gradient buckets that may suit it, and the
-fastest that fits is the plan. Of those that are hardly slower the simplest is taken.
+The fastest of the finalists that fits is the plan. Of those that are hardly slower the simplest is
+taken.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-
-import numpy as np
 
 from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Recost
 from planner.planning.costing import Costed
-from planner.planning.estimate import StepEstimates
 from planner.planning.finalists import Patterns
+from planner.planning.finals import (
+    EQUAL,
+    MOVES,
+    SIMPLER_WITHIN,
+    Finals,
+    TimeToDecide,
+    simulate_finalists,
+    usual_that_fit,
+)
 from planner.planning.formulate import Formulation
-from planner.planning.local_search import after_moves, simplified
 from planner.planning.options import SearchOptions
-from planner.planning.search_plan import ASSEMBLY, SIMULATION
 from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
-# Times that differ by less than this part of the fastest are equal: what is below it comes from the
-# order in which terms were added up, or from a bucket more or less.
-EQUAL = 1e-3
-# How much slower than the fastest a simpler plan may be.
-SIMPLER_WITHIN = 0.01
-# A finalist so many times as slow as the fastest under the usual buckets is not tried under others:
-# on the built-in networks they change a step by up to a fifth.
-TUNED_WITHIN = 1.25
 # Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
 # most so many times as slow as the best such one that has work for all devices.
 IDLE_WITHIN = 1.2
 # Notes of a decision on its order, which hold no longer where something else is chosen.
 ORDER_NOTES = ("order-changed", "first-does-not-fit", "plan-does-not-fit", "simplest-chosen")
-# What judging moves takes, in times that costing one assignment takes.
-MOVES = 60.0
-# Assignments between the simplest that the estimates allow and the fastest that are simulated.
-SIMPLER_TRIALS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,77 +75,6 @@ class Decision:
         return replace(self, notes=(*self.notes, note))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeToDecide:
-    """The time until a plan must be there, and how long things take.
-
-    Parameters
-    ----------
-    deadline
-        When the plan must be there.
-    pace
-        Time that costing one assignment takes. [s]
-    """
-
-    deadline: Deadline
-    pace: float
-
-    def allows(self, costings: float) -> bool:
-        """Whether so many costings can end before the plan must be put together."""
-        return self.deadline.remaining >= (costings + ASSEMBLY) * self.pace
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Finals:
-    """What was simulated so far.
-
-    Parameters
-    ----------
-    simulator
-        Simulates assignments.
-    buckets
-        Sizes of gradient buckets that may be chosen, the usual one first. [B]
-    time
-        The time until a plan must be there.
-    best_of
-        By assignment its best trial, in the order in which they were simulated.
-    wanted
-        Assignments that were to be simulated. [items]
-    idle_ratio
-        How many times as slow the best assignment is estimated to be that splits all layers alike
-        and leaves devices without work of their own, as the best that leaves none.
-    """
-
-    simulator: PlanSimulator
-    buckets: Sequence[float]
-    time: TimeToDecide
-    best_of: dict[Choices, SimulatedChoices] = field(default_factory=dict)
-    wanted: int = 0
-    idle_ratio: float = math.inf
-
-    def simulate(self, finalists: Iterable[Choices]) -> None:
-        """Simulate assignments, each under the buckets that suit it, as long as time allows."""
-        for choices in finalists:
-            if choices in self.best_of:
-                continue
-            self.wanted += 1
-            if not self.time.allows(SIMULATION):
-                continue
-            first = self.simulator.simulate(choices, self.buckets[0])
-            self.best_of[choices] = first
-            if first.seconds <= TUNED_WITHIN * self.fastest.seconds:
-                others = [self.simulator.simulate(choices, b) for b in self.buckets[1:]]
-                self.best_of[choices] = min([first, *others], key=self._rank)
-
-    def _rank(self, trial: SimulatedChoices) -> tuple[bool, float]:
-        return not self.simulator.fits(trial), trial.seconds
-
-    @property
-    def fastest(self) -> SimulatedChoices:
-        """The fastest that fits when it is simulated, or the fastest if none does."""
-        return min(self.best_of.values(), key=self._rank)
-
-
 def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
     """Choose the fastest assignment by simulation.
 
@@ -188,7 +106,7 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
         finals.simulate([result.best.choices])
         if finals.time.allows(MOVES) and not options.least_memory:
             patterns = Patterns(formulation)
-            _simulate_finalists(finals, patterns, attempt, options.num_best)
+            simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
     if not finals.best_of:
@@ -201,78 +119,12 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     return _decision(finals, patterns, attempt, stopped_by)
 
 
-def _simulate_finalists(
-    finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int
-) -> None:
-    """Simulate what may be the fastest, then what moves make of the fastest of it.
-
-    Parameters
-    ----------
-    finals
-        What was simulated so far.
-    patterns
-        Of the formulation.
-    attempt
-        The search.
-    num_best
-        Assignments of the search and of the patterns to simulate. [items]
-    """
-    estimates = StepEstimates(finals.simulator.formulation)
-    finals.simulate(_usual(attempt))
-    ranked = [costed.choices for costed in attempt.result.ranked]
-    alike = [patterns.assignment(int(number)) for number in patterns.promising()]
-    pool = list(dict.fromkeys([*ranked, *alike]))
-    table = np.array(pool)
-    by_bucket = [estimates.steps(table, size) for size in finals.buckets]
-    judged = np.min(by_bucket, axis=0)
-    order = np.argsort(judged, kind="stable")
-    finals.idle_ratio = _idle_ratio(patterns, dict(zip(pool, judged.tolist(), strict=True)), alike)
-    finals.simulate(pool[n] for n in order[:num_best])
-    if num_best < 2:
-        return
-    for _ in range(num_best):
-        if not finals.time.allows(MOVES):
-            return
-        before = finals.fastest
-        estimate = partial(estimates.steps, bucket_bytes=before.bucket_bytes)
-        finals.simulate([after_moves(estimate, before.choices, pool)])
-        if finals.fastest is before:
-            break
-    simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
-    finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
-
-
-def _idle_ratio(
-    patterns: Patterns, judged: Mapping[Choices, float], alike: Sequence[Choices]
-) -> float:
-    """See `Finals.idle_ratio`.
-
-    Parameters
-    ----------
-    patterns
-        Of the formulation.
-    judged
-        Estimates of assignments. [s]
-    alike
-        Those that split all layers alike.
-    """
-    best = {True: math.inf, False: math.inf}
-    for choices in alike:
-        idle = patterns.leaves_idle(choices)
-        best[idle] = min(best[idle], judged[choices])
-    return best[True] / best[False] if best[True] < math.inf else math.inf
-
-
 def _computing_on_half(costed: Costed) -> float:
     """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
     waiting = costed.sources.get(SOURCES[-1], 0.0)
-    return 2.0 * costed.compute - waiting
-
-
-def _usual(attempt: Attempt) -> list[Choices]:
-    """The usual strategies that fit, the fastest on the timeline first."""
-    usual = set(attempt.starts)
-    return [costed.choices for costed in attempt.result.ranked if costed.choices in usual]
+    running = costed.compute - waiting
+    # kernels that run for longer wait less for the next launch
+    return 2.0 * running + max(waiting - running, 0.0)
 
 
 def _decision(
@@ -291,12 +143,12 @@ def _decision(
     stopped_by
         What cut the search or the decision short.
     """
-    simulator, fastest = finals.simulator, finals.fastest
-    costed = {choices: simulator.cost(trial) for choices, trial in finals.best_of.items()}
-    winner = fastest
+    simulator = finals.simulator
+    costed = _on_timeline(finals)
+    usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
+    winner = fastest = _fastest(finals, costed, usual)
     if patterns is not None and simulator.fits(fastest):
-        usual = [finals.best_of[c] for c in _usual(attempt) if c in finals.best_of]
-        winner = _simplest(finals, patterns, costed, usual)
+        winner = _simplest(finals, patterns, costed, fastest, usual)
     rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
     notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
     if winner is not fastest and patterns is not None:
@@ -313,7 +165,7 @@ def _decision(
         seconds=winner.seconds,
         fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
         or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
-        usual={c: finals.best_of[c].seconds for c in _usual(attempt) if c in finals.best_of},
+        usual={trial.choices: trial.seconds for trial in usual},
         simulated=tuple(
             Recost(
                 timeline_s=costed[trial.choices].step.total,
@@ -328,16 +180,65 @@ def _decision(
     )
 
 
+def _on_timeline(finals: Finals) -> dict[Choices, Costed]:
+    """What was simulated, on the timeline; of equal sizes of buckets that which is best there."""
+    simulator = finals.simulator
+    slowest = (1.0 + SIMPLER_WITHIN) * finals.fastest.seconds
+    found = {}
+    for choices, best in finals.best_of.items():
+        equal = [best]
+        if best.seconds <= slowest:
+            others = (simulator.trials.get((choices, size)) for size in finals.buckets)
+            equal += [
+                trial
+                for trial in others
+                if trial is not None
+                and trial is not best
+                and simulator.fits(trial) == simulator.fits(best)
+                and trial.seconds <= (1.0 + EQUAL / 2) * best.seconds
+            ]
+        rows = [(simulator.cost(trial), trial) for trial in equal]
+        found[choices], finals.best_of[choices] = min(rows, key=lambda row: row[0].step.total)
+    return found
+
+
+def _fastest(
+    finals: Finals, costed: Mapping[Choices, Costed], usual: Sequence[SimulatedChoices]
+) -> SimulatedChoices:
+    """The fastest when simulated, of equal ones that on the timeline.
+
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    costed
+        The same on the timeline.
+    usual
+        The usual strategies among them, none of which may be faster.
+    """
+    first, fits = finals.fastest, finals.simulator.fits
+    limit = (1.0 + EQUAL / 2) * first.seconds
+    limit = min([limit, *(trial.seconds for trial in usual if fits(trial) == fits(first))])
+    equal = [
+        trial
+        for trial in finals.best_of.values()
+        if fits(trial) == fits(first) and trial.seconds <= limit
+    ]
+    return min(equal, key=lambda trial: costed[trial.choices].step.total)
+
+
 def _simplest(
     finals: Finals,
     patterns: Patterns,
-    costed: dict[Choices, Costed],
+    costed: Mapping[Choices, Costed],
+    fastest: SimulatedChoices,
     usual: Sequence[SimulatedChoices],
 ) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
-    Equal ones are told apart by time, then by memory, traffic and work done more than once. None
-    is taken that is slower than a usual strategy.
+    Hardly slower they must be on the timeline, too, where plans are proved to be good. Equal ones
+    are told apart by time, then by memory, traffic and work done more than once. None is taken that
+    is slower than a usual strategy.
 
     Parameters
     ----------
@@ -347,19 +248,28 @@ def _simplest(
         Of the formulation.
     costed
         The same on the timeline.
+    fastest
+        The fastest.
     usual
         The usual strategies among them.
     """
     fits = finals.simulator.fits
-    fastest = finals.fastest.seconds
-    limit = min([(1.0 + SIMPLER_WITHIN) * fastest, *(t.seconds for t in usual if fits(t))])
-    near = [t for t in finals.best_of.values() if fits(t) and t.seconds <= limit]
+    slower = 1.0 + SIMPLER_WITHIN
+    limit = min([slower * fastest.seconds, *(t.seconds for t in usual if fits(t))])
+    on_timeline = slower * costed[fastest.choices].step.total
+    near = [fastest] + [
+        trial
+        for trial in finals.best_of.values()
+        if fits(trial)
+        and trial.seconds <= limit
+        and costed[trial.choices].step.total <= on_timeline
+    ]
 
     def key(trial: SimulatedChoices) -> tuple[float, ...]:
         known = costed[trial.choices]
         return (
             patterns.changes(trial.choices),
-            round(trial.seconds / (EQUAL * fastest)),
+            round(trial.seconds / (EQUAL * fastest.seconds)),
             known.memory.total,
             known.communication_bytes,
             patterns.replicated(trial.choices),

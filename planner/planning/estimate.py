@@ -8,6 +8,7 @@ wait until their bucket is full, or until the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ class _LayerTimes:
     gradient_bytes: Floats
     group: Ints
     leaves: NDArray[np.bool_]
+    outer_samples: Ints
 
 
 class StepEstimates:
@@ -49,6 +51,7 @@ class StepEstimates:
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
         known: dict[int, _LayerTimes] = {}
+        outermost = _outermost(formulation.machine.topology.shape)
         self.groups, numbers = _numbered_groups(formulation)
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         self.layers: list[_LayerTimes] = []
@@ -63,6 +66,7 @@ class StepEstimates:
                     gradient_bytes=c.gradient_bytes,
                     group=numbers[id(space)],
                     leaves=_leaves_outermost(space.candidates),
+                    outer_samples=space.candidates.level_degrees("sample")[:, outermost],
                 )
             self.layers.append(known[id(space)])
         self.into: list[list[tuple[int, Floats, Floats]]] = [[] for _ in formulation.layers]
@@ -93,7 +97,9 @@ class StepEstimates:
                 theirs = choices[:, source]
                 clock += forward[theirs, mine]
                 waits = waits + backward[theirs, mine]
-                leaves = np.logical_or(leaves, self.layers[source].leaves[theirs])
+                other = self.layers[source]
+                unlike = other.outer_samples[theirs] != times.outer_samples[mine]
+                leaves = leaves | other.leaves[theirs] | unlike
             computing = times.backward[mine]
             hidden = np.minimum(queued, computing) if overlaps else 0.0
             clock += computing + OVERLAP_FACTOR * hidden
@@ -145,7 +151,8 @@ class _Buckets:
         count, last = len(choices), choices.shape[1] - 1
         self.rows = np.arange(count)
         self.bytes = np.zeros((count, len(groups)))
-        # the layer whose gradient came last, of each group, and in a bucket that was full
+        # the layers whose gradients began and ended the bucket of each group, and the last full one
+        self.first_of = np.full((count, len(groups)), last)
         self.last_of = np.full((count, len(groups)), last)
         self.last_full = np.full(count, last)
         # a straight line through the times of a bucket and of several at once
@@ -160,17 +167,26 @@ class _Buckets:
         """The all-reduces of the buckets that the gradients of a layer fill. [s]"""
         mine = self.choices[:, layer]
         group, added = times.group[mine], times.gradient_bytes[mine]
-        waiting = self.bytes[self.rows, group] + added
+        begun = self.bytes[self.rows, group]
+        waiting = begun + added
         full = (waiting >= self.size) & (added > 0.0)
         self.last_full[full] = layer
-        self.last_of[self.rows[added > 0.0], group[added > 0.0]] = layer
+        some, begins = added > 0.0, (added > 0.0) & (begun == 0.0)
+        self.last_of[self.rows[some], group[some]] = layer
+        self.first_of[self.rows[begins], group[begins]] = layer
         self.bytes[self.rows, group] = np.where(full, 0.0, waiting)
         return np.where(full, self.fixed[group] + self.per_byte[group] * waiting, 0.0)
 
     def close(self, reductions: Floats) -> None:
-        """Add the buckets that were never full: they follow the last full one."""
-        times = np.where(self.bytes > 0.0, self.fixed, 0.0) + self.per_byte * self.bytes
-        begin = np.minimum(self.last_of, self.last_full[:, None])
+        """Add the buckets that were never full: after the last full one, the first begun first."""
+        left = np.flatnonzero(self.bytes.any(axis=0))
+        sizes = self.bytes[:, left]
+        times = np.where(sizes > 0.0, self.fixed[left], 0.0) + self.per_byte[left] * sizes
+        ready = np.where(sizes > 0.0, self.last_of[:, left], self.choices.shape[1] - 1)
+        order = np.argsort(-self.first_of[:, left], axis=1, kind="stable")
+        times, ready = (np.take_along_axis(table, order, axis=1) for table in (times, ready))
+        # one waits for those before it, ready or not
+        begin = np.minimum(np.minimum.accumulate(ready, axis=1), self.last_full[:, None])
         np.add.at(reductions, (begin, self.rows[:, None]), times)
 
 
@@ -186,8 +202,11 @@ def _numbered_groups(formulation: Formulation) -> tuple[Ints, dict[int, Ints]]:
 
 def _leaves_outermost(candidates: Candidates) -> NDArray[np.bool_]:
     """Whether messages within a layer cross the outermost level in use; (candidates,)."""
-    used = [level for level, size in enumerate(candidates.shape) if size > 1]
     others = [i for i, dim in enumerate(candidates.dims) if dim != "sample"]
-    if not used or not others:
-        return np.zeros(len(candidates), dtype=bool)
-    return np.asarray(np.any(candidates.degrees[:, used[-1]][:, others] > 1, axis=1))
+    degrees = candidates.degrees[:, _outermost(candidates.shape)]
+    return np.asarray(np.any(degrees[:, others] > 1, axis=1))
+
+
+def _outermost(shape: Sequence[int]) -> int:
+    """The outermost level with more than one member, or the innermost."""
+    return max((level for level, size in enumerate(shape) if size > 1), default=0)

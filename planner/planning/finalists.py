@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from costmodels.distribution.rows import unique_rows
 from planner.planning.candidates import COUNTED_ALL_REDUCE, LACKING_PATTERN, pattern_rows
 from planner.planning.formulate import Formulation
+from planner.planning.layer_space import LayerSpace
 from planner.planning.simulator import Choices
 
 Floats = NDArray[np.float64]
@@ -23,6 +24,11 @@ Ints = NDArray[np.int64]
 NUM_PATTERNS = 16
 # The same of those that leave devices without work of their own. [items]
 NUM_IDLE_PATTERNS = 6
+
+
+def _layer_time(space: LayerSpace) -> Floats:
+    """What a layer takes by itself, shuffles left out; (candidates,). [s]"""
+    return space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
 
 
 class Patterns:
@@ -47,9 +53,20 @@ class Patterns:
         self.repeats = np.any(np.concatenate(rows)[first, -levels:] > 1, axis=1).reshape(-1)
         self.of_layer = [self.numbers[id(formulation.spaces[x.name])] for x in formulation.layers]
         self.replication = {key: s.candidates.replication for key, s in self.spaces.items()}
-        self.best_of: dict[tuple[int, int], int | None] = {}
+        self.space_of = [id(formulation.spaces[layer.name]) for layer in formulation.layers]
+        times = {key: _layer_time(space) for key, space in self.spaces.items()}
+        # what each layer takes by itself, by candidate [s]
+        self.layer_times = [times[key] for key in self.space_of]
+        self.known_best: dict[int, Ints] = {}
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         self.edges = [(index[e.source], index[e.target]) for e in formulation.edges]
+        self.into: list[list[tuple[int, Floats]]] = [[] for _ in formulation.layers]
+        shuffles: dict[int, Floats] = {}
+        for edge in formulation.edges:
+            times_of = formulation.edge_times[edge]
+            if id(times_of) not in shuffles:
+                shuffles[id(times_of)] = times_of.forward + times_of.backward
+            self.into[index[edge.target]].append((index[edge.source], shuffles[id(times_of)]))
 
     def changes(self, choices: Choices) -> int:
         """How often neighbours are split unlike: the measure of how simple a plan is. [items]"""
@@ -68,7 +85,7 @@ class Patterns:
             key = id(self.formulation.spaces[layer.name])
             users[key] = users.get(key, 0) + 1
         for key, space in self.spaces.items():
-            score = space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
+            score = _layer_time(space)
             best = np.full(self.count, np.inf)
             np.minimum.at(best, self.numbers[key], score)
             lacking = LACKING_PATTERN * score.min()
@@ -77,25 +94,18 @@ class Patterns:
         idle = order[self.repeats[order]][:NUM_IDLE_PATTERNS]
         return np.concatenate([order[:NUM_PATTERNS], np.setdiff1d(idle, order[:NUM_PATTERNS])])
 
-    def assignment(self, pattern: int) -> Choices:
-        """All layers under one pattern; those that lack it as suits the layers that they read."""
+    def assignments(self, patterns: Ints) -> list[Choices]:
+        """All layers under each pattern; those that lack it as suits the layers that they read."""
         formulation = self.formulation
-        chosen: dict[str, int] = {}
-        into: dict[str, list[tuple[str, Floats]]] = {}
-        for edge in formulation.edges:
-            times = formulation.edge_times[edge]
-            into.setdefault(edge.target, []).append((edge.source, times.forward + times.backward))
-        for layer in formulation.layers:
-            space = formulation.spaces[layer.name]
-            score = space.costs.total + COUNTED_ALL_REDUCE * space.costs.gradient_time
-            for source, seconds in into.get(layer.name, ()):
-                score = score + seconds[chosen[source]]
-            allowed = np.flatnonzero(self.numbers[id(space)] == pattern)
-            if len(allowed):
-                chosen[layer.name] = int(allowed[score[allowed].argmin()])
-            else:
-                chosen[layer.name] = int(score.argmin())
-        return tuple(chosen[layer.name] for layer in formulation.layers)
+        chosen = np.zeros((len(formulation.layers), len(patterns)), dtype=np.int64)
+        for i in range(len(chosen)):
+            times = np.repeat(self.layer_times[i][None], len(patterns), axis=0)
+            for source, seconds in self.into[i]:
+                times += seconds[chosen[source]]
+            lacking = self.best_of(i)[patterns] < 0
+            allowed = (self.of_layer[i] == patterns[:, None]) | lacking[:, None]
+            chosen[i] = np.where(allowed, times, np.inf).argmin(axis=1)
+        return [tuple(row) for row in chosen.T.tolist()]
 
     def merged(self, choices: Choices) -> list[Choices]:
         """The assignment with one run split as the run before or after it, for every run."""
@@ -122,19 +132,38 @@ class Patterns:
         """
         changed = list(choices)
         for i in range(start, end):
-            key = (id(self.formulation.spaces[self.formulation.layers[i].name]), pattern)
-            if key not in self.best_of:
-                self.best_of[key] = self._best_of(*key)
-            best = self.best_of[key]
-            changed[i] = changed[i] if best is None else best
+            best = int(self.best_of(i)[pattern])
+            changed[i] = changed[i] if best < 0 else best
         return tuple(changed)
 
-    def _best_of(self, space: int, pattern: int) -> int | None:
-        """The fastest candidate of a layer under a pattern, None where it has none."""
-        costs = self.spaces[space].costs
-        allowed = np.flatnonzero(self.numbers[space] == pattern)
-        score = costs.total + COUNTED_ALL_REDUCE * costs.gradient_time
-        return int(allowed[score[allowed].argmin()]) if len(allowed) else None
+    def best_of(self, layer: int) -> Ints:
+        """The fastest candidate of a layer under each pattern, -1 where it has none."""
+        key = self.space_of[layer]
+        if key not in self.known_best:
+            numbers, order = self.numbers[key], np.argsort(-self.layer_times[layer], kind="stable")
+            best = np.full(self.count, -1, dtype=np.int64)
+            best[numbers[order]] = order  # the fastest of equal numbers is written last
+            self.known_best[key] = best
+        return self.known_best[key]
+
+    def followed(self, rows: Ints, layer: int) -> Ints:
+        """Assignments with the layers behind one split as it is, up to the next with weights.
+
+        Parameters
+        ----------
+        rows
+            Assignments; (assignments, layers).
+        layer
+            Number of the layer.
+        """
+        rows = rows.copy()
+        patterns = self.of_layer[layer][rows[:, layer]]
+        for i in range(layer + 1, rows.shape[1]):
+            if self.formulation.layers[i].parameters > 0:
+                break
+            best = self.best_of(i)[patterns]
+            rows[:, i] = np.where(best >= 0, best, rows[:, i])
+        return rows
 
     def replicated(self, choices: Choices) -> float:
         """Part of the computation that is done more than once."""

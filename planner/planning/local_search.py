@@ -1,7 +1,8 @@
 """Look around an assignment: runs of neighbouring layers split otherwise, judged by estimates.
 
-Runs are taken from *donors*, other assignments such as those of patterns. Moves are judged for all
-runs and donors at once; what the estimates like best is for the simulation to judge.
+Runs are taken from *donors*, other assignments such as those of patterns; layers that take long are
+also tried under each of their candidates. All moves are judged at once; what the estimates like
+best is for the simulation to judge.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ SPANS = (1, 2, 4)
 MOST_MOVES = 6
 # Moves that gain less than this part of the step are not worth a simulation.
 LEAST_GAIN = 1e-3
+# Estimates are off by a percent or two: of moves whose estimates are no further from that of the
+# base than this part of a step so many are simulated. [items]
+CLOSE, MOST_OTHERS = 0.01, 5
+# Layers that are tried under all of their candidates. [items]
+HEAVY_LAYERS = 8
 # Values of one table of assignments: larger ones are judged in parts. [items]
 LARGEST_TABLE = 2_000_000
 
@@ -32,13 +38,15 @@ LARGEST_TABLE = 2_000_000
 Estimate = Callable[[Ints], Floats]
 
 
-def after_moves(estimate: Estimate, base: Choices, donors: Sequence[Choices]) -> Choices:
-    """The best that moves lead to from an assignment by the estimates, each the best of its kind.
+def neighbours(
+    estimate: Estimate, patterns: Patterns, base: Choices, donors: Sequence[Choices]
+) -> list[Choices]:
+    """What moves lead to from an assignment: the best of each step in turn, and others as good.
 
     Parameters
     ----------
-    estimate
-        Judges assignments.
+    estimate, patterns
+        Judges assignments, and numbers their splits.
     base
         Where to begin.
     donors
@@ -47,25 +55,58 @@ def after_moves(estimate: Estimate, base: Choices, donors: Sequence[Choices]) ->
     table = np.array(list(dict.fromkeys(donors)), dtype=np.int64)
     current = np.array(base, dtype=np.int64)
     step = float(estimate(current[None])[0])
-    for _ in range(MOST_MOVES):
-        moves = _moves(current, table)
+    others: list[Choices] = []
+    for number in range(MOST_MOVES):
+        moves = np.concatenate([_run_moves(current, table), _layer_moves(current, patterns)])
+        moves = moves[(moves != current).any(axis=1)]
         if not len(moves):
             break
         steps = _in_parts(estimate, moves)
+        if not number:
+            others = _closest(moves, steps, step)
         best = int(steps.argmin())
         if steps[best] > step * (1.0 - LEAST_GAIN):
             break
         current, step = moves[best], float(steps[best])
-    return tuple(current.tolist())
+    return [choices for choices in dict.fromkeys([_tuple(current), *others]) if choices != base]
 
 
-def _moves(current: Ints, donors: Ints) -> Ints:
-    """The assignment with one run taken from a donor, for all runs and donors; none twice."""
+def _closest(moves: Ints, steps: Floats, step: float) -> list[Choices]:
+    """Some that the estimates do not tell from an assignment with that step, the best first."""
+    found: dict[Choices, None] = {}
+    for n in np.argsort(steps, kind="stable"):
+        if steps[n] > step * (1.0 + CLOSE) or len(found) == MOST_OTHERS:
+            break
+        found[_tuple(moves[n])] = None
+    return list(found)
+
+
+def _tuple(choices: Ints) -> Choices:
+    return tuple(choices.tolist())
+
+
+def _layer_moves(current: Ints, patterns: Patterns) -> Ints:
+    """The assignment with one layer under another candidate, for the layers that take longest.
+
+    With it go the layers behind it that have no weights, or stay.
+    """
+    times = patterns.layer_times
+    taken = [float(seconds[choice]) for seconds, choice in zip(times, current, strict=True)]
+    heavy = sorted(range(len(times)), key=lambda i: (-taken[i], i))[:HEAVY_LAYERS]
+    rows = []
+    for layer in heavy:
+        moved = np.repeat(current[None], len(times[layer]), axis=0)
+        moved[:, layer] = np.arange(len(times[layer]))
+        rows += [moved, patterns.followed(moved, layer)]
+    return np.concatenate(rows)
+
+
+def _run_moves(current: Ints, donors: Ints) -> Ints:
+    """The assignment with one run taken from a donor, for all runs and donors."""
     runs = _runs(len(current))
     layers = np.arange(len(current))
     inside = np.array([(layers >= start) & (layers < end) for start, end in runs])
-    rows = np.where(inside[:, None, :], donors[None], current).reshape(-1, len(current))
-    return np.unique(rows[(rows != current).any(axis=1)], axis=0)
+    return np.where(inside[:, None, :], donors[None], current).reshape(-1, len(current))
 
 
 def _runs(count: int) -> list[tuple[int, int]]:

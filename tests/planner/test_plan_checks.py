@@ -60,6 +60,7 @@ EDITS: dict[str, object] = {
     "compute_sources_s.launch": -1.0,
     "simulated.0.simulated_s": 0.0,
     "simulated.0.chosen": False,
+    "baselines.0.simulated_s": 0.0,
     "model": "",
     "cluster": "\x1b",
 }
@@ -88,3 +89,10 @@ def test_what_the_planner_writes_is_taken(document):
 def test_a_text_that_no_parser_takes_is_refused(text):
     with pytest.raises(InputError, match="valid JSON"):
         Plan.from_json(text)
+
+
+def test_what_was_chosen_must_be_the_plan(document):
+    edited = copy.deepcopy(document)
+    next(row for row in edited["simulated"] if row["chosen"])["timeline_s"] *= 1.01
+    with pytest.raises(InputError, match="of simulated that is chosen must be the step"):
+        Plan.from_json(json.dumps(edited))

@@ -1,0 +1,194 @@
+"""The finals: what may be the best assignment is simulated, under the buckets that suit it.
+
+Finalists are all usual strategies that fit, the best of the search, those of each promising
+pattern, and what moves of runs of layers make of the best of them. Estimates choose which of them
+to simulate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from planner.planning.estimate import StepEstimates
+from planner.planning.finalists import Patterns
+from planner.planning.local_search import neighbours, simplified
+from planner.planning.search_plan import ASSEMBLY, SIMULATION
+from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
+from planner.planning.tuning import Attempt
+from search.problem.deadline import Deadline
+
+# How much slower than the fastest a simpler plan may be.
+SIMPLER_WITHIN = 0.01
+# A finalist so many times as slow as the fastest under the usual buckets is not tried under others:
+# on the built-in networks they change a step by up to a fifth.
+TUNED_WITHIN = 1.25
+# What judging moves takes, in times that costing one assignment takes.
+MOVES = 60.0
+# Assignments between the simplest that the estimates allow and the fastest that are simulated.
+SIMPLER_TRIALS = 2
+
+
+# Times that differ by less than this part of the fastest are equal: what is below it comes from the
+# order in which terms were added up, or from a bucket more or less.
+EQUAL = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToDecide:
+    """The time until a plan must be there, and how long things take.
+
+    Parameters
+    ----------
+    deadline
+        When the plan must be there.
+    pace
+        Time that costing one assignment takes. [s]
+    """
+
+    deadline: Deadline
+    pace: float
+
+    def allows(self, costings: float) -> bool:
+        """Whether so many costings can end before the plan must be put together."""
+        return self.deadline.remaining >= (costings + ASSEMBLY) * self.pace
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Finals:
+    """What was simulated so far.
+
+    Parameters
+    ----------
+    simulator
+        Simulates assignments.
+    buckets
+        Sizes of gradient buckets that may be chosen, the usual one first. [B]
+    time
+        The time until a plan must be there.
+    best_of
+        By assignment its best trial, in the order in which they were simulated.
+    wanted
+        Assignments that were to be simulated. [items]
+    idle_ratio
+        How many times as slow the best assignment is estimated to be that splits all layers alike
+        and leaves devices without work of their own, as the best that leaves none.
+    """
+
+    simulator: PlanSimulator
+    buckets: Sequence[float]
+    time: TimeToDecide
+    best_of: dict[Choices, SimulatedChoices] = field(default_factory=dict)
+    wanted: int = 0
+    idle_ratio: float = math.inf
+
+    def simulate(self, finalists: Iterable[Choices], bucket_bytes: float | None = None) -> None:
+        """Simulate assignments, each under the buckets that suit it, as long as time allows.
+
+        Parameters
+        ----------
+        finalists
+            The assignments.
+        bucket_bytes
+            The size of buckets that others are tried after; the usual one by default. [B]
+        """
+        first = bucket_bytes or self.buckets[0]
+        for choices in finalists:
+            if choices in self.best_of:
+                continue
+            self.wanted += 1
+            if not self.time.allows(SIMULATION):
+                continue
+            trial = self.best_of[choices] = self.simulator.simulate(choices, first)
+            if trial.seconds <= self._tuned_within(bucket_bytes) * self.fastest.seconds:
+                others = [self.simulator.simulate(choices, size) for size in self.buckets]
+                self.best_of[choices] = min([trial, *others], key=self._rank)
+
+    @staticmethod
+    def _tuned_within(bucket_bytes: float | None) -> float:
+        """How many times as slow as the fastest one may be to be tried under other buckets."""
+        return TUNED_WITHIN if bucket_bytes is None else 1.0
+
+    def _rank(self, trial: SimulatedChoices) -> tuple[bool, float]:
+        return not self.simulator.fits(trial), trial.seconds
+
+    @property
+    def ranked(self) -> list[SimulatedChoices]:
+        """All of them, those that fit first, each by its step."""
+        return sorted(self.best_of.values(), key=self._rank)
+
+    @property
+    def fastest(self) -> SimulatedChoices:
+        """The fastest that fits when it is simulated, or the fastest if none does."""
+        return min(self.best_of.values(), key=self._rank)
+
+
+def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int) -> None:
+    """Simulate what may be the fastest, then what moves make of the fastest of it.
+
+    Parameters
+    ----------
+    finals
+        What was simulated so far.
+    patterns
+        Of the formulation.
+    attempt
+        The search.
+    num_best
+        Assignments of the search and of the patterns to simulate. [items]
+    """
+    estimates = StepEstimates(finals.simulator.formulation)
+    finals.simulate(usual_that_fit(attempt))
+    ranked = [costed.choices for costed in attempt.result.ranked]
+    alike = patterns.assignments(patterns.promising())
+    pool = list(dict.fromkeys([*ranked, *alike]))
+    table = np.array(pool)
+    by_bucket = [estimates.steps(table, size) for size in finals.buckets]
+    judged = np.min(by_bucket, axis=0)
+    order = np.argsort(judged, kind="stable")
+    finals.idle_ratio = _idle_ratio(patterns, dict(zip(pool, judged.tolist(), strict=True)), alike)
+    finals.simulate(pool[n] for n in order[:num_best])
+    if num_best < 2:
+        return
+    for _ in range(num_best):
+        if not finals.time.allows(MOVES):
+            return
+        base = finals.fastest
+        estimate = partial(estimates.steps, bucket_bytes=base.bucket_bytes)
+        finals.simulate(neighbours(estimate, patterns, base.choices, pool), base.bucket_bytes)
+        if finals.fastest is base:
+            break
+    estimate = partial(estimates.steps, bucket_bytes=finals.fastest.bucket_bytes)
+    simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
+    finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+
+
+def _idle_ratio(
+    patterns: Patterns, judged: Mapping[Choices, float], alike: Sequence[Choices]
+) -> float:
+    """See `Finals.idle_ratio`.
+
+    Parameters
+    ----------
+    patterns
+        Of the formulation.
+    judged
+        Estimates of assignments. [s]
+    alike
+        Those that split all layers alike.
+    """
+    best = {True: math.inf, False: math.inf}
+    for choices in alike:
+        idle = patterns.leaves_idle(choices)
+        best[idle] = min(best[idle], judged[choices])
+    return best[True] / best[False] if best[True] < math.inf else math.inf
+
+
+def usual_that_fit(attempt: Attempt) -> list[Choices]:
+    """The usual strategies that fit, the fastest on the timeline first."""
+    usual = set(attempt.starts)
+    return [costed.choices for costed in attempt.result.ranked if costed.choices in usual]

@@ -1,0 +1,87 @@
+"""More GPUs never cost time: what they cannot help with is repeated, and that is said."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import planner
+from costmodels.distribution import Distribution, devices_at_work
+from planner.report.markdown import report_text
+from planner.report.terminal import plan_line
+
+# (network, cluster, batch, numbers of GPUs): all of them cease to gain from GPUs within the series
+SERIES = (
+    ("vgg16", "dgx-a100", 256, (128, 256, 512)),
+    ("resnet18", "dgx-a100", 16, (8, 16, 32, 64)),
+    ("resnet50", "aws-p3.2xlarge", 32, (2, 4, 8, 16)),
+    ("alexnet", "abci", 64, (4, 8, 16, 32)),
+)
+
+
+@pytest.mark.parametrize(("model", "cluster", "batch", "counts"), SERIES)
+def test_a_series_of_strong_scaling_never_rises(model, cluster, batch, counts):
+    times = []
+    for gpus in counts:
+        plan = planner.optimize(model, gpus=gpus, cluster=cluster, global_batch_size=batch)
+        assert plan.simulated_step_time is not None
+        times.append(plan.simulated_step_time)
+    for before, after in itertools.pairwise(times):
+        assert after <= before * 1.001, times
+
+
+def test_replication_combines_with_samples_and_another_dim_across_hosts():
+    """CosmoFlow with 4 samples has work for 4 ways of samples and some of space, however many."""
+    few, many = (
+        planner.optimize("cosmoflow", input_size=512, gpus=n, cluster="abci", global_batch_size=4)
+        for n in (256, 4096)
+    )
+    assert many.simulated_step_time is not None
+    assert few.simulated_step_time is not None
+    assert many.simulated_step_time <= few.simulated_step_time
+
+
+@pytest.fixture(scope="module")
+def crowded():
+    return planner.optimize("alexnet", gpus=64, cluster="dgx-a100", global_batch_size=4)
+
+
+def test_gpus_without_work_are_said_first(crowded):
+    enough = crowded.gpus_at_work
+    assert enough < 64
+    first = crowded.fallbacks[0]
+    assert first.startswith(f"{64 - enough} of 64 GPUs have no work of their own")
+    assert f"{enough} GPUs would be enough" in first
+    assert f"{enough} GPUs would be enough" in plan_line(crowded)
+    assert f"{enough} GPUs would be enough" in report_text(crowded).split("##")[0]
+
+
+def test_as_many_gpus_as_are_enough_do_as_well(crowded):
+    alone = planner.optimize(
+        "alexnet", gpus=crowded.gpus_at_work, cluster="dgx-a100", global_batch_size=4
+    )
+    # on more hosts they may have more links
+    assert crowded.simulated_step_time <= alone.simulated_step_time * 1.001
+
+
+def test_gpus_with_work_are_no_news():
+    plan = planner.optimize("alexnet", gpus=4, cluster="abci", global_batch_size=128)
+    assert plan.gpus_at_work == 4
+    assert not any("work of their own" in text for text in plan.fallbacks)
+    assert "enough" not in plan_line(plan)
+
+
+@pytest.mark.parametrize(
+    ("splits", "at_work"),
+    [
+        ([{"sample": (4, 2)}], 8),
+        ([{"sample": (4, 1)}], 4),
+        ([{"sample": (2, 1)}, {"filter": (1, 2)}], 4),
+        ([{"sample": (2, 1)}, {"filter": (4, 1)}], 4),
+        ([{}], 1),
+    ],
+)
+def test_devices_at_work_are_those_that_no_other_repeats(splits, at_work):
+    layers = [Distribution(degrees=degrees, shape=(4, 2)) for degrees in splits]
+    assert devices_at_work(layers) == at_work
