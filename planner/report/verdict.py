@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from planner.plan import Plan
 from planner.report import figures
 from planner.report.runs import main_split, shares
@@ -17,36 +15,18 @@ def verdict(plan: Plan) -> str:
     if plan.search.status == "given":
         return ""
     dims = {dim for layer in plan.layers.values() for dim in layer.degrees}
-    if enough_gpus(plan) == 1:
+    if plan.gpus_at_work == 1:
         advice = f"Split nothing: {_rest(plan)}"
     elif dims <= {"sample"} and len(shares(plan)) == 1:
         advice = f"Use plain data parallelism: {_rest(plan)}"
     else:
-        advice = f"Split {main_split(plan)}: {_gain(plan)}, {_distance(plan)}"
-    doubts = ["" if plan.fits else "This plan does not fit in memory", _idle(plan)]
-    text = ". ".join([*filter(None, doubts), advice])
+        advice = f"Split {main_split(plan)}: {_compared(plan)}, {_distance(plan)}"
+    text = advice if plan.fits else f"This plan does not fit in memory. {advice}"
     stopped = plan.search.stopped_by
     return f"{text} (stopped early by {stopped})" if stopped else text
 
 
-def enough_gpus(plan: Plan) -> int:
-    """The GPUs that have work of their own; all others do the same as one of them. [items]"""
-    used = [1] * len(plan.shape)
-    for layer in plan.layers.values():
-        for level in range(len(used)):
-            ways = math.prod(degrees[level] for degrees in layer.degrees.values())
-            used[level] = math.lcm(used[level], ways)
-    return math.prod(used)
-
-
-def _idle(plan: Plan) -> str:
-    enough = enough_gpus(plan)
-    if enough >= plan.gpus:
-        return ""
-    return f"{enough:,} of the {plan.gpus:,} GPUs would be enough: the others repeat their work"
-
-
-def _gain(plan: Plan) -> str:
+def _compared(plan: Plan) -> str:
     """The plan beside the fastest usual strategy that fits."""
     rival = figures.best_rival(plan)
     if rival is None or rival.time is None:

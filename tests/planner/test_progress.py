@@ -19,7 +19,7 @@ from planner.request.request import make_request
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {"cluster": "lassen", "global_batch_size": 64, "cap": 16}
-PHASES = ["costing splits", "searching", "choosing the bucket size", "simulating the best"]
+PHASES = ["costing splits", "searching", "simulating the best"]
 
 
 def told(request) -> list[tuple[str, float, float]]:
@@ -38,7 +38,7 @@ def test_phases_steps_and_bounds_are_told_as_they_come(memory):
     steps = [step for _, step, _ in rows]
     bounds = [bound for _, _, bound in rows]
     assert steps == sorted(steps, reverse=True)
-    assert bounds == sorted(bounds)
+    # a bound over the whole space may lie below that of what was searched
     assert 0.0 < bounds[-1] <= steps[-1] * (1 + 1e-9) < math.inf
 
 
