@@ -53,7 +53,7 @@ def certify_under_limit(search: AdditiveSearch) -> float:
     least = ComputationBound.of(formulation, known.profile)
     try:
         whole = WholeSpace.of(formulation, known.profile, least, math.inf, search.deadline)
-        problem = _priced(whole, memory, worst)
+        problem = _problem_with_prices(whole, memory, worst)
         order = plan(problem, max_work=MOST_WORK)
         cheapest = eliminate(problem, order, deadline=search.deadline).minimum
     except (OutOfTime, ProblemError):
@@ -61,7 +61,7 @@ def certify_under_limit(search: AdditiveSearch) -> float:
     return memory.bound(min(cheapest, worst))
 
 
-def _priced(whole: WholeSpace, memory: MemoryPrices, worst: float) -> Problem:
+def _problem_with_prices(whole: WholeSpace, memory: MemoryPrices, worst: float) -> Problem:
     """The additive problem over every distribution with memory paid for.
 
     Parameters

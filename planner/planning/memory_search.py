@@ -29,9 +29,9 @@ LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 LEVEL_ROUNDS = 6
 # Prices that no plan is worth, in the same unit, and how often they move under a limit.
 HIGHEST = 1000.0
-LIMIT_ROUNDS = 30
+LIMIT_ROUNDS = 20
 # How often prices move where time does not count at all.
-LEAST_ROUNDS = 60
+LEAST_ROUNDS = 40
 # A bound that close to what is possible is good enough. [part of it]
 CLOSE = 1e-3
 # How many answers on either side of the limit are crossed with each other, how often, and how many

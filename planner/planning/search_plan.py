@@ -194,8 +194,8 @@ def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) 
         least = hold_least(search, profile)
     elif binds:
         least = fit_into_memory(search, profile)
-    if search.incumbent.infeasible:
-        return least
+    if search.incumbent.choices is None:
+        return least  # there is no plan to bound
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free
