@@ -116,11 +116,11 @@ def _gain(again: Attempt, plan: dict[str, Distribution]) -> tuple[float, float]:
     if here is None or best is None:
         return 0.0, 0.0
     others = formulation.distributions(best.choices)
-    moved = sum(_layer_time(here, name) for name, split in plan.items() if others[name] != split)
-    total = sum(_layer_time(here, name) for name in plan)
+    moved = sum(_time_of_layer(here, name) for name, split in plan.items() if others[name] != split)
+    total = sum(_time_of_layer(here, name) for name in plan)
     return 1.0 - best.step.total / here.step.total, moved / total
 
 
-def _layer_time(costed: Costed, layer: str) -> float:
+def _time_of_layer(costed: Costed, layer: str) -> float:
     *waited, _ = astuple(costed.layers[layer])  # gradients are exchanged behind computation
     return float(sum(waited))
