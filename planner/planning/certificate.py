@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from costmodels.distribution import count_candidates
 from planner.planning.additive_search import AdditiveSearch
 from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.whole_space import ComputationBound, WholeSpace
+from planner.planning.layer_bounds import LayerBounds
+from planner.planning.whole_space import WholeSpace
 from planner.planning.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
@@ -89,16 +90,19 @@ def certify(search: AdditiveSearch, profile: Floats, *, widen: bool = True) -> f
 def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) -> float:
     """The same for one profile."""
     formulation, worst = search.formulation, search.incumbent.bound
-    least = ComputationBound.of(formulation, profile)
+    least = LayerBounds.of(formulation, profile)
     bound = least.bound
     if bound >= worst * (1.0 - CLOSE):
         return min(bound, worst)
     shape = formulation.machine.topology.shape
-    counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.by_space]
+    counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
     if sum(counts) > MOST_CANDIDATES:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
         return bound
     try:
+        least = least.sharpened(formulation, profile, search.deadline)
+        if least.bound >= worst * (1.0 - CLOSE):
+            return min(least.bound, worst)
         whole = WholeSpace.of(formulation, profile, least, worst, search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
@@ -137,13 +141,13 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
         order = plan(problem, max_work=MOST_WORK)
         eliminated = eliminate(problem, order, deadline=deadline)
         bound, choices = eliminated.minimum, eliminated.decode()
-        if bound < worst:
+        if bound < worst * (1.0 - CLOSE):
             marginals = min_marginals(eliminated, deadline)
     except ProblemError:
         answer = SOLVERS["auto"](problem, work=WIDE_WORK)
         bound, choices = answer.lower_bound, list(answer.choices)
-    if bound >= worst:
-        return PricedSpace(bound=worst, wanted={})
+    if bound >= worst * (1.0 - CLOSE):
+        return PricedSpace(bound=min(bound, worst), wanted={})
     if marginals is None:
         marginals = _of_answer(problem, choices, bound)
     return PricedSpace(bound=bound, wanted=_wanted(whole, problem, kept, marginals, worst))

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from costmodels.distribution import count_candidates
 from planner.planning.additive_search import AdditiveSearch, Floats
 from planner.planning.formulate import Formulation
+from planner.planning.layer_bounds import LayerBounds
 from planner.planning.layer_space import LayerSpace
 from planner.planning.left_out import LeftOut
 from planner.planning.memory_prices import MemoryPrices
 from planner.planning.memory_rows import memory_of_layers
-from planner.planning.whole_space import ComputationBound, WholeSpace
+from planner.planning.whole_space import WholeSpace
 from search import Problem, ProblemError
 from search.elimination.buckets import MOST_WORK, eliminate, plan
 from search.problem import CostEdge as PairCost
@@ -50,7 +51,7 @@ def certify_under_limit(search: AdditiveSearch) -> float:
     if sum(count_candidates(formulation.graph.layers[n], shape) for n in firsts) > MOST_PRICED:
         return 0.0
     memory, worst = known.memory, known.bound + known.memory.worth
-    least = ComputationBound.of(formulation, known.profile)
+    least = LayerBounds.of(formulation, known.profile)
     try:
         whole = WholeSpace.of(formulation, known.profile, least, math.inf, search.deadline)
         problem = _problem_with_prices(whole, memory, worst)

@@ -11,9 +11,9 @@ from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.certificate import certify
 from planner.planning.costing import Costed
 from planner.planning.formulate import Formulation
+from planner.planning.layer_bounds import LayerBounds
 from planner.planning.memory_certificate import certify_under_limit
 from planner.planning.memory_search import fit_into_memory, hold_least
-from planner.planning.whole_space import ComputationBound
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
@@ -128,7 +128,7 @@ def search_plan(
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
     if search.stopped and not search.certified:
-        search.bound_everything(ComputationBound.of(search.formulation, 0.0).bound)
+        search.bound_everything(LayerBounds.of(search.formulation, 0.0).bound)
         search.incumbent.add_note(Note.of("no-time-to-price"))
     met = search.seen.values()
     tightest = min(met, key=lambda costed: (costed.memory.total, costed.step.total), default=None)

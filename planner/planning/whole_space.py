@@ -18,7 +18,8 @@ from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.movement import Movement, movement
 from costmodels.distribution.rows import unique_rows
 from planner.planning.formulate import CostKey, Formulation
-from planner.planning.left_out import LayerComputation, LeftOut, cut_level, leave_out, outer_part
+from planner.planning.layer_bounds import LayerBounds, cost_left_out
+from planner.planning.left_out import LeftOut, cut_level, outer_part
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -29,47 +30,6 @@ Ints = NDArray[np.int64]
 # Counting what moves between two layouts takes about that long, and is not begun where it would not
 # end in time; measured on 1,700 to 2,500 layouts of 1,024 GPUs. [s]
 PAIR_SECONDS = 1.5e-6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ComputationBound:
-    """A bound by computation alone, which every distribution keeps.
-
-    Parameters
-    ----------
-    by_space
-        Of every distinct layer, by the first layer that is alike.
-    prices
-        What every total split of a layer costs at least, by cost key. [s]
-    """
-
-    by_space: Mapping[str, LayerComputation]
-    prices: Mapping[CostKey, Floats]
-    bound: float
-
-    @classmethod
-    def of(cls, formulation: Formulation, profile: float | Floats) -> ComputationBound:
-        """The bound of an additive problem, see `Formulation.problem`."""
-        by_space: dict[str, LayerComputation] = {}
-        prices: dict[CostKey, Floats] = {}
-        bound = 0.0
-        for layer, key in zip(formulation.layers, formulation.cost_keys(profile), strict=True):
-            if key.space not in by_space:
-                wanted = formulation.graph.input_gradients(layer.name)
-                by_space[key.space] = LayerComputation.of(layer, formulation.machine, wanted)
-            if key not in prices:
-                prices[key] = by_space[key.space].times.weighted(key.backward, key.counted)
-            bound += float(prices[key].min())
-        return cls(by_space=by_space, prices=prices, bound=bound)
-
-    def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
-        """Which totals of each space can be part of something cheaper than `worst`."""
-        slack = worst - self.bound
-        found: dict[str, NDArray[np.bool_]] = {}
-        for key, prices in self.prices.items():
-            mask = prices <= prices.min() + slack
-            found[key.space] = found.get(key.space, False) | mask
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +63,7 @@ class WholeSpace:
         cls,
         formulation: Formulation,
         profile: float | Floats,
-        least: ComputationBound,
+        least: LayerBounds,
         worst: float,
         deadline: Deadline,
     ) -> WholeSpace:
@@ -114,7 +74,7 @@ class WholeSpace:
         formulation, profile
             As above.
         least
-            The bound by computation alone, for that profile.
+            What layers cost at least, for that profile.
         worst
             What costs no less than that is left out altogether. [s]
         deadline
@@ -122,18 +82,7 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        left = {}
-        for name, mask in least.near(worst).items():
-            deadline.check()
-            left[name] = leave_out(
-                formulation.spaces[name],
-                mask,
-                least.by_space[name],
-                formulation.machine,
-                input_gradients=formulation.graph.input_gradients(name),
-                largest_bucket=formulation.largest,
-                cut=cut,
-            )
+        left = cost_left_out(formulation, least, least.near(worst), deadline)
         near = _near_classes(formulation, profile, left, worst)
         left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)

@@ -13,8 +13,9 @@ from planner.planning.additive_search import AdditiveSearch
 from planner.planning.best_bound import exposure, maximise_bound
 from planner.planning.certificate import certify
 from planner.planning.formulate import Formulation, formulate
+from planner.planning.layer_bounds import LayerBounds
 from planner.planning.layer_space import NO_CAP
-from planner.planning.whole_space import ComputationBound, WholeSpace
+from planner.planning.whole_space import WholeSpace
 from search import SOLVERS
 from search.problem.deadline import Deadline
 
@@ -72,7 +73,7 @@ def test_what_comes_back_makes_few_candidates_as_good_as_all(network, where):
 def test_a_problem_with_classes_costs_no_more_than_one_with_every_member(network, where, counted):
     everything, few = every_split(network, where), formulated(network, where, 4)
     best = SOLVERS["elimination"](everything.problem(counted)).cost
-    least = ComputationBound.of(few, counted)
+    least = LayerBounds.of(few, counted)
     assert least.bound <= best
     whole = WholeSpace.of(few, counted, least, 10.0 * best, Deadline(None))
     problem, _ = whole.problem(np.inf)
@@ -81,7 +82,7 @@ def test_a_problem_with_classes_costs_no_more_than_one_with_every_member(network
 
 def test_members_that_come_back_leave_their_classes():
     few = formulated("resnet18", "four hosts", 4)
-    whole = WholeSpace.of(few, 0.0, ComputationBound.of(few, 0.0), np.inf, Deadline(None))
+    whole = WholeSpace.of(few, 0.0, LayerBounds.of(few, 0.0), np.inf, Deadline(None))
     name = next(iter(whole.left))
     one = whole.left[name]
     places = np.flatnonzero(one.class_of == 0)

@@ -1,0 +1,134 @@
+"""What layers cost at least, under every distribution: the first and cheapest bound on a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.planning.formulate import CostKey, Formulation
+from planner.planning.left_out import LayerComputation, LeftOut, cut_level, leave_out
+from search.problem.deadline import Deadline
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerBounds:
+    """What every layer costs at least under any distribution, all shuffles left out.
+
+    Parameters
+    ----------
+    computation
+        Of every distinct layer, by the first layer that is alike.
+    prices
+        What the computation of every total split of a layer costs, by cost key. [s]
+    lowest
+        What a layer costs at least. [s]
+    bound
+        The sum over all layers. [s]
+    """
+
+    computation: Mapping[str, LayerComputation]
+    prices: Mapping[CostKey, Floats]
+    lowest: Mapping[CostKey, float]
+    bound: float
+
+    @classmethod
+    def of(cls, formulation: Formulation, profile: float | Floats) -> LayerBounds:
+        """Bounds by computation alone, of an additive problem as of `Formulation.problem`."""
+        computation: dict[str, LayerComputation] = {}
+        prices: dict[CostKey, Floats] = {}
+        keys = formulation.cost_keys(profile)
+        for layer, key in zip(formulation.layers, keys, strict=True):
+            if key.space not in computation:
+                wanted = formulation.graph.input_gradients(layer.name)
+                computation[key.space] = LayerComputation.of(layer, formulation.machine, wanted)
+            if key not in prices:
+                prices[key] = computation[key.space].times.weighted(key.backward, key.counted)
+        lowest = {key: float(values.min()) for key, values in prices.items()}
+        return cls(
+            computation=computation,
+            prices=prices,
+            lowest=lowest,
+            bound=sum(lowest[key] for key in keys),
+        )
+
+    def sharpened(
+        self, formulation: Formulation, profile: float | Floats, deadline: Deadline
+    ) -> LayerBounds:
+        """Bounds by all that a layer costs: only what computes less than the search's best counts.
+
+        Parameters
+        ----------
+        formulation, profile
+            As of `of`.
+        deadline
+            When to give up by raising `OutOfTime`.
+        """
+        keys = formulation.cost_keys(profile)
+        pairs = zip(keys, formulation.node_costs(profile), strict=True)
+        seen = {key: float(costs.min()) for key, costs in pairs}
+        left = cost_left_out(formulation, self, self._below(seen), deadline)
+        lowest = {
+            key: min(
+                best, float(left[key.space].least(left[key.space].prices(key)).min(initial=best))
+            )
+            for key, best in seen.items()
+        }
+        return replace(self, lowest=lowest, bound=sum(lowest[key] for key in keys))
+
+    def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
+        """Which totals of each distinct layer can be part of something cheaper than `worst`."""
+        slack = worst - self.bound
+        return self._below({key: low + slack for key, low in self.lowest.items()})
+
+    def _below(self, limits: Mapping[CostKey, float]) -> dict[str, NDArray[np.bool_]]:
+        """Which totals of each distinct layer cost no more than a limit.
+
+        Parameters
+        ----------
+        limits
+            The limit by cost key. [s]
+        """
+        found: dict[str, NDArray[np.bool_]] = {}
+        for key, prices in self.prices.items():
+            found[key.space] = found.get(key.space, False) | (prices <= limits[key])
+        return found
+
+
+def cost_left_out(
+    formulation: Formulation,
+    least: LayerBounds,
+    wanted: Mapping[str, NDArray[np.bool_]],
+    deadline: Deadline,
+) -> dict[str, LeftOut]:
+    """Cost candidates that the search does not see.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine, with the candidates that the search sees.
+    least
+        What layers compute.
+    wanted
+        Which totals of each distinct layer.
+    deadline
+        When to give up by raising `OutOfTime`.
+    """
+    cut = cut_level(formulation.cluster, formulation.machine.topology.shape)
+    left = {}
+    for name, mask in wanted.items():
+        deadline.check()
+        left[name] = leave_out(
+            formulation.spaces[name],
+            mask,
+            least.computation[name],
+            formulation.machine,
+            input_gradients=formulation.graph.input_gradients(name),
+            largest_bucket=formulation.largest,
+            cut=cut,
+        )
+    return left
