@@ -135,12 +135,14 @@ def test_more_memory_is_never_slower():
     for share in (0.8, 0.9, 0.95, 0.99, 1.0):
         limit = reserved + share * (free.peak_memory - reserved)
         try:
-            steps.append(planner.optimize("resnet18", memory=limit, **options).step_time)
+            plan = planner.optimize("resnet18", memory=limit, **options)
+            steps.append(plan.simulated_step_time)
         except InfeasibleError:
             steps.append(float("inf"))
     assert steps[-1] < float("inf")
     for less, more in itertools.pairwise(steps):
-        assert more <= less * 1.001
+        # of plans within 1 % the simplest is taken
+        assert more <= less * 1.01
 
 
 def test_least_memory_is_said_when_asked():
