@@ -149,8 +149,8 @@ def all_imports() -> tuple[Import, ...]:
 
 def test_the_reader_sees_the_imports():
     found = {(one.module, one.target) for one in all_imports()}
-    assert ("planner.planning.formulate", "search.problem") in found
-    assert ("planner.planning.formulate", "costmodels.distribution") in found
+    assert ("planner.planning.space.formulate", "search.problem") in found
+    assert ("planner.planning.space.formulate", "costmodels.distribution") in found
     assert ("costmodels.layers.layer_passes", "costmodels.communication.halo") in found
     lazy = {one.target.split(".")[0] for one in all_imports() if not one.at_import}
     assert "ortools" in lazy

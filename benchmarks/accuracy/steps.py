@@ -21,8 +21,8 @@ from costmodels.graph import Graph, Layer, Network
 from costmodels.simulation import Runtime
 from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import formulate
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import formulate
 from planner.request.inputs.simulating import step_models
 from planner.request.parts import Degrees, Loading
 from planner.request.placement import PlacedNetwork, micro_graph, place_network

@@ -25,9 +25,9 @@ from costmodels.compute import Work
 from costmodels.compute.work import DENSE_DIRECTIONS
 from costmodels.errors import InputError
 from costmodels.layers.local_work import local_work
-from planner.planning.formulate import Formulation
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import prepare
+from planner.planning.space.formulate import Formulation
 from planner.request.request import Request
 from planner.request.setting import resolve
 

@@ -19,7 +19,7 @@ from costmodels.communication.topology import Topology
 from costmodels.compute.coefficients import family_of
 from costmodels.errors import InputError
 from costmodels.throughput import WorkerProfile
-from planner.planning.formulate import formulate
+from planner.planning.space.formulate import formulate
 from planner.request.inputs.distributed import UPDATE_TIME
 from planner.request.request import Request
 from planner.request.setting import find_cluster, resolve

@@ -21,9 +21,9 @@ from planner.plan import (
     network_digest,
     tables_digest,
 )
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import Formulation
 from planner.planning.prepare import UsualStrategies
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import Formulation
 from planner.request.plans import carried_for
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible

@@ -7,8 +7,8 @@ import math
 from costmodels.step.memory import LayerMemory
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
-from planner.planning.costing import Costed
 from planner.planning.search_plan import PlanSearchResult
+from planner.planning.space.costing import Costed
 from planner.request.setting import Setting
 
 # Holders of memory that shrink with the batch; all others stay.

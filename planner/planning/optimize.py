@@ -14,13 +14,12 @@ from costmodels.units import format_bytes
 from planner.notes import AnyNote
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary, given_solver
-from planner.planning.additive_search import time_left
 from planner.planning.assemble import assemble_plan
-from planner.planning.costing import cost
-from planner.planning.decide import IDLE_WITHIN, Decision, decide
-from planner.planning.fewer import better_of, fewer_devices
+from planner.planning.bounds.additive_search import time_left
+from planner.planning.decision.decide import IDLE_WITHIN, Decision, decide
+from planner.planning.decision.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
-from planner.planning.memory_rows import SMALLEST_BUCKET
+from planner.planning.memory.rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -31,6 +30,7 @@ from planner.planning.prepare import (
 from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
 from planner.planning.sensitivity import marked
+from planner.planning.space.costing import cost
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
-from planner.planning.formulate import Formulation, TooManyCandidates, formulate
-from planner.planning.layer_space import NO_CAP
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
+from planner.planning.space.formulate import Formulation, TooManyCandidates, formulate
+from planner.planning.space.layer_space import NO_CAP
 from planner.planning.tuning import LARGEST_BUCKET
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions

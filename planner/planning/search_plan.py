@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.planning.additive_search import AdditiveSearch, Floats, time_left
-from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.certificate import certify
-from planner.planning.costing import Costed
-from planner.planning.formulate import Formulation
-from planner.planning.layer_bounds import LayerBounds
-from planner.planning.memory_certificate import certify_under_limit
-from planner.planning.memory_search import fit_into_memory, hold_least
+from planner.planning.bounds.additive_search import AdditiveSearch, Floats, time_left
+from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.certificate import certify
+from planner.planning.bounds.layer_bounds import LayerBounds
+from planner.planning.bounds.memory_certificate import certify_under_limit
+from planner.planning.bounds.memory_search import fit_into_memory, hold_least
+from planner.planning.space.costing import Costed
+from planner.planning.space.formulate import Formulation
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline

@@ -13,9 +13,9 @@ from dataclasses import astuple, replace
 from costmodels.compute import ComputeModel
 from costmodels.compute.measured import Measured
 from costmodels.distribution import Distribution
-from planner.planning.costing import Costed
-from planner.planning.decide import Decision
+from planner.planning.decision.decide import Decision
 from planner.planning.prepare import UsualStrategies
+from planner.planning.space.costing import Costed
 from planner.planning.tuning import Attempt
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime

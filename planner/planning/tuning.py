@@ -13,9 +13,9 @@ from typing import Any
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.step.training import Training
-from planner.planning.formulate import Formulation
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import PlanSearchResult
+from planner.planning.space.formulate import Formulation
 from search.black_box import tune
 from search.problem.deadline import OutOfTime
 from search.problem.incumbent import Incumbent, tolerated

@@ -406,7 +406,9 @@ def test_an_interrupted_search_shows_the_best_plan_so_far(monkeypatch: pytest.Mo
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.planning.additive_search.SOLVERS", {**SOLVERS, "auto": interrupt})
+    monkeypatch.setattr(
+        "planner.planning.bounds.additive_search.SOLVERS", {**SOLVERS, "auto": interrupt}
+    )
     result = run(*PLAN)
     assert result.exit_code == 0, result.output
     assert "stopped early by interrupt: the best plan so far" in result.stdout

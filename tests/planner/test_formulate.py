@@ -20,10 +20,10 @@ from costmodels.graph import Graph, build_graph
 from costmodels.step.machine import Machine
 from planner.models import build
 from planner.models.gpt import gpt2
-from planner.planning.best_bound import exposure
-from planner.planning.costing import cost
-from planner.planning.formulate import Formulation, formulate
-from planner.planning.memory_rows import memory_by_moment
+from planner.planning.bounds.best_bound import exposure
+from planner.planning.memory.rows import memory_by_moment
+from planner.planning.space.costing import cost
+from planner.planning.space.formulate import Formulation, formulate
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import cost_and_peak
 

@@ -17,8 +17,8 @@ from machines import ALPHA, BANDWIDTH, FLOP_RATE, UPDATE_RATE, cluster, graph, m
 
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import formulate
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import formulate
 from planner.request.usual_strategies import Infeasible, strategy_distributions
 
 BATCH, WIDTH, CHANNELS, FILTERS = 16, 32, 8, (16, 32, 8, 24)

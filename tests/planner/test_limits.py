@@ -13,16 +13,11 @@ import planner
 from planner import api
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.planning import (
-    additive_search,
-    decide,
-    layer_space,
-    optimize,
-    prepare,
-    search_plan,
-    shuffles,
-)
-from planner.planning.decide import TimeToDecide
+from planner.planning import optimize, prepare, search_plan
+from planner.planning.bounds import additive_search
+from planner.planning.decision import decide
+from planner.planning.decision.decide import TimeToDecide
+from planner.planning.space import layer_space, shuffles
 from planner.report.sentences import space_sentence
 from search import SOLVERS, ProblemError
 from search.elimination import k_best

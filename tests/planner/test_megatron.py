@@ -15,8 +15,8 @@ from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_gather_time, reduce_scatter_time
 from costmodels.compute import ComputeModel
 from costmodels.graph import Graph
-from planner.planning.formulate import formulate
 from planner.planning.search_plan import search_plan
+from planner.planning.space.formulate import formulate
 
 SEQUENCE, HIDDEN, HEADS = 512, 4096, 32
 

@@ -13,11 +13,11 @@ from machines import cluster, graph, machine
 import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.planning.costing import cost
-from planner.planning.formulate import Formulation, formulate
-from planner.planning.memory_prices import MemoryPrices, Point, prices_to_try
-from planner.planning.memory_rows import memory_by_moment
+from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
+from planner.planning.memory.rows import memory_by_moment
 from planner.planning.search_plan import search_plan
+from planner.planning.space.costing import cost
+from planner.planning.space.formulate import Formulation, formulate
 from search.elimination.k_best import k_best
 
 GIB = 2.0**30

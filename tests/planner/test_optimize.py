@@ -17,10 +17,10 @@ from costmodels.step.machine import Machine
 from planner.errors import InfeasibleError
 from planner.models import build
 from planner.models.gpt import gpt2
-from planner.planning import additive_search
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import Formulation, formulate
+from planner.planning.bounds import additive_search
 from planner.planning.search_plan import search_plan
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import Formulation, formulate
 
 LASSEN = load_cluster("lassen")
 

@@ -369,7 +369,7 @@ def test_an_interrupted_search_still_dumps_its_problem(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.planning.additive_search.SOLVERS", {"auto": interrupt})
+    monkeypatch.setattr("planner.planning.bounds.additive_search.SOLVERS", {"auto": interrupt})
     plan, path, _ = dumped(tmp_path)
     assert read_problem(path).problem.num_nodes == len(plan.layers)
 

@@ -13,9 +13,9 @@ from costmodels.graph import build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 from planner.models import build
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import Formulation, formulate
-from planner.planning.memory_rows import memory_by_moment
+from planner.planning.memory.rows import memory_by_moment
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import Formulation, formulate
 
 MIB = 2.0**20
 # rows of the table, features of each, and the bytes of weight, gradient and momentum in bf16

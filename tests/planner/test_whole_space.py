@@ -8,14 +8,14 @@ from test_optimize import SMALL, real
 
 import planner
 from costmodels.cluster import load_cluster
-from planner.planning import certificate
-from planner.planning.additive_search import AdditiveSearch
-from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.certificate import certify
-from planner.planning.formulate import Formulation, formulate
-from planner.planning.layer_bounds import LayerBounds
-from planner.planning.layer_space import NO_CAP
-from planner.planning.whole_space import WholeSpace
+from planner.planning.bounds import certificate
+from planner.planning.bounds.additive_search import AdditiveSearch
+from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.certificate import certify
+from planner.planning.bounds.layer_bounds import LayerBounds
+from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.space.formulate import Formulation, formulate
+from planner.planning.space.layer_space import NO_CAP
 from search import SOLVERS
 from search.problem.deadline import Deadline
 

@@ -19,8 +19,8 @@ from costmodels.simulation import (
     load_runtime,
 )
 from costmodels.strategy.usual import single_stage
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import formulate
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import formulate
 
 IMAGE = {"channel": 3, "height": 16, "width": 16}
 

@@ -30,7 +30,7 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock, SharedWeight, within_whole
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
-from planner.planning.layer_space import (
+from planner.planning.space.layer_space import (
     NO_CAP,
     LayerSpace,
     PassTimes,
@@ -38,7 +38,7 @@ from planner.planning.layer_space import (
     cost_sharers,
     largest_bucket,
 )
-from planner.planning.shuffles import EdgeTimes, number_layouts, shuffle_times
+from planner.planning.space.shuffles import EdgeTimes, number_layouts, shuffle_times
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime

@@ -1,8 +1,9 @@
 """A bound under a memory limit that holds for every distribution, not just for those searched.
 
-The additive problem over every distribution (see `planner.planning.whole_space`) with memory paid
-for: candidates of the search pay what they hold, and a class pays what its cheapest member does,
-time and memory together. What edges add in memory counts between candidates of the search only.
+The additive problem over every distribution (see `planner.planning.bounds.whole_space`) with memory
+paid for: candidates of the search pay what they hold, and a class pays what its cheapest member
+does, time and memory together. What edges add in memory counts between candidates of the search
+only.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
-from planner.planning.additive_search import AdditiveSearch, Floats
-from planner.planning.formulate import Formulation
-from planner.planning.layer_bounds import LayerBounds
-from planner.planning.layer_space import LayerSpace
-from planner.planning.left_out import LeftOut
-from planner.planning.memory_prices import MemoryPrices
-from planner.planning.memory_rows import memory_of_layers
-from planner.planning.whole_space import WholeSpace
+from planner.planning.bounds.additive_search import AdditiveSearch, Floats
+from planner.planning.bounds.layer_bounds import LayerBounds
+from planner.planning.bounds.left_out import LeftOut
+from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.memory.prices import MemoryPrices
+from planner.planning.memory.rows import memory_of_layers
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.layer_space import LayerSpace
 from search import Problem, ProblemError
 from search.elimination.buckets import MOST_WORK, eliminate, plan
 from search.problem import CostEdge as PairCost

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.step.timeline import gradient_time
-from planner.planning.formulate import Formulation
+from planner.planning.space.formulate import Formulation
 from planner.simulation.run import OVERLAP_FACTOR
 
 Floats = NDArray[np.float64]

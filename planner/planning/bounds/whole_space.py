@@ -1,9 +1,9 @@
 """Every distribution of every layer in one additive problem: candidates, and classes for the rest.
 
 The problem holds what the search sees as it is. The candidates that it does not see stand in it as
-classes (see `planner.planning.left_out`), which cost no more than any of their members. So its
-optimum bounds the step under every distribution. What is no part of anything cheap is dropped at
-once: first by computation alone, then class by class.
+classes (see `planner.planning.bounds.left_out`), which cost no more than any of their members. So
+its optimum bounds the step under every distribution. What is no part of anything cheap is dropped
+at once: first by computation alone, then class by class.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.movement import Movement, movement
 from costmodels.distribution.rows import unique_rows
-from planner.planning.formulate import CostKey, Formulation
-from planner.planning.layer_bounds import LayerBounds, cost_left_out
-from planner.planning.left_out import LeftOut, cut_level, outer_part
+from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
+from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
+from planner.planning.space.formulate import CostKey, Formulation
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime

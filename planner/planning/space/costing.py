@@ -16,7 +16,7 @@ from costmodels.layers.shared_weight import SharedBlock
 from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl
 from costmodels.step.timeline import LayerStep, StepTime, overlapped_step
 from costmodels.step.training import Training
-from planner.planning.formulate import Formulation
+from planner.planning.space.formulate import Formulation
 
 # Forward and backward shuffle of an input that carries no gradient: it is read where it lies. [s]
 _NO_SHUFFLE = (0.0, 0.0)

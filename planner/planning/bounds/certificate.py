@@ -1,8 +1,8 @@
 """A bound for every distribution, and the candidates that a search should have seen.
 
-The additive problem over every distribution (see `planner.planning.whole_space`) is solved exactly.
-Where its optimum takes a class, candidates of the classes that are part of something cheap come
-back into the search, which then runs again; until no class is left that could lower the bound.
+The additive problem over every distribution (see `planner.planning.bounds.whole_space`) is solved
+exactly. Where its optimum takes a class, candidates of the classes that are part of something cheap
+come back into the search, which then runs again; until no class is left that could lower the bound.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
-from planner.planning.additive_search import AdditiveSearch
-from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.layer_bounds import LayerBounds
-from planner.planning.whole_space import WholeSpace
-from planner.planning.widen import extend
+from planner.planning.bounds.additive_search import AdditiveSearch
+from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.layer_bounds import LayerBounds
+from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.space.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals

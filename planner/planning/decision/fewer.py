@@ -12,10 +12,10 @@ from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from planner.plan import Recost
-from planner.planning.decide import ORDER_NOTES, Decision
-from planner.planning.finals import EQUAL
+from planner.planning.decision.decide import ORDER_NOTES, Decision
+from planner.planning.decision.finals import EQUAL
+from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.prepare import UsualStrategies, formulate_given
-from planner.planning.simulator import PlanSimulator
 from planner.request.setting import Setting
 
 

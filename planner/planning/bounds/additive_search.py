@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import Formulation
-from planner.planning.memory_prices import MemoryPrices
+from planner.planning.memory.prices import MemoryPrices
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import Formulation
 from search import SOLVERS, Assignment, Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.planning.formulate import Floats
-from planner.planning.memory_rows import MemoryRows
+from planner.planning.memory.rows import MemoryRows
+from planner.planning.space.formulate import Floats
 from search.problem import Problem
 
 # What is summed in another order differs in the last digits: that part of a bound is let go.

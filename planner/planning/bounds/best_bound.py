@@ -1,9 +1,9 @@
 """The best bound that additive problems give: the maximum of a concave function of weights.
 
-A step takes at least each of several terms (see `planner.planning.formulate`): S, and one for every
-layer. Weights that sum to 1 turn them into one additive problem, whose optimum bounds the step; how
-tightly depends on the weights. Between two choices of weights every answer gives a line above which
-the bound cannot lie, so a few problems suffice.
+A step takes at least each of several terms (see `planner.planning.space.formulate`): S, and one for
+every layer. Weights that sum to 1 turn them into one additive problem, whose optimum bounds the
+step; how tightly depends on the weights. Between two choices of weights every answer gives a line
+above which the bound cannot lie, so a few problems suffice.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.planning.additive_search import AdditiveSearch, Floats
-from planner.planning.memory_prices import MemoryPrices
+from planner.planning.bounds.additive_search import AdditiveSearch, Floats
+from planner.planning.memory.prices import MemoryPrices
 from search import Assignment
 from search.problem.incumbent import RELATIVE_TOLERANCE
 

@@ -16,7 +16,7 @@ from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Edge, Graph, Layer, Tensor
 from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
-from planner.planning.layer_space import LayerSpace
+from planner.planning.space.layer_space import LayerSpace
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]

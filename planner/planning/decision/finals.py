@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from planner.planning.estimate import StepEstimates
-from planner.planning.finalists import Patterns
-from planner.planning.local_search import neighbours, simplified
+from planner.planning.decision.estimate import StepEstimates
+from planner.planning.decision.finalists import Patterns
+from planner.planning.decision.local_search import neighbours, simplified
+from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
-from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.tuning import Attempt
 from search.problem.deadline import Deadline
 

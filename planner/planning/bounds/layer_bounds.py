@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.formulate import CostKey, Formulation
-from planner.planning.left_out import LayerComputation, LeftOut, cut_level, leave_out
+from planner.planning.bounds.left_out import LayerComputation, LeftOut, cut_level, leave_out
+from planner.planning.space.formulate import CostKey, Formulation
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]

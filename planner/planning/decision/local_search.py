@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.finalists import Patterns
-from planner.planning.simulator import Choices
+from planner.planning.decision.finalists import Patterns
+from planner.planning.decision.simulator import Choices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

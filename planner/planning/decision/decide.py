@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Recost
-from planner.planning.costing import Costed
-from planner.planning.finalists import Patterns
-from planner.planning.finals import (
+from planner.planning.decision.finalists import Patterns
+from planner.planning.decision.finals import (
     EQUAL,
     MOVES,
     SIMPLER_WITHIN,
@@ -23,9 +22,10 @@ from planner.planning.finals import (
     simulate_finalists,
     usual_that_fit,
 )
-from planner.planning.formulate import Formulation
+from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.options import SearchOptions
-from planner.planning.simulator import Choices, PlanSimulator, SimulatedChoices
+from planner.planning.space.costing import Costed
+from planner.planning.space.formulate import Formulation
 from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
 from search.problem.notes import Note

@@ -22,7 +22,7 @@ from costmodels.layers.shared_weight import SharedWeight, shared_weight
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
-from planner.planning.candidates import Group, select_candidates
+from planner.planning.space.candidates import Group, select_candidates
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]

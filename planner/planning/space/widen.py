@@ -12,9 +12,9 @@ from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
-from planner.planning.formulate import Formulation
-from planner.planning.layer_space import LayerSpace, cost_sharers, kept_memory
-from planner.planning.shuffles import number_layouts, shuffle_times
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.layer_space import LayerSpace, cost_sharers, kept_memory
+from planner.planning.space.shuffles import number_layouts, shuffle_times
 
 
 def extend(formulation: Formulation, more: Mapping[str, Candidates]) -> Formulation:

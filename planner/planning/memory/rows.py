@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from costmodels.graph import Edge
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.memory import held_inputs
-from planner.planning.formulate import Floats, Formulation
-from planner.planning.layer_space import LayerSpace
+from planner.planning.space.formulate import Floats, Formulation
+from planner.planning.space.layer_space import LayerSpace
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 

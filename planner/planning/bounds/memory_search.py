@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.additive_search import AdditiveSearch, Floats
-from planner.planning.best_bound import exposure, maximise_bound
-from planner.planning.memory_prices import ROUNDING, MemoryPrices, Point, prices_to_try
-from planner.planning.memory_rows import MemoryRows, memory_by_moment
+from planner.planning.bounds.additive_search import AdditiveSearch, Floats
+from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.memory.prices import ROUNDING, MemoryPrices, Point, prices_to_try
+from planner.planning.memory.rows import MemoryRows, memory_by_moment
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to

@@ -1,8 +1,9 @@
 """Assignments that are worth a simulation, besides those that the search proposes.
 
-A *pattern* is a split of samples, space and features at each level (`planner.planning.candidates`).
-Under each promising one all layers are split alike where they can be. Patterns may leave devices
-without work of their own, so that plans of fewer devices are among them.
+A *pattern* is a split of samples, space and features at each level
+(`planner.planning.space.candidates`). Under each promising one all layers are split alike where
+they can be. Patterns may leave devices without work of their own, so that plans of fewer devices
+are among them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution.rows import unique_rows
-from planner.planning.candidates import COUNTED_ALL_REDUCE, LACKING_PATTERN, pattern_rows
-from planner.planning.formulate import Formulation
-from planner.planning.layer_space import LayerSpace
-from planner.planning.simulator import Choices
+from planner.planning.decision.simulator import Choices
+from planner.planning.space.candidates import COUNTED_ALL_REDUCE, LACKING_PATTERN, pattern_rows
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.layer_space import LayerSpace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

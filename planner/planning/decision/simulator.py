@@ -8,8 +8,8 @@ from costmodels.distribution import Distribution
 from costmodels.simulation import Behaviour, Compiler, Job, load_runtime, run_graph
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy.usual import single_stage
-from planner.planning.costing import Costed, cost
-from planner.planning.formulate import Formulation
+from planner.planning.space.costing import Costed, cost
+from planner.planning.space.formulate import Formulation
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 
 Choices = tuple[int, ...]

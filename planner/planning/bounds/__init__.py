@@ -1,0 +1,1 @@
+"""Additive problems: what bounds a step, and the assignments that they propose."""

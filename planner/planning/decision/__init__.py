@@ -1,0 +1,1 @@
+"""Which of the assignments found becomes the plan: all are simulated alike."""

@@ -1,0 +1,1 @@
+"""What a device holds at every moment of a step, and what a byte costs there."""
