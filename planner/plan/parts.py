@@ -125,7 +125,7 @@ class SearchSummary:
     status
         "optimal", "feasible", or "given" when a strategy was only costed.
     lower_bound_s
-        No plan of the searched space has a faster step. [s]
+        No split of the layers has a faster step. [s]
     proven_optimal
         Whether the bound is reached.
     gap

@@ -33,11 +33,11 @@ def quality_sentence(plan: Plan) -> str:
     if found.status == "given":
         return "a given strategy was costed; nothing was searched"
     if found.proven_optimal:
-        text = "proven optimal under the cost model, within the searched space"
+        text = "proven optimal under the cost model, among all splits of the layers"
     elif found.lower_bound_s > 0.0:
         text = (
-            f"gap {figures.percent(found.gap)}: under the cost model, no plan of the searched "
-            f"space is faster than {format_seconds(found.lower_bound_s)}"
+            f"gap {figures.percent(found.gap)}: under the cost model, no split of the "
+            f"layers is faster than {format_seconds(found.lower_bound_s)}"
         )
     else:
         text = "no bound was proven"

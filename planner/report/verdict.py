@@ -40,8 +40,8 @@ def _rest(plan: Plan) -> str:
     if found.lower_bound_s <= 0.0:
         return "how much faster another plan could be is not known"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
-        return "nothing in the searched space is faster"
-    return f"nothing in the searched space is more than {figures.percent(found.gap)} faster"
+        return "no other split of the layers is faster"
+    return f"no other split of the layers is more than {figures.percent(found.gap)} faster"
 
 
 def _distance(plan: Plan) -> str:
@@ -50,5 +50,5 @@ def _distance(plan: Plan) -> str:
     if found.lower_bound_s <= 0.0:
         return "how far from the best possible is not known"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
-        return "the best of the searched space"
-    return f"within {figures.percent(found.gap)} of the best of the searched space"
+        return "the best split there is"
+    return f"within {figures.percent(found.gap)} of the best split there is"
