@@ -264,12 +264,19 @@ def throughput(
     return predict_throughput(request)
 
 
-def optimize_request(request: Request, watch: Watch | None = None) -> Plan:
+def optimize_request(request: Request, watch: Watch | None = None, *, spent: float = 0.0) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does.
 
-    Whoever watches is told the phase, and the best step and the bound so far. [s]
+    Parameters
+    ----------
+    request
+        The question.
+    watch
+        Told the phase, and the best step and the bound so far. [s]
+    spent
+        What has passed of the time limit already. [s]
     """
-    deadline = Deadline(request.time_limit)
+    deadline = Deadline(request.time_limit).earlier(spent)
     given = request.bucket_bytes
     options = SearchOptions(
         search=request.search,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -105,7 +106,10 @@ def optimize_command(
 
         everything = {**values, "model": model, "dump_problem": dump_problem}
         request = make_request("optimize", everything)
-        return api.optimize_request(request, watch=search_progress(tell))
+        # None where the command does not run on its own
+        started = click.get_current_context().obj
+        spent = 0.0 if started is None else time.monotonic() - started
+        return api.optimize_request(request, watch=search_progress(tell), spent=spent)
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
     doing = f"planning {model} on {values['gpus']} GPUs"

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import planner
 from planner import api
+from planner.api import optimize_request
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning import optimize, prepare, search_plan
@@ -19,6 +20,7 @@ from planner.planning.decision import decide
 from planner.planning.decision.decide import TimeToDecide
 from planner.planning.space import layer_space, shuffles
 from planner.report.sentences import space_sentence
+from planner.request.request import make_request
 from search import SOLVERS, ProblemError
 from search.elimination import k_best
 from search.problem import deadline as deadlines
@@ -315,3 +317,9 @@ def test_what_was_not_searched_is_not_said_to_be(monkeypatch) -> None:
     assert sentence.startswith("the usual strategies alone")
     assert not sentence.endswith("by ")
     assert not any("sensible candidates were searched" in note for note in plan.fallbacks)
+
+
+def test_what_loading_took_counts_against_the_time_limit():
+    request = make_request("optimize", {"model": "resnet18", "time_limit": 60.0, **QUESTION})
+    assert not optimize_request(request).search.stopped_by
+    assert optimize_request(request, spent=60.0).search.stopped_by == "time limit"
