@@ -93,7 +93,8 @@ def test_memory_by_moment_counts_the_union():
         f, found = costed(embedding, head)
         held = memory_by_moment(f).profile((0,) * len(f.layers)).max()
         reserved = found.memory.holders["reserved"]
-        assert held == pytest.approx(found.memory.total - reserved, rel=1e-3)
+        # what is held at single moments of a pass is left out
+        assert 0.99 <= held / (found.memory.total - reserved) <= 1.0 + 1e-9
 
 
 def test_plans_hold_what_both_users_need():
