@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 # Bounds so close to that of the search are as good: what is printed of a gap.
 CLOSE = 2e-3
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
-MOST_CANDIDATES = 4_000_000
+MOST_CANDIDATES = 2_500_000
 # Entries that one elimination over every distribution may visit: a few seconds.
 MOST_WORK = 5.0e8
 # Work of message passing where elimination would take too long, about as many seconds.
