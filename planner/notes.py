@@ -52,8 +52,8 @@ WORDS: Mapping[str, str] = {
         "(--cap); the bound holds for all others, too"
     ),
     "space-not-priced": (
-        "there may be {candidates} distributions, too many to price each: the bound counts their "
-        "computation alone"
+        "there may be {candidates} distributions, too many to price with their shuffles: the bound "
+        "counts layers alone"
     ),
     "no-time-to-price": (
         "the search ended before every distribution was priced: the bound counts computation alone"

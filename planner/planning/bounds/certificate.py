@@ -17,7 +17,7 @@ from costmodels.distribution import count_candidates
 from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import exposure, maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
-from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
 from planner.planning.space.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
@@ -101,8 +101,9 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
         return bound
     try:
         least = least.sharpened(formulation, profile, search.deadline)
-        if least.bound >= worst * (1.0 - CLOSE):
-            return min(least.bound, worst)
+        bound = least.bound
+        if bound >= worst * (1.0 - CLOSE):
+            return min(bound, worst)
         whole = WholeSpace.of(formulation, profile, least, worst, search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
@@ -117,6 +118,8 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
             search.widen(extend(search.formulation, more))
             whole = whole.widened(search.formulation, priced.wanted)
             worst = search.solve(profile).lower_bound
+    except TooManyLayouts:
+        search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
         search.incumbent.add_note(Note.of("no-time-to-price"))

@@ -30,6 +30,12 @@ Ints = NDArray[np.int64]
 # Counting what moves between two layouts takes about that long, and is not begun where it would not
 # end in time; measured on 1,700 to 2,500 layouts of 1,024 GPUs. [s]
 PAIR_SECONDS = 1.5e-6
+# With more layouts that takes longer than anybody waits for a plan. [items]
+MOST_LAYOUTS = 3000
+
+
+class TooManyLayouts(OutOfTime):
+    """There are more layouts than can be compared in a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,7 +84,7 @@ class WholeSpace:
         worst
             What costs no less than that is left out altogether. [s]
         deadline
-            When to give up by raising `OutOfTime`.
+            When to give up by raising `OutOfTime`; `TooManyLayouts` is raised whenever it is.
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
@@ -86,6 +92,8 @@ class WholeSpace:
         near = _near_classes(formulation, profile, left, worst)
         left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)
+        if len(layouts) > MOST_LAYOUTS:
+            raise TooManyLayouts
         if len(layouts) ** 2 * PAIR_SECONDS > deadline.remaining:
             raise OutOfTime
         return cls(
