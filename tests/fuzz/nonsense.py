@@ -169,7 +169,6 @@ CARRIED: list[tuple[Path, Any]] = [
     *_each(_MACHINE, {}, [], "lassen", 3),
     *_each(("carried", "tables"), {}, "table.csv", [3], [{}]),
     *_each(("carried", "tables", 0, "text"), "", "a,b", "x" * 100_000, 3, None),
-    *_each(("carried", "more"), 1),
     *_each(("carried",), [], "all", 3),
     *_each(("hashes", "network"), "", "0" * 64, 3, None),
     *_each(("hashes", "cluster"), "", "0" * 64, 3),

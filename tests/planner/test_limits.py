@@ -282,6 +282,18 @@ def test_an_interrupt_while_assignments_are_ranked_ends_the_search(monkeypatch) 
     assert "search stopped early by interrupt: best plan so far" in plan.fallbacks
 
 
+def test_after_an_interrupt_of_the_search_only_its_best_is_simulated(monkeypatch) -> None:
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": interrupt})
+    late = lambda *_: pytest.fail("it was to end")  # noqa: E731
+    monkeypatch.setattr(decide, "simulate_finalists", late)
+    plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fits
+
+
 def test_an_answer_cut_short_in_the_ranking_says_so(monkeypatch) -> None:
     def cut_short(problem, k, *, time_limit=None):
         return [replace(one, stopped_by="time limit") for one in ranked(problem, k)]

@@ -78,7 +78,8 @@ class Decision:
 def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
     """Choose the fastest assignment by simulation.
 
-    An interrupt leaves what was decided until then. Before the deadline only what is likely to end
+    An interrupt leaves what was decided until then; after one of the search only its best is
+    simulated. Before the deadline only what is likely to end
     in time is begun.
 
     Parameters
@@ -104,7 +105,8 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     try:
         options.tell("simulating the best", result.incumbent.cost, result.incumbent.bound)
         finals.simulate([result.best.choices])
-        if finals.time.allows(MOVES) and not options.least_memory:
+        go_on = stopped_by != "interrupt" and not options.least_memory
+        if go_on and finals.time.allows(MOVES):
             patterns = Patterns(formulation)
             simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
