@@ -11,7 +11,7 @@ from functools import partial
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
-from planner.notes import AnyNote
+from planner.notes import AnyNote, words
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.assemble import assemble_plan
@@ -34,6 +34,7 @@ from planner.planning.space.costing import cost
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.interrupts import held_back
 from search.problem.notes import Note
 
 # A plan this close to its bound is called proven optimal: costs and bounds are sums of hundreds of
@@ -82,6 +83,33 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         decision = marked(
             decision, setting, search_again, usual=usual, deadline=deadline, took=took
         )
+    with held_back() as interrupted:
+        plan = _assembled(setting, options, found, decision, deadline)
+    return _interrupted(plan) if interrupted.is_set() else plan
+
+
+def _assembled(
+    setting: Setting,
+    options: SearchOptions,
+    found: Attempt,
+    decision: Decision,
+    deadline: Deadline,
+) -> Plan:
+    """The plan, and the problem where it is asked for.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    deadline
+        When the plan must be there.
+    """
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -92,7 +120,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         decision.formulation,
         decision.best,
         summary,
-        usual=usual,
+        usual=usual_strategies(setting),
         notes=(
             *found.notes,
             *decision.notes,
@@ -106,6 +134,18 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         starts=found.starts,
         simulated_usual=decision.usual,
         deadline=deadline,
+    )
+
+
+def _interrupted(plan: Plan) -> Plan:
+    """A plan that was interrupted when all but itself was there."""
+    if plan.search.stopped_by == "interrupt":
+        return plan
+    note = words(Note.of("search-stopped", reason="interrupt"))
+    return replace(
+        plan,
+        search=replace(plan.search, stopped_by="interrupt"),
+        fallbacks=(*plan.fallbacks, note),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -292,6 +293,24 @@ def test_after_an_interrupt_of_the_search_only_its_best_is_simulated(monkeypatch
     plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(decide, "_decision"), (optimize, "assemble_plan"), (optimize, "summarise")]
+)
+def test_an_interrupt_after_the_search_does_not_lose_the_plan(monkeypatch, place, name) -> None:
+    made = getattr(place, name)
+
+    def interrupted(*arguments, **more):
+        signal.raise_signal(signal.SIGINT)
+        return made(*arguments, **more)
+
+    monkeypatch.setattr(place, name, interrupted)
+    plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fallbacks.count("search stopped early by interrupt: best plan so far") == 1
+    assert list(planner.scale("alexnet", gpus=[2, 4], cluster="lassen", cap=16))[0].gpus == 2
+    assert len(list(planner.scale("alexnet", gpus=[2, 4], cluster="lassen", cap=16))) == 1
 
 
 def test_an_answer_cut_short_in_the_ranking_says_so(monkeypatch) -> None:

@@ -28,6 +28,7 @@ from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
+from search.problem.interrupts import held_back
 from search.problem.notes import Note
 
 # Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
@@ -118,7 +119,9 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
             notes=tuple(_late_notes(finals)),
             stopped_by=stopped_by,
         )
-    return _decision(finals, patterns, attempt, stopped_by)
+    with held_back() as interrupted:
+        decision = _decision(finals, patterns, attempt, stopped_by)
+    return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
 
 
 def _computing_on_half(costed: Costed) -> float:
