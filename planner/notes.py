@@ -95,7 +95,7 @@ WORDS: Mapping[str, str] = {
     ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
     "gpus-without-work": (
-        "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} GPUs "
+        "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} "
         "would be enough"
     ),
     "memory-nearly-full": (

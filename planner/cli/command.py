@@ -48,7 +48,9 @@ class Planner(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        # while a shell completes words, what is wrong with them is not for it to say
+        known = ctx.resilient_parsing or not args or self.get_command(ctx, args[0]) is not None
+        if not known and not args[0].startswith("-"):
             names = self.list_commands(ctx)
             close = difflib.get_close_matches(args[0], names, n=1)
             guess = f"did you mean '{close[0]}'" if close else f"there are {', '.join(names)}"

@@ -10,8 +10,7 @@ from functools import partial
 
 from costmodels.distribution import Distribution
 from costmodels.step.training import Training
-from costmodels.units import format_bytes
-from planner.notes import AnyNote
+from planner.notes import AnyNote, words
 from planner.output import check_writable
 from planner.plan import Plan, SearchSummary, given_solver
 from planner.planning.assemble import assemble_plan
@@ -31,14 +30,12 @@ from planner.planning.problem_files import write_problem
 from planner.planning.search_plan import search_plan
 from planner.planning.sensitivity import marked
 from planner.planning.space.costing import cost
+from planner.planning.summary import least_memory_notes, summarise, summary_notes
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
+from search.problem.interrupts import held_back
 from search.problem.notes import Note
-
-# A plan this close to its bound is called proven optimal: costs and bounds are sums of hundreds of
-# terms, and solvers stop at such gaps themselves.
-PROVEN_GAP = 1e-6
 
 
 def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None = None) -> Plan:
@@ -82,6 +79,33 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         decision = marked(
             decision, setting, search_again, usual=usual, deadline=deadline, took=took
         )
+    with held_back() as interrupted:
+        plan = _assembled(setting, options, found, decision, deadline)
+    return _interrupted(plan) if interrupted.is_set() else plan
+
+
+def _assembled(
+    setting: Setting,
+    options: SearchOptions,
+    found: Attempt,
+    decision: Decision,
+    deadline: Deadline,
+) -> Plan:
+    """The plan, and the problem where it is asked for.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    found
+        The search.
+    decision
+        The assignment that becomes the plan.
+    deadline
+        When the plan must be there.
+    """
     summary = summarise(found, decision)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
@@ -92,7 +116,7 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
         decision.formulation,
         decision.best,
         summary,
-        usual=usual,
+        usual=usual_strategies(setting),
         notes=(
             *found.notes,
             *decision.notes,
@@ -109,6 +133,18 @@ def plan_for(setting: Setting, options: SearchOptions, deadline: Deadline | None
     )
 
 
+def _interrupted(plan: Plan) -> Plan:
+    """A plan that was interrupted when all but itself was there."""
+    if plan.search.stopped_by == "interrupt":
+        return plan
+    note = words(Note.of("search-stopped", reason="interrupt"))
+    return replace(
+        plan,
+        search=replace(plan.search, stopped_by="interrupt"),
+        fallbacks=(*plan.fallbacks, note),
+    )
+
+
 def _smaller_buckets_may_fit(found: Attempt) -> bool:
     """Whether nothing fits by no more than what smaller buckets of gradients would save."""
     result, buckets = found.result, found.formulation.machine.training.bucket_bytes
@@ -116,21 +152,6 @@ def _smaller_buckets_may_fit(found: Attempt) -> bool:
         return False
     saved = 2.0 * (buckets - SMALLEST_BUCKET)
     return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
-
-
-def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
-    """The least memory that was found, and what was proven.
-
-    Parameters
-    ----------
-    found
-        The search.
-    decision
-        The assignment that becomes the plan.
-    """
-    least = format_bytes(decision.best.memory.total)
-    bound = format_bytes(min(found.result.least_memory, decision.best.memory.total))
-    return (Note.of("least-memory", found=least, bound=bound),)
 
 
 def _answer(
@@ -292,47 +313,3 @@ def attempt(
         starts=prepared.starts,
         cap=prepared.cap,
     )
-
-
-def summarise(found: Attempt, decision: Decision) -> SearchSummary:
-    """How the plan was found and how good it is.
-
-    Parameters
-    ----------
-    found
-        The search.
-    decision
-        The assignment that becomes the plan.
-    """
-    known, step = found.result.incumbent, decision.best.step.total
-    # a bound that is reached may lie above the step by rounding
-    bound = min(known.bound, step)
-    gap = (step - bound) / step
-    return SearchSummary(
-        solver=known.path or "none: there was no time to search",
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        lower_bound_s=bound,
-        proven_optimal=gap <= PROVEN_GAP,
-        gap=gap,
-        num_sensible=found.formulation.num_sensible,
-        num_candidates=found.formulation.num_candidates,
-        cap=found.cap,
-        num_costed=found.result.num_costed,
-        stopped_by=decision.stopped_by,
-    )
-
-
-def summary_notes(summary: SearchSummary) -> tuple[Note, ...]:
-    """What a reader of the plan must know of how it was found."""
-    notes = []
-    if summary.cap and summary.num_candidates < summary.num_sensible:
-        clipped = Note.of(
-            "space-clipped",
-            searched=summary.num_candidates,
-            sensible=summary.num_sensible,
-            cap=summary.cap,
-        )
-        notes.append(clipped)
-    if summary.stopped_by:
-        notes.append(Note.of("search-stopped", reason=summary.stopped_by))
-    return tuple(notes)

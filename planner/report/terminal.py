@@ -74,7 +74,8 @@ def plan_line(plan: Plan) -> str:
     if found.stopped_by:
         parts.append(f"stopped early by {found.stopped_by}")
     if plan.gpus_at_work < plan.gpus:
-        parts.append(f"{figures.count(plan.gpus_at_work)} GPUs would be enough")
+        enough = "1 GPU" if plan.gpus_at_work == 1 else f"{figures.count(plan.gpus_at_work)} GPUs"
+        parts.append(f"{enough} would be enough")
     if not plan.fits:
         parts.append("DOES NOT FIT")
     return ", ".join(parts)

@@ -61,10 +61,16 @@ def listening() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Note interrupts only: for what must not be left halfway."""
-    with _handled_by(lambda *_: _noted.set()):
-        yield
+def held_back() -> Iterator[threading.Event]:
+    """Note interrupts only: for what must not be left halfway. Tells whether there was one."""
+    came = threading.Event()
+
+    def note(*_: object) -> None:
+        _noted.set()
+        came.set()
+
+    with _handled_by(note):
+        yield came
 
 
 def is_interrupt(error: BaseException) -> bool:

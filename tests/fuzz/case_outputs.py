@@ -26,6 +26,7 @@ OUTPUTS: dict[str, tuple[tuple[str, str, bool], ...]] = {
         ("-o", "out.json", False),
     ),
     "report": (("-o", "out.md", True), ("-o", "out.html", True)),
+    "scale": (("-o", "out.json", False),),
     "solve": (("-o", "out.json", False),),
     "models": (("-o", "out.toml", False), ("-o", "other.json", False)),
     "clusters": (("-o", "out.toml", False),),

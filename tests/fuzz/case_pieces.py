@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import shlex
 from collections.abc import Callable
 
 import absurd
@@ -23,9 +24,11 @@ Piece = Callable[[Case, random.Random], str]
 
 NONSENSE = {
     "network": nonsense.NETWORK,
+    "blocks": nonsense.BLOCKS,
     "cluster": nonsense.CLUSTER,
     "strategy": nonsense.STRATEGY,
     "plan": nonsense.PLAN,
+    "carried": nonsense.CARRIED,
 }
 ODD_SUBJECTS = ("", "-", ".", "/", "nowhere.toml", "telepathy", "/dev/null", "a\x1b]0;x\x07.toml")
 
@@ -48,9 +51,11 @@ def stretched(file: File) -> Piece:
     return piece
 
 
-def nonsensical(file: File) -> Piece:
+def nonsensical(file: File, kind: str = "") -> Piece:
+    """A change after which nobody can mean the file; of its kind, or of a kind of its own."""
+
     def piece(case: Case, rng: random.Random) -> str:
-        path, value = rng.choice(NONSENSE[case.kind])
+        path, value = rng.choice(NONSENSE[kind or case.kind])
         assert isinstance(file.content, Table)
         if value is None:
             get(file.content.tree, path[:-1]).pop(path[-1], None)
@@ -120,6 +125,26 @@ def bad_field(file: File) -> Piece:
     return piece
 
 
+def far_off(file: File) -> Piece:
+    """Many rows that can be read, and that contradict the model and each other."""
+
+    def piece(case: Case, rng: random.Random) -> str:
+        rows = []
+        for _ in range(rng.choice((1, 3, 40))):
+            operation = rng.choice(good_files.TABLE.split("\n")[3:-1]).split(",")
+            operation[0] = rng.choice(
+                (operation[0], "batch_norm", "activation", "pool", "attention")
+            )
+            operation[1] = rng.choice(("forward", "backward_data", "backward_weight"))
+            operation[3] = str(rng.choice((1, 4, 32, 10**6)))
+            operation[-1] = f"1e{rng.randint(-12, 5)}"
+            rows.append(",".join(operation))
+        file.content = (good_files.TABLE + "\n".join(rows) + "\n").encode()
+        return f"{len(rows)} rows that are far off"
+
+    return piece
+
+
 def some_options(case: Case, rng: random.Random) -> list[Piece]:
     """Options that are fine, so that all that is printed and written is seen."""
     pieces: list[Piece] = []
@@ -163,6 +188,21 @@ def gpus(pool: str) -> Piece:
     return piece
 
 
+def completed(case: Case, rng: random.Random) -> str:
+    """The words so far as those that a shell asks to complete, at one of them."""
+    words = ["planner", *case.arguments()]
+    case.environment = {
+        "_PLANNER_COMPLETE": rng.choice(("bash_complete", "zsh_complete", "fish_complete")),
+        "COMP_WORDS": rng.choice((shlex.join, " ".join))(words),
+        "COMP_CWORD": str(rng.choice((*range(len(words) + 2), 99))),
+    }
+    if case.environment["_PLANNER_COMPLETE"] == "fish_complete":
+        case.environment["COMP_CWORD"] = rng.choice(words)
+    case.refuse, case.outputs, case.command = "", [], ""
+    case.words.clear()
+    return f"completed by {case.environment['_PLANNER_COMPLETE']}"
+
+
 def odd_words(case: Case, rng: random.Random) -> str:
     """Words that do not belong there."""
     what = rng.choice(("unknown option", "one more", "no value", "repeated", "both", "command"))
@@ -172,7 +212,7 @@ def odd_words(case: Case, rng: random.Random) -> str:
     elif what == "one more":
         case.words.append(rng.choice(ODD_SUBJECTS[3:]))
         case.refuse = f"{case.command} with one more argument"
-    elif what == "no value" and OPTIONS[case.command]:
+    elif what == "no value" and any(values.good for values in OPTIONS[case.command].values()):
         name = next(n for n, values in OPTIONS[case.command].items() if values.good)
         case.words.append(name)
         case.refuse = f"{case.command} with an option without its value"

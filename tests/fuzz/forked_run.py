@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -76,6 +76,7 @@ def run_forked(
     streams: Path,
     *,
     encoding: str = "utf-8",
+    environment: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> Outcome:
     """Run `planner` with some arguments in a folder.
@@ -90,6 +91,8 @@ def run_forked(
         Another folder, for what it writes to its streams.
     encoding
         Of the streams.
+    environment
+        Variables that are set.
     debug
         Whether defects show where they are.
     """
@@ -99,6 +102,7 @@ def run_forked(
         status = 70
         try:
             _enter(folder, streams, encoding, debug)
+            os.environ.update(environment or {})
             status = _call(arguments)
         finally:
             with contextlib.suppress(Exception):

@@ -17,6 +17,8 @@ from case_pieces import (
     bad_problem,
     changed,
     changed_bytes,
+    completed,
+    far_off,
     gpus,
     nonsensical,
     odd_words,
@@ -81,10 +83,20 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
     meant = rng.random()
     if case.kind == "table" and meant < 0.4:
         return [bad_field(file), *some_options(case, rng)]
+    if case.kind == "table" and meant < 0.7:
+        return [far_off(file), *some_options(case, rng)]
     if meant < 0.22 and case.kind in NONSENSE:
         # of networks it is known for the first one only
         if case.kind == "network":
             file.content = good_files.network(0, file.name[-4:])
+            if rng.random() < 0.2:
+                file.content = good_files.network(good_files.REPEATED, file.name[-4:])
+                return [nonsensical(file, "blocks"), *some_options(case, rng)]
+        if case.kind == "cluster":
+            file.content = Table(good_files.cluster(), "toml")
+        if case.kind == "plan" and rng.random() < 0.4:
+            file.content = Table(copy.deepcopy(plans["network.toml"]), "json")
+            return [nonsensical(file, "carried"), *some_options(case, rng)]
         return [nonsensical(file), *some_options(case, rng)]
     if meant < 0.26:
         return [unreadable(file), *some_options(case, rng)]
@@ -107,7 +119,7 @@ def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> Fil
         _size(case, rng)
         return network
     if case.kind == "cluster":
-        file = File("cluster.toml", Table(good_files.cluster(), "toml"))
+        file = File("cluster.toml", Table(rng.choice(good_files.CLUSTERS)(), "toml"))
         case.command = rng.choice(("optimize", "evaluate", "simulate", "scale", "throughput"))
         option = "--host" if case.command == "throughput" else "--cluster"
         case.files, case.words = [file, network], [network, option, file]
@@ -187,4 +199,6 @@ def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> lis
         pieces.append(bad_output)
     elif last < 0.65:
         pieces.append(odd_words)
+    elif last < 0.7:
+        pieces.append(completed)
     return pieces

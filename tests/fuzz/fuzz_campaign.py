@@ -142,7 +142,12 @@ def scratch() -> Iterator[Path]:
 def _run_in(case: Case, base: Path, *, debug: bool) -> Outcome:
     case.write(base / "case")
     return run_forked(
-        case.arguments(), base / "case", base / "streams", encoding=case.encoding, debug=debug
+        case.arguments(),
+        base / "case",
+        base / "streams",
+        encoding=case.encoding,
+        environment=case.environment,
+        debug=debug,
     )
 
 
@@ -167,6 +172,7 @@ def prepare() -> Runner:
                 ("problem.json", Table(good_files.problem(), "json")),
             ):
                 Path(name).write_text(tree.text())
+            Path("table.csv").write_text(good_files.TABLE)
             for words in _WARM:
                 with contextlib.suppress(SystemExit):
                     planner_command(words.split(), prog_name="planner")
@@ -178,11 +184,12 @@ def prepare() -> Runner:
 
 
 _WARM = (
-    "optimize network.toml --gpus 4 --cluster cluster.toml -o plan.json --report a.html",
+    "optimize network.toml --gpus 4 --cluster cluster.toml --table table.csv -o plan.json "
+    "--report a.html",
     "optimize alexnet --gpus 4 --cluster lassen -o alexnet.json --report a.md",
     "simulate network.toml --gpus 4 --pp 2 --trace a.json --dump-strategy a.toml",
     "throughput network.toml --workers 1,2 --steps 20",
-    *(f"solve problem.json --solver {name}" for name in ("auto", "lagrangian", "elimination")),
+    *(f"solve problem.json --search {name}" for name in ("auto", "lagrangian", "elimination")),
     "clusters",
 )
 

@@ -80,6 +80,8 @@ class Case:
         How many changes and options there are, those that are left out included.
     encoding
         Of the streams.
+    environment
+        Variables that are set.
     """
 
     seed: int
@@ -94,6 +96,7 @@ class Case:
     changes: list[str] = field(default_factory=list)
     num_pieces: int = 0
     encoding: str = "utf-8"
+    environment: dict[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
         """The whole command line, without NULs, which no shell can pass on."""

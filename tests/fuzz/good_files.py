@@ -90,6 +90,7 @@ def repeated() -> Tree:
 
 
 NETWORKS = (convolutional, transformer, volume, repeated)
+REPEATED = NETWORKS.index(repeated)
 
 
 def cluster() -> Tree:
@@ -114,6 +115,23 @@ def cluster() -> Tree:
             {"name": "network", "size": 4, "latency": "9 us", "bandwidth": "10 GB/s", **level},
         ],
     }
+
+
+def referring_cluster() -> Tree:
+    """Built-in devices and links by their names."""
+    whole = cluster()
+    own = {"latency": "9 us", "nominal_bandwidth": "25 GB/s", "efficiency": 0.8}
+    levels = [
+        {"name": "host", "size": 4, "link": "nvlink2", "links": 3, "peer_links": 3},
+        {"name": "rack", "size": 2, "link": "infiniband-edr", "links": 2, "oversubscription": 2},
+        {"name": "network", "size": 2, **own, "group_links": 1},
+    ]
+    levels[2] |= {"in_network_latency": "5 us", "in_network_bandwidth": "10 GB/s"}
+    levels[2] |= {"send_recv_latency": "7 us", "send_recv_bandwidth": "8 GB/s"}
+    return {**whole, "device": "v100-16gb", "levels": levels}
+
+
+CLUSTERS = (cluster, referring_cluster)
 
 
 def strategy(network: str = "network.toml") -> Tree:

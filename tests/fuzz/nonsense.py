@@ -55,6 +55,24 @@ NETWORK: list[tuple[Path, Any]] = [
     *_each(("layer", 4, "inputs", 0), "relu1x", "", "loss", "join"),
 ]
 
+# Of `good_files.repeated`.
+_BLOCK, _INNER = ("layer", 1), ("layer", 1, "layer", 1)
+
+BLOCKS: list[tuple[Path, Any]] = [
+    *_each((*_BLOCK, "repeat"), *_NO_COUNT, 2**17, 2**63),
+    *_each((*_INNER, "repeat"), *_NO_COUNT, 30_000),
+    *_each((*_BLOCK, "layer"), [], {}, None, "fc", [[]], [3]),
+    *_each((*_INNER, "layer"), [], {}, None, 3, [{"repeat": 2}]),
+    *_each((*_BLOCK, "name"), "", "input", "embedding", "a.b", 3, None),
+    *_each((*_INNER, "name"), "", "input", "norm", 3, None),
+    *_each((*_BLOCK, "inputs"), [], ["nowhere"], ["embedding", "embedding"], ["h"], 3, "embedding"),
+    *_each((*_BLOCK, "kind"), "linear"),
+    *_each((*_BLOCK, "more"), 1),
+    *_each((*_BLOCK, "layer", 2, "inputs"), ["in", "nowhere"], ["in", "join"], ["in", "loss"]),
+    *_each((*_INNER, "layer", 0, "share"), "fc", "nowhere", "join"),
+    *_each(("layer", 2, "inputs"), ["h.3.join"], ["h.-1.join"], ["h.0"], ["in"], ["h.0.in.2.fc"]),
+]
+
 _HOST, _NETWORK = ("levels", 0), ("levels", 1)
 _NO_RATE = ("0 GB/s", "-1 GB/s", "nan GB/s", "inf GB/s", "5", "5 us", 5, None, "", "1e400 GB/s")
 _NO_TIME = ("-1 us", "nan us", "inf s", "5 GB/s", "5", 5, None, "")
@@ -131,6 +149,30 @@ PLAN: list[tuple[Path, Any]] = [
     *_each(("training", "precision"), "fp99", 3),
     *_each(("training", "bucket_bytes"), -1.0, NAN),
     *_each(("training", "launch_time"), -1.0, NAN),
+]
+
+# Of what a plan of an own network, cluster and table carries; none of it has the hash any more.
+_TAKEN, _MACHINE = ("carried", "network"), ("carried", "cluster")
+
+CARRIED: list[tuple[Path, Any]] = [
+    *_each((*_TAKEN, "layers", 0, "options", "filters"), *_NO_COUNT, 9),
+    *_each((*_TAKEN, "layers", 1, "name"), "", "conv1", "another", 3),
+    *_each((*_TAKEN, "layers", 1, "inputs"), [], ["norm1"], ["input"], 3),
+    *_each((*_TAKEN, "layers"), [], {}, "conv", [{}]),
+    *_each((*_TAKEN, "input_shape"), {}, {"channel": 3}, {"area": 3}, 3),
+    *_each(_TAKEN, {}, [], "resnet50", 3),
+    *_each((*_MACHINE, "levels", 0, "size"), *_NO_COUNT, 8),
+    *_each((*_MACHINE, "levels", 0, "bandwidth"), 0.0, -1.0, NAN, INFINITY, 2e10 + 1, "2 GB/s"),
+    *_each((*_MACHINE, "levels"), [], {}, [{}], 3),
+    *_each((*_MACHINE, "device", "memory"), 0.0, -1.0, NAN, 1e9, "4 GiB"),
+    *_each((*_MACHINE, "device"), {}, [], "v100", 3),
+    *_each(_MACHINE, {}, [], "lassen", 3),
+    *_each(("carried", "tables"), {}, "table.csv", [3], [{}]),
+    *_each(("carried", "tables", 0, "text"), "", "a,b", "x" * 100_000, 3, None),
+    *_each(("carried",), [], "all", 3),
+    *_each(("hashes", "network"), "", "0" * 64, 3, None),
+    *_each(("hashes", "cluster"), "", "0" * 64, 3),
+    *_each(("hashes", "tables"), "", "0" * 64, None),
 ]
 
 # Places of the row in `good_files.TABLE`, and what none of them may hold.

@@ -30,7 +30,11 @@ class Values:
 
 
 FLAG = Values()
-_GPUS = Values(("1", "2", "4", "8", "16"), (*_NO_COUNT, "99999999", _DIGITS), ("3", *_ODD_COUNT))
+_GPUS = Values(
+    ("1", "2", "4", "8", "16"),
+    (*_NO_COUNT, "99999999", _DIGITS, "2-4", "2,4"),
+    ("3", *_ODD_COUNT),
+)
 _COUNT = Values(("1", "2", "4"), (*_NO_COUNT, _DIGITS), ("3", "1000000", str(2**63), *_ODD_COUNT))
 _SEED = Values(
     ("0", "7", str(2**31), str(2**32 + 1)), ("-1", "1.5", "x", ""), (str(2**64), _DIGITS)
@@ -64,7 +68,7 @@ QUESTION: dict[str, Values] = {
     "--precision": Values(("fp32", "fp16"), (*_NAMES, "fp99"), ("FP32", "tf32", "bf16")),
     "--optimizer": Values(("sgd", "adam"), _NAMES),
     "--input-size": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
-    "--memory": _SIZE,
+    "--memory": Values(("600 MiB", "3 GiB", *_SIZE.good), _SIZE.refused, ("513 MiB", *_SIZE.odd)),
     "--all-reduce": Values(("auto", "ring", "tree", "hierarchical"), _NAMES, ("in_network",)),
     "--bucket-size": _SIZE,
     "--launch-time": _TIME,
@@ -78,7 +82,9 @@ QUESTION: dict[str, Values] = {
 _SEARCH = {
     "--search": Values(("auto", "elimination", "lagrangian", "cp-sat"), _NAMES, ("shortest-path",)),
     "--seed": _SEED,
-    "--time-limit": Values(("5", "2.5"), ("0", "-1", "nan", "inf", "x", ""), ("1e-9", "1e308")),
+    "--time-limit": Values(
+        ("5", "2.5"), ("0", "-1", "nan", "inf", "x", ""), ("1e-9", "0.02", "0.1", "1e308")
+    ),
     "--cap": Values(("8", "64"), _NO_COUNT, ("1", str(2**63), _DIGITS)),
     "--num-best": Values(("1", "3"), _NO_COUNT, (str(2**63),)),
     "--tune-trials": Values(("0", "2"), ("-1", "1.5", "x", "")),
@@ -147,7 +153,7 @@ _THROUGHPUT = {
 }
 
 OPTIONS: dict[str, dict[str, Values]] = {
-    "optimize": {**QUESTION, **_SEARCH, **_SHOWN},
+    "optimize": {**QUESTION, **_SEARCH, "--least-memory": FLAG, **_SHOWN},
     "evaluate": {"--strategy": _STRATEGY, "--degree": _COUNT, **QUESTION, **_SHOWN},
     "simulate": {**_SIMULATE, **QUESTION, **_SHOWN},
     "scale": {**QUESTION, **_SEARCH, "--strong": FLAG, "--weak": FLAG, **_SHOWN},
@@ -161,6 +167,8 @@ OPTIONS: dict[str, dict[str, Values]] = {
     "report": _SHOWN,
     "models": {"--export": Values(("resnet18", "gpt2"), _NAMES), "--input-size": _COUNT},
     "clusters": {"--export": Values(("lassen", "dgx-a100"), _NAMES)},
+    "devices": {},
+    "links": {},
     "runtimes": {},
     "loaders": {},
 }
@@ -170,7 +178,7 @@ GPUS = {
     "simulate": _GPUS,
     "scale": Values(
         ("1,2", "4", "2,8", "1-4", "2,4-8"),
-        ("0", "-1", "", ",", "x", "1.5", "4,,8"),
-        ("4,4", "8,2"),
+        ("0", "-1", "", ",", "x", "1.5", "4,,8", "8-2", "1-2-4", "4-", "99999999", _DIGITS),
+        ("4,4", "8,2", "1-99999999", "2 - 4", "٤-8", "3", f"1-{_DIGITS}"),
     ),
 }

@@ -77,6 +77,10 @@ def test_what_can_stand_there_is_known(text, expected, folder):
     assert words(text) == expected
 
 
+def test_words_behind_no_command_do_not_end_in_an_error(folder):
+    assert words("opt re") == ["report"]
+
+
 def test_every_completer_is_of_an_input_and_names_what_is_taken(folder):
     inputs = {one.name: one for command in COMMANDS.values() for one in command}
     assert set(COMPLETERS) <= set(inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -282,6 +283,36 @@ def test_an_interrupt_while_assignments_are_ranked_ends_the_search(monkeypatch) 
     assert plan.search.gap > 0
     assert plan.search.stopped_by == "interrupt"
     assert "search stopped early by interrupt: best plan so far" in plan.fallbacks
+
+
+def test_after_an_interrupt_of_the_search_only_its_best_is_simulated(monkeypatch) -> None:
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": interrupt})
+    late = lambda *_: pytest.fail("it was to end")  # noqa: E731
+    monkeypatch.setattr(decide, "simulate_finalists", late)
+    plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fits
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(decide, "_decision"), (optimize, "assemble_plan"), (optimize, "summarise")]
+)
+def test_an_interrupt_after_the_search_does_not_lose_the_plan(monkeypatch, place, name) -> None:
+    made = getattr(place, name)
+
+    def interrupted(*arguments, **more):
+        signal.raise_signal(signal.SIGINT)
+        return made(*arguments, **more)
+
+    monkeypatch.setattr(place, name, interrupted)
+    plan = planner.optimize("alexnet", gpus=8, cluster="lassen", cap=16)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fallbacks.count("search stopped early by interrupt: best plan so far") == 1
+    scaled = list(planner.scale("alexnet", gpus=[2, 4], cluster="lassen", cap=16))
+    assert [plan.gpus for plan in scaled] == [2]
 
 
 def test_an_answer_cut_short_in_the_ranking_says_so(monkeypatch) -> None:

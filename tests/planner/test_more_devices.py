@@ -52,9 +52,19 @@ def test_gpus_without_work_are_said_first(crowded):
     assert enough < 64
     first = crowded.fallbacks[0]
     assert first.startswith(f"{64 - enough} of 64 GPUs have no work of their own")
-    assert f"{enough} GPUs would be enough" in first
+    assert f"repeat that of others: {enough} would be enough" in first
     assert f"{enough} GPUs would be enough" in plan_line(crowded)
-    assert f"{enough} GPUs would be enough" in report_text(crowded).split("##")[0]
+    assert f"{enough} would be enough" in report_text(crowded).split("##")[0]
+
+
+def test_one_gpu_is_said_as_one(tmp_path):
+    path = tmp_path / "tiny.toml"
+    fc = '[[layer]]\nname = "fc"\nkind = "linear"\nfilters = 1\n'
+    path.write_text(f'name = "tiny"\n[input]\nsequence = 1\nhidden = 1\n{fc}')
+    plan = planner.optimize(path, gpus=2, cluster="dgx-a100", global_batch_size=1)
+    assert plan.gpus_at_work == 1
+    assert plan_line(plan).endswith(", 1 GPU would be enough")
+    assert "GPUs would be enough" not in report_text(plan)
 
 
 def test_as_many_gpus_as_are_enough_do_as_well(crowded):

@@ -10,7 +10,7 @@ import pytest
 import search
 from planner.notes import WORDS, words
 from planner.plan import SearchSummary
-from planner.planning.optimize import summary_notes
+from planner.planning.summary import summary_notes
 from search.problem.notes import Note
 
 

@@ -28,6 +28,7 @@ from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.planning.tuning import FEW_BUCKETS, Attempt
 from search.problem.deadline import Deadline
+from search.problem.interrupts import held_back
 from search.problem.notes import Note
 
 # Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
@@ -78,7 +79,8 @@ class Decision:
 def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
     """Choose the fastest assignment by simulation.
 
-    An interrupt leaves what was decided until then. Before the deadline only what is likely to end
+    An interrupt leaves what was decided until then; after one of the search only its best is
+    simulated. Before the deadline only what is likely to end
     in time is begun.
 
     Parameters
@@ -104,7 +106,8 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     try:
         options.tell("simulating the best", result.incumbent.cost, result.incumbent.bound)
         finals.simulate([result.best.choices])
-        if finals.time.allows(MOVES) and not options.least_memory:
+        go_on = stopped_by != "interrupt" and not options.least_memory
+        if go_on and finals.time.allows(MOVES):
             patterns = Patterns(formulation)
             simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
@@ -116,7 +119,9 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
             notes=tuple(_late_notes(finals)),
             stopped_by=stopped_by,
         )
-    return _decision(finals, patterns, attempt, stopped_by)
+    with held_back() as interrupted:
+        decision = _decision(finals, patterns, attempt, stopped_by)
+    return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
 
 
 def _computing_on_half(costed: Costed) -> float:
