@@ -88,6 +88,8 @@ def _gap(plan: Plan) -> str:
 
 
 def _show_heading(plan: Plan, console: Console) -> None:
+    if plan.gpus_at_work < plan.gpus:
+        console.print(Text(sentences.idle_sentence(plan), style="bold yellow"))
     advice = verdict(plan)
     if advice:
         console.print(Text(advice, style="bold green" if plan.fits else "bold red"))
@@ -101,8 +103,6 @@ def _show_heading(plan: Plan, console: Console) -> None:
     if plan.search.stopped_by:
         warning = f"stopped early by {plan.search.stopped_by}: the best plan so far"
         show_sentence(console, warning, "bold yellow")
-    if plan.gpus_at_work < plan.gpus:
-        show_sentence(console, sentences.idle_sentence(plan), "bold yellow")
     console.print()
     rate = figures.rate_words(plan.throughput, plan.gpus, plan.input_shape, plan.mfu)
     facts = [

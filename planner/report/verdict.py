@@ -29,9 +29,9 @@ def verdict(plan: Plan) -> str:
 def _compared(plan: Plan) -> str:
     """The plan beside the fastest usual strategy that fits."""
     rival = figures.best_rival(plan)
-    if rival is None or rival.time is None:
+    if rival is None or rival.speed_up is None:
         return "none of the usual strategies can be used"
-    return f"{figures.much(rival.time / plan.step_time_s)} {rival.name} parallelism"
+    return f"{figures.much(rival.speed_up)} {rival.name} parallelism"
 
 
 def _rest(plan: Plan) -> str:

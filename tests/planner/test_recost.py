@@ -38,6 +38,10 @@ def check_choice(plan: Plan) -> None:
     for usual in plan.baselines:
         if usual.fits and usual.simulated_s is not None:
             assert chosen[0].simulated_s <= usual.simulated_s
+    # the place that is said is that of the plan
+    place = next(n for n, row in enumerate(plan.simulated) if row.chosen)
+    told = [text for text in plan.fallbacks if "the plan is number" in text]
+    assert all(f"the plan is number {place + 1} on the timeline" in text for text in told)
 
 
 def test_the_plan_is_the_fastest_when_simulated(plan: Plan) -> None:

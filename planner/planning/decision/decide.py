@@ -157,6 +157,8 @@ def _decision(
     rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
     notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
     if winner is not fastest and patterns is not None:
+        # the place of the fastest is not that of the plan
+        notes = [note for note in notes if note.kind != "order-changed"]
         simple = Note.of(
             "simplest-chosen",
             slower=winner.seconds / fastest.seconds - 1.0,
