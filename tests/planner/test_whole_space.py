@@ -16,7 +16,8 @@ from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import WholeSpace
 from planner.planning.space.formulate import Formulation, formulate
 from planner.planning.space.layer_space import NO_CAP
-from search import SOLVERS
+from search import SOLVERS, ProblemError
+from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline
 
 WHERE = {
@@ -92,6 +93,20 @@ def test_members_that_come_back_leave_their_classes():
     assert len(rest.first) == len(one.first) - 1
     both = np.concatenate([one.candidates.degrees[places], rest.candidates.degrees])
     assert len(np.unique(both.reshape(len(both), -1), axis=0)) == len(one.candidates)
+
+
+def test_an_interrupt_of_a_wide_space_ends_the_search(monkeypatch):
+    def too_wide(*_args, **_options):
+        raise ProblemError("too wide")
+
+    def interrupted(problem, **_options):
+        return no_assignment(solver="auto", lower_bound=0.0, notes=[], stopped_by="interrupt")
+
+    search, profile = started(formulated("inception", "four hosts", 4))
+    monkeypatch.setattr(certificate, "plan", too_wide)
+    monkeypatch.setattr(certificate, "SOLVERS", {"auto": interrupted})
+    with pytest.raises(KeyboardInterrupt):
+        certify(search, profile)
 
 
 @pytest.mark.parametrize("cap", [8, 64])

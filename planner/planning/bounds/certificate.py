@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
-from planner.planning.bounds.additive_search import AdditiveSearch
+from planner.planning.bounds.additive_search import AdditiveSearch, time_left
 from planner.planning.bounds.best_bound import exposure, maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
@@ -115,7 +115,7 @@ def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) ->
                 break
             gap, fastest = worst - bound, search.fastest.step.total
             more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
-            search.widen(extend(search.formulation, more))
+            search.widen(extend(search.formulation, more, search.deadline))
             whole = whole.widened(search.formulation, priced.wanted)
             worst = search.solve(profile).lower_bound
     except TooManyLayouts:
@@ -147,7 +147,9 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
         if bound < worst * (1.0 - CLOSE):
             marginals = min_marginals(eliminated, deadline)
     except ProblemError:
-        answer = SOLVERS["auto"](problem, work=WIDE_WORK)
+        answer = SOLVERS["auto"](problem, time_limit=time_left(deadline), work=WIDE_WORK)
+        if answer.stopped_by == "interrupt":
+            raise KeyboardInterrupt from None  # a solver keeps it to hand in what it has
         bound, choices = answer.lower_bound, list(answer.choices)
     if bound >= worst * (1.0 - CLOSE):
         return PricedSpace(bound=min(bound, worst), wanted={})

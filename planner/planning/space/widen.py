@@ -15,9 +15,12 @@ from costmodels.step.memory import held_inputs
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.layer_space import LayerSpace, cost_sharers, kept_memory
 from planner.planning.space.shuffles import number_layouts, shuffle_times
+from search.problem.deadline import Deadline
 
 
-def extend(formulation: Formulation, more: Mapping[str, Candidates]) -> Formulation:
+def extend(
+    formulation: Formulation, more: Mapping[str, Candidates], deadline: Deadline | None = None
+) -> Formulation:
     """A formulation with more candidates, behind those that it has.
 
     Parameters
@@ -26,6 +29,8 @@ def extend(formulation: Formulation, more: Mapping[str, Candidates]) -> Formulat
         The network on the machine.
     more
         Further candidates, by the first layer that is alike.
+    deadline
+        When to give up by raising `OutOfTime`.
     """
     graph, machine, largest = formulation.graph, formulation.machine, formulation.largest
     alike: dict[str, tuple[LayerSpace, list[Layer]]] = {}
@@ -41,7 +46,7 @@ def extend(formulation: Formulation, more: Mapping[str, Candidates]) -> Formulat
     return replace(
         formulation,
         spaces=spaces,
-        edge_times=shuffle_times(graph, spaces, moves, machine),
+        edge_times=shuffle_times(graph, spaces, moves, machine, deadline),
         shared=cost_sharers(graph, spaces, machine, largest),
     )
 
