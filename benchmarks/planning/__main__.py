@@ -1,11 +1,12 @@
 """How long planning takes and how much memory, as whole processes, and what the heuristic loses.
 
-    python -m benchmarks.planning [--smoke] [--json]
+    python -m benchmarks.planning [--smoke] [--json] [--memory-limits [MODEL ...]]
 
 The first table runs `planner optimize MODEL --gpus N` cold, each time in a new process, and takes
 the median; search time is that of the search alone, with all costs known, measured in this process.
 The second compares the longest-path heuristic of Dryden et al. with the exact optimum of the same
-additive problem for every built-in network.
+additive problem for every built-in network. `--memory-limits` prints another table instead: what
+planning on 64 GPUs comes to under limits on memory.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.planning.memory_limits import faults, limit_rows
+from benchmarks.planning.processes import run_planner
 
 # How long the whole process may take; with None, twice as long as resnet50 on 256 GPUs. [s]
 TARGETS = {
@@ -34,20 +36,17 @@ TARGETS = {
     ("gpt2", 256): 5.0,
     ("resnet50", 4096): None,
 }
+# Where planning under memory limits is tried. [items]
+GPUS_OF_LIMITS = 64
 
 
 def cold(model: str, gpus: int) -> tuple[float, float, dict[str, object]]:
     """Wall time [s] and peak resident memory [B] of one process, and what it printed."""
-    command = [sys.executable, "-m", "planner", "optimize", model, "--gpus", str(gpus), "--json"]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed with status {status}")
-    return wall, usage.ru_maxrss * 1024.0, json.loads(output)
+    words = ("optimize", model, "--gpus", str(gpus), "--json")
+    run = run_planner(*words)
+    if run.status != 0:
+        raise SystemExit(f"planner {' '.join(words)} failed with status {run.status}")
+    return run.wall, run.memory, json.loads(run.output)
 
 
 def search_seconds(model: str, gpus: int) -> float:
@@ -143,15 +142,35 @@ def print_rows(rows: list[dict[str, object]], title: str) -> None:
     Console(width=150).print(table)
 
 
+def print_limits(models: list[str], *, as_json: bool) -> None:
+    """Print what planning under memory limits comes to, and fail where more memory is worse."""
+    rows = limit_rows(models, GPUS_OF_LIMITS)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print_rows(rows, "planner optimize --memory, as parts of the peak without a limit")
+    if found := faults(rows):
+        raise SystemExit("more memory is worse: " + "; ".join(found))
+
+
 def main() -> None:
     """Run both benchmarks, and print their tables or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="one quick case of each")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--memory-limits",
+        nargs="*",
+        metavar="MODEL",
+        help="planning under memory limits instead, of all built-in networks unless some are named",
+    )
     options = parser.parse_args()
     from planner.models import BUILT_IN
 
+    if options.memory_limits is not None:
+        print_limits(options.memory_limits or list(BUILT_IN), as_json=options.json)
+        return
     cases = [("resnet50", 256)] if options.smoke else list(TARGETS)
     models = ["resnet18"] if options.smoke else list(BUILT_IN)
     result = {

@@ -145,15 +145,6 @@ def _interrupted(plan: Plan) -> Plan:
     )
 
 
-def _smaller_buckets_may_fit(found: Attempt) -> bool:
-    """Whether nothing fits by no more than what smaller buckets of gradients would save."""
-    result, buckets = found.result, found.formulation.machine.training.bucket_bytes
-    if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
-        return False
-    saved = 2.0 * (buckets - SMALLEST_BUCKET)
-    return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
-
-
 def _answer(
     setting: Setting,
     options: SearchOptions,
@@ -191,8 +182,6 @@ def _answer(
         training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
     unwatched = replace(options, watch=None)
     found = attempt_with(training, options)
-    if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
-        found = attempt_with(small, unwatched)
     known = found.result.incumbent
     if options.tune_trials and not known.stopped_by:
         options.tell("trying other settings", known.cost, known.bound)
@@ -294,6 +283,7 @@ def attempt(
         seed=options.seed,
         deadline=deadline,
         least_memory=options.least_memory,
+        smallest_bucket=SMALLEST_BUCKET if options.bucket_bytes is None else math.inf,
         watch=partial(options.tell, "searching"),
     )
     if prepared.notes:

@@ -60,14 +60,11 @@ class MemoryRows:
         How many moments there are. [items]
     layers, pairs
         What layers hold, and what edges add.
-    spare
-        How much less is held at most where buckets of gradients are as small as they get. [B]
     """
 
     num_moments: int
     layers: tuple[LayerUse, ...]
     pairs: tuple[PairUse, ...]
-    spare: float = 0.0
 
     def profile(self, choices: Sequence[int]) -> Floats:
         """What is held at each moment under an assignment; (moments,). [B]"""
@@ -92,6 +89,22 @@ class MemoryRows:
             change[pair.first] += size
             change[pair.last] -= size
         return change.cumsum(axis=0)[:-1].T
+
+    def profile_of(self, choices: Mapping[int, int]) -> Floats:
+        """What some layers hold at each moment, edges left out; (moments,). [B]
+
+        Parameters
+        ----------
+        choices
+            The candidate of each of these layers.
+        """
+        change = np.zeros(self.num_moments + 1)
+        for use in self.layers:
+            if use.layer in choices:
+                size = use.sizes[choices[use.layer]]
+                change[use.first] += size
+                change[use.last] -= size
+        return change.cumsum()[:-1]
 
     def by_layer(self, prices: Floats) -> dict[int, Floats]:
         """What the candidates of each layer pay at prices of the moments, if anything. [s]"""
@@ -246,7 +259,6 @@ class _Follower:
             num_moments=2 * len(f.layers),
             layers=tuple(self.uses),
             pairs=tuple(self.pairs),
-            spare=max(buckets - min(2.0 * SMALLEST_BUCKET, most), 0.0),
         )
 
     def _back(self, index: int) -> int:
@@ -281,13 +293,25 @@ class _Follower:
         readers = [self.index[e.target] for e in f.graph.consumers[layer.name]]
         keeping = [r for r in readers if f.layers[r].keeps_inputs]
         until = max(readers, default=i + 1)
-        if keeping:
+        if keeping and self._num_sharing(layer.name) < 2:
             until = min(keeping)  # then it counts with that one
         if layer.keeps_output:
             until = back + 1
         self._use(i, busy + costs.output - costs.scattered, i, i + 1)
         self._use(i, costs.scattered, i, until)
         self._use(i, costs.output, self._back(max(readers, default=i)), back + 1)
+
+    def _num_sharing(self, name: str) -> int:
+        """How many readers share what is kept of the output of a layer for backward. [items]
+
+        Each either reads the maker's block, which then stays, or keeps a copy of its own: of k of
+        them, those that read the maker's count a k-th part of it.
+        """
+        graph = self.formulation.graph
+        edges = graph.consumers[name]
+        if graph.layers[name].keeps_output or len({e.target for e in edges}) < len(edges):
+            return 1
+        return sum(graph.layers[e.target].keeps_inputs for e in edges)
 
     def _edge(self, edge: Edge, held: bool) -> None:
         """What a reader holds of an input, and what both ends add to that.
@@ -306,7 +330,13 @@ class _Follower:
         last = target == max(self.index[e.target] for e in edges)
         lone = sum(e.target == edge.target for e in edges) == 1
         stays = maker.keeps_output or any(graph.layers[e.target].keeps_inputs for e in edges)
-        if held:
+        sharing = self._num_sharing(edge.source)
+        if sharing > 1 and layer.keeps_inputs:
+            after = max(self.index[e.target] for e in edges)
+            self._use(target, self._input(edge) / sharing, after, back(target) + 1)
+            self._pair(edge, "share", after, back(target) + 1)
+            self._pair(edge, "copy", target, after)
+        elif held:
             self._use(target, self._input(edge), target, back(target) + 1)
             if lone:
                 self._pair(edge, "coarser", target, back(target) + 1)
@@ -326,7 +356,8 @@ class _Follower:
             The edge.
         kind
             A "copy" in another layout beside the maker's own; what the maker's block is "coarser"
-            than the reader's; what the reader's "gradient" is larger than the maker's.
+            than the reader's; the reader's "share" of what is kept beyond that of its own block;
+            what the reader's "gradient" is larger than the maker's.
         first, last
             From when until when.
         """
@@ -335,13 +366,17 @@ class _Follower:
         f = self.formulation
         costs, read = f.spaces[edge.source].costs, self._input(edge)[None, :]
         times = f.edge_times[edge]
-        key = (id(times), ("copy", "coarser", "gradient").index(kind), -1)
+        sharing = self._num_sharing(edge.source)
+        key = (id(times), ("copy", "coarser", "share", "gradient").index(kind), sharing)
         if key not in self.known:
             moved = times.forward > 0.0
             if kind == "copy":
                 sizes = np.where(moved, read, 0.0)
             elif kind == "coarser":
                 sizes = ~moved * np.maximum(costs.scattered[:, None] - read, 0.0)
+            elif kind == "share":
+                beyond = np.maximum(costs.scattered[:, None] - read, 0.0) / sharing
+                sizes = np.where(moved, read * (1.0 - 1.0 / sharing), beyond)
             else:
                 sizes = np.maximum(read - costs.output[:, None], 0.0)
             self.known[key] = sizes
