@@ -75,14 +75,16 @@ def _row(model: str, gpus: int, share: float | None, words: tuple[str, ...]) -> 
 
 def faults(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Where more memory gives a slower plan, or none though less memory has one."""
-    found, less = [], {}
+    found: list[str] = []
+    less: dict[str, tuple[float, float]] = {}
     for row in reversed(list(rows)):
         step = row["step_time_s"] if row["answer"] == "plan" else math.inf
-        best = less.get(row["model"], (math.inf, None))
+        best = less.get(row["model"], (math.inf, 0.0))
         if step > best[0] * (1.0 + SLOWER):
             found.append(
                 f"{row['model']}: {row['answer']} of {step:.6g} s at {row['share'] or 1.0:.0%} of "
                 f"the free peak, {best[0]:.6g} s at {best[1]:.0%}"
             )
-        less[row["model"]] = min(best, (step, row["share"] or 1.0))
+        if step < best[0]:
+            less[row["model"]] = (step, row["share"] or 1.0)
     return found

@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 
 # How often the weights of the moments change: on the built-in networks they settle within that.
 ROUNDS = 60
+# How often they begin again where candidates turned out to hold too much.
+CLIMBS = 4
 # Splits of all distinct layers together that are looked at: those of networks of a hundred distinct
 # layers on 4,096 GPUs. [items]
 MOST_SPLITS = 1_000_000
@@ -68,51 +70,74 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
     except OutOfTime:
         return LeastMemory()
     rows = memory_of_layers(formulation, spaces)
-    evenly = np.full(rows.num_moments, 1.0 / rows.num_moments)
-    found = [_Weighted.of(rows, evenly)]
-
-    def bound_at(weights: Floats) -> tuple[float, bool] | None:
-        if max(one.bound for one in found) > enough or deadline.passed:
-            return None
-        found.append(_Weighted.of(rows, weights))
-        return found[-1].bound, True
-
-    scale = max(float(found[0].point.held.max()), 1.0)
+    weights = np.full(rows.num_moments, 1.0 / rows.num_moments)
+    known = _Known(rows=rows, enough=enough, deadline=deadline)
+    known.look_at(weights)
+    scale = max(float(known.points[0].held.max()), 1.0)
     climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS)
-    climb.best_prices(lambda: [one.point for one in found], bound_at, start=evenly)
-    best = max(found, key=lambda one: one.bound)
-    return LeastMemory(bound=best.bound, small=_smallest(formulation, spaces, best.held))
+    for _ in range(CLIMBS):
+        left = known.num_left
+        weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)
+        if known.num_left == left or known.is_enough:
+            break
+    return LeastMemory(bound=known.bound, small=_smallest(formulation, spaces, known.held))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Weighted:
-    """What layers hold by given weights of the moments.
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Known:
+    """What is known of the least memory: a candidate with which more than enough is held is out.
 
     Parameters
     ----------
-    held
-        By candidate, for each layer that holds anything. [B]
-    bound
-        What all layers hold at least. [B]
-    point
-        What is held at each moment where every layer holds least.
+    rows
+        What layers hold at each moment.
+    enough, deadline
+        As of `least_memory`.
+    bound, held
+        The best bound, and what each layer holds by its weights, by candidate. [B]
+    points
+        What is held at each moment where every layer holds least by some weights.
+    left
+        Which candidates of each layer are left.
     """
 
-    held: Mapping[int, Floats]
-    bound: float
-    point: Point
+    rows: MemoryRows
+    enough: float
+    deadline: Deadline
+    bound: float = 0.0
+    held: Mapping[int, Floats] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    left: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, rows: MemoryRows, weights: Floats) -> _Weighted:
-        """What layers hold by the weights."""
-        held = rows.by_layer(weights)
-        lowest = sum(float(sizes.min()) for sizes in held.values())
+    @property
+    def is_enough(self) -> bool:
+        """Whether the bound says all that is asked for."""
+        return self.bound > self.enough
+
+    @property
+    def num_left(self) -> int:
+        """Candidates of all layers that are left. [items]"""
+        return sum(int(left.sum()) for left in self.left.values())
+
+    def look_at(self, weights: Floats) -> tuple[float, bool] | None:
+        """The bound by some weights of the moments, unless there is enough or no time."""
+        if self.is_enough or self.deadline.passed:
+            return None
+        held = self.rows.by_layer(weights)
+        for layer, left in self.left.items():
+            if layer in held:
+                held[layer] = np.where(left, held[layer], np.inf)
+        least = {layer: float(sizes.min()) for layer, sizes in held.items()}
+        lowest = sum(least.values())
+        bound = lowest * (1.0 - ROUNDING)
+        for layer, sizes in held.items():
+            left = bound + (sizes - least[layer]) <= self.enough
+            self.left[layer] = left & self.left.get(layer, True)
+        if bound > self.bound:
+            self.bound, self.held = bound, held
         smallest = {layer: int(sizes.argmin()) for layer, sizes in held.items()}
-        return cls(
-            held=held,
-            bound=lowest * (1.0 - ROUNDING),
-            point=Point(cost=0.0, held=rows.profile_of(smallest)),
-        )
+        self.points.append(Point(cost=0.0, held=self.rows.profile_of(smallest)))
+        return lowest, True
 
 
 def _smallest(

@@ -222,7 +222,9 @@ class MemorySearch:
                 low = target
 
 
-def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
+def save_memory(
+    search: AdditiveSearch, profile: Floats, levels: Sequence[float] = LEVELS
+) -> MemorySearch:
     """Look at what is best when memory costs more and more, whatever the limit.
 
     Parameters
@@ -231,6 +233,8 @@ def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
         What is known so far.
     profile
         How much of each layer's all-reduce counts in the best bound without a limit.
+    levels
+        Of prices, rising, in steps a peak of the fastest assignment.
     """
     rows, fastest = memory_by_moment(search.formulation), search.fastest
     inside = MemorySearch(
@@ -240,7 +244,7 @@ def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
         limit=float(search.formulation.cluster.device.usable_memory),
         unit=(fastest.step.total, float(rows.profile(fastest.choices).max())),
     )
-    for level in LEVELS:
+    for level in levels:
         inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
     return inside
 
@@ -259,22 +263,21 @@ def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
     -------
     What no assignment of any distributions holds less than, as far as it was looked for. [B]
     """
-    inside = save_memory(search, profile)
-    bound = 0.0
-    if not inside.fits:
-        least = least_memory(search.formulation, inside.limit, search.deadline)
-        bound = least.bound
-        if bound <= inside.limit and least.small:
+    limit = search.formulation.cluster.device.usable_memory
+    least = least_memory(search.formulation, limit, search.deadline)
+    proven, bound = least.bound > limit, least.bound
+    # where nothing fits, to say how much is missing at the least
+    inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
+    if not (proven or inside.fits):
+        if least.small:
             inside = _widened(inside, least.small)
-        if bound <= inside.limit:
-            inside.look_for_least()
-            bound = max(bound, inside.least * search.formulation.is_complete)
-        if max(bound, inside.least) > inside.limit:
-            search.incumbent.raise_bound(math.inf)
-    if not search.incumbent.infeasible:
+        inside.look_for_least()
+        bound = max(bound, inside.least * search.formulation.is_complete)
+    if max(bound, inside.least) > limit:
+        search.incumbent.raise_bound(math.inf)
+    else:
         _fit(inside)
     if not inside.fits:
-        # to say how much is missing at the least
         smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
         search.cost_once(smallest[0])
     return bound

@@ -19,8 +19,8 @@ from search.problem.problem import costs_and_peaks
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Numbers that the profiles of the assignments tried at once may have: some ten megabytes. [items]
-MOST_NUMBERS = 2_000_000
+# Numbers that the profiles of the assignments tried at once may have: some megabytes. [items]
+MOST_NUMBERS = 1_000_000
 # How often an assignment is replaced by a better one at most.
 STEPS = 40
 # Peaks are compared by this power mean of all moments: one that is lower at most moments of a
