@@ -90,8 +90,7 @@ WORDS: Mapping[str, str] = {
     ),
     # the plan
     "least-memory": (
-        "the least memory found is {found} a GPU; proven: no plan at all fits in less than "
-        "{bound}"
+        "the least memory found is {found} a GPU; proven: no plan at all fits in less than {bound}"
     ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
     "gpus-without-work": (

@@ -292,9 +292,7 @@ def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
     return members
 
 
-def _space_of(
-    layer: Layer, group: Group, indices: NDArray[np.int64], cap: int
-) -> LayerSpace:
+def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64], cap: int) -> LayerSpace:
     """What the search sees of a layer.
 
     Parameters
