@@ -18,7 +18,6 @@ from planner.planning.bounds.additive_search import time_left
 from planner.planning.decision.decide import IDLE_WITHIN, Decision, decide
 from planner.planning.decision.fewer import better_of, fewer_devices
 from planner.planning.infeasible import infeasible_error, stopped_error
-from planner.planning.memory.rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -31,7 +30,7 @@ from planner.planning.search_plan import search_plan
 from planner.planning.sensitivity import marked
 from planner.planning.space.costing import cost
 from planner.planning.summary import least_memory_notes, summarise, summary_notes
-from planner.planning.tuning import Attempt, tune_step
+from planner.planning.tuning import SMALLEST_BUCKET, Attempt, tune_step
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.interrupts import held_back

@@ -13,8 +13,8 @@ from machines import cluster, graph, machine
 import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
-from planner.planning.memory.rows import memory_by_moment
 from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate

@@ -8,7 +8,6 @@ timeline tells how long it really takes and whether it fits. What is known so fa
 from __future__ import annotations
 
 import math
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_cost import layer_costs
+from planner.planning.memory.by_moment import memory_of_layers
 from planner.planning.memory.prices import ROUNDING, Climb, Point
-from planner.planning.memory.rows import MemoryRows, memory_of_layers
+from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.layer_space import LayerSpace
 from search.problem.deadline import Deadline, OutOfTime
@@ -71,7 +72,7 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
         return LeastMemory()
     rows = memory_of_layers(formulation, spaces)
     weights = np.full(rows.num_moments, 1.0 / rows.num_moments)
-    known = _Known(rows=rows, enough=enough, deadline=deadline)
+    known = _SplitsLeft(rows=rows, enough=enough, deadline=deadline)
     known.look_at(weights)
     scale = max(float(known.points[0].held.max()), 1.0)
     climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS)
@@ -84,7 +85,7 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Known:
+class _SplitsLeft:
     """What is known of the least memory: a candidate with which more than enough is held is out.
 
     Parameters

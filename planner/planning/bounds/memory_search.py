@@ -19,9 +19,10 @@ from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.best_bound import exposure, maximise_bound
 from planner.planning.bounds.least_memory import least_memory
+from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
 from planner.planning.memory.prices import CLOSE, ROUNDING, Climb, MemoryPrices, Point
-from planner.planning.memory.rows import MemoryRows, memory_by_moment
+from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.widen import extend
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
