@@ -109,7 +109,7 @@ def check_plan(plan: CheckedPlan, where: str, advice: str) -> None:
 
 def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     """Numbers of things, and names, that cannot be."""
-    for what in ("model", "cluster", "device"):
+    for what in ("model", "cluster", "device", "runtime"):
         if not getattr(plan, what).strip():
             yield f"{what} must have a name", "has none"
     counts = {

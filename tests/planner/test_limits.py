@@ -123,12 +123,12 @@ def test_simulation_and_buckets_wait_for_no_time(clock, monkeypatch):
 
 
 def test_only_what_can_end_in_time_is_begun(clock):
-    time = TimeToDecide(deadline=Deadline(10.0), pace=0.5)
-    assert time.allows(16)
-    assert not time.allows(17)
+    time = TimeToDecide(deadline=Deadline(10.0), pace=0.2)
+    assert time.allows(21)
+    assert not time.allows(22)
     clock.now = 3.0
-    assert time.allows(10)
-    assert not time.allows(11)
+    assert time.allows(6)
+    assert not time.allows(7)
     assert TimeToDecide(deadline=Deadline(None), pace=1e9).allows(1e9)
 
 

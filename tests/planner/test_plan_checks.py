@@ -63,6 +63,7 @@ EDITS: dict[str, object] = {
     "finalists.0.step_time_s": 0.0,
     "finalists.0.chosen": False,
     "model": "",
+    "runtime": " ",
     "cluster": "\x1b",
 }
 
