@@ -91,7 +91,7 @@ def break_down(times: TaskTimes, role: int, start: float, end: float) -> Breakdo
     causes = dict.fromkeys(CAUSES, 0.0)
     hidden = dict.fromkeys(COMMUNICATION, 0.0)
     layers: dict[str, dict[str, float]] = {}
-    rows = _rows(times, role, start, end)
+    rows = _tasks_between(times, role, start, end)
     for task, (first, last) in rows[Queue.COMPUTE]:
         length = last - first
         # a task that reaches into the step counts as far as it does
@@ -99,7 +99,7 @@ def break_down(times: TaskTimes, role: int, start: float, end: float) -> Breakdo
         alone = min(times.graph.tasks[task].seconds * length / whole, length)
         causes[_cause(times.graph.tasks[task])] += alone
         causes["slowdown"] += length - alone
-        _count(layers, times.graph.tasks[task], alone)
+        _charge(layers, times.graph.tasks[task], alone)
     covered = merged([interval for _, interval in rows[Queue.COMPUTE]])
     for queue in _WAITED_FOR:
         intervals = [interval for _, interval in rows[queue]]
@@ -109,13 +109,13 @@ def break_down(times: TaskTimes, role: int, start: float, end: float) -> Breakdo
             causes[cause] += seconds
             hidden[cause] += last - first - seconds
             if queue == Queue.FEATURE:
-                _count(layers, times.graph.tasks[task], seconds)
+                _charge(layers, times.graph.tasks[task], seconds)
         covered = merged([*covered, *intervals])
     causes["idle"] = max(end - start - sum(causes.values()), 0.0)
     return Breakdown(causes=causes, hidden=hidden, layers=layers)
 
 
-def _rows(
+def _tasks_between(
     times: TaskTimes, role: int, start: float, end: float
 ) -> dict[int, list[tuple[int, Interval]]]:
     """By queue the tasks of a role between two moments, in their order.
@@ -148,7 +148,7 @@ def _cause(task: Task) -> str:
     return "reduction" if task.kind in _REDUCTIONS else "shuffle"
 
 
-def _count(layers: dict[str, dict[str, float]], task: Task, seconds: float) -> None:
+def _charge(layers: dict[str, dict[str, float]], task: Task, seconds: float) -> None:
     """Add time of a task to the layer that it is of.
 
     Parameters

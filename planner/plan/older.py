@@ -6,7 +6,9 @@ splits and options hold as ever; its figures are kept, and the plan says what th
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+
+import msgspec
 
 from planner.notes import words
 from search.problem.notes import Note
@@ -14,22 +16,23 @@ from search.problem.notes import Note
 _STEP = ("compute", "update", "halo", "reduction", "shuffle")
 
 
-def upgraded(document: dict[str, Any]) -> dict[str, Any]:
+def upgraded(document: Mapping[str, object]) -> dict[str, object]:
     """What the file of a plan holds, as one of this version holds it.
 
     Raises
     ------
-    KeyError, TypeError
+    KeyError, msgspec.ValidationError
         When it is no valid plan.
     """
     if document["version"] != 1:
-        return document
-    causes = document["breakdown_s"]
+        return dict(document)
+    causes = msgspec.convert(document["breakdown_s"], dict[str, float])
+    rows = msgspec.convert(document["baselines"], list[dict[str, object]])
+    said = msgspec.convert(document["fallbacks"], list[str])
     known = {cause: causes[cause] for cause in _STEP}
     nothing = dict.fromkeys(("halo", "reduction", "shuffle", "parameter"), 0.0)
     baselines = [
-        {name: value for name, value in row.items() if name != "simulated_s"}
-        for row in _rows(document["baselines"])
+        {name: value for name, value in row.items() if name != "simulated_s"} for row in rows
     ]
     more = {
         "version": 2,
@@ -43,12 +46,6 @@ def upgraded(document: dict[str, Any]) -> dict[str, Any]:
         },
         "hidden_s": {**nothing, "gradient": causes["gradient_hidden"]},
         "baselines": baselines,
-        "fallbacks": [*document["fallbacks"], words(Note.of("older-plan"))],
+        "fallbacks": [*said, words(Note.of("older-plan"))],
     }
     return {**{k: v for k, v in document.items() if k != "simulated"}, **more}
-
-
-def _rows(rows: object) -> list[dict[str, Any]]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TypeError("baselines must be a list of tables")
-    return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -243,9 +244,9 @@ class Plan:
                 f"versions 1 to {VERSION}; {ADVICE}"
             )
         try:
-            document = upgraded(document)
-            layers = {layer["name"]: layer for layer in document["layers"]}
-            plan = msgspec.convert({**document, "layers": layers}, cls)
+            current: dict[str, Any] = upgraded(document)
+            layers = {layer["name"]: layer for layer in current["layers"]}
+            plan = msgspec.convert({**current, "layers": layers}, cls)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise InputError(f"{where} is no valid plan ({error}); {ADVICE}") from None
         if len(layers) < len(document["layers"]):
