@@ -14,7 +14,7 @@ from costmodels.graph import Graph, Network, build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from planner.models import load_network, resized
+from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
@@ -121,6 +121,16 @@ def find_network(request: Request) -> Network:
     InputError
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
+    network = _named_network(request)
+    if request.vocab_padding is not None:
+        network = padded_vocabulary(network, request.vocab_padding)
+    if request.expert_capacity is not None:
+        network = with_capacity(network, request.expert_capacity)
+    return network
+
+
+def _named_network(request: Request) -> Network:
+    """The network of a request as it is published, at the input size that is asked for."""
     if isinstance(request.source, Network):
         return resized(request.source, request.input_size)
     if isinstance(request.source, Plan):
