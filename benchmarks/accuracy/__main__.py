@@ -48,6 +48,7 @@ PUBLISHED_TABLES: dict[str, Callable[[], list[Comparison]]] = {
     "Dryden III": dryden.table_three,
     "Dryden VI": lambda: [dryden.single_layers()],
     "Kahira": kahira.compare_published,
+    "JUWELS": lambda: [juwels.run_time_efficiencies()],
     "Li, transfers": lambda: [li.transfers(), li.ring_transfers()],
     "Li, saturation": lambda: [li.saturation_points()],
     "Li, cap of a flow": lambda: [li.flow_cap()],
