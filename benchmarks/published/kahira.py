@@ -248,6 +248,8 @@ def _table8() -> Comparison:
             "code, are a third of it; how long Python takes there beside 20 threads that load "
             "samples is not published. So it comes out about as slow as spatial + data, and "
             "measured it is slower. VGG16, with a quarter of the collectives, is predicted well.",
+            "filter + data, VGG16: computation (152 ms) looks like that of filters split two ways "
+            "(132 ms and an update), but the total is that of four.",
             "filter: their code reduces the gradients of a rank's own filters only "
             "(functions/communication.py), so that it moves half of what channel parallelism "
             "does: so with 32 GPUs, not with 64.",
@@ -291,8 +293,8 @@ def _cosmoflow_tables() -> Comparison:
         aims=AIMS,
         notes=(
             "256^3: the profile of one GPU that calibrates is an eighth of that of 512^3 to nine "
-            "digits: scaled, not measured. The factor of 2.9 says that Chainer's 3-D "
-            "convolutions, with 8 MB of workspace, are far from those of the surface, which knows "
-            "2-D ones.",
+            "digits: scaled, not measured. Its factor of 2.9 is not that of 3-D convolutions "
+            "(nnU-Net on one GPU is predicted 3 to 28 % too fast): the profile of 512^3 cannot "
+            "have been a run on one GPU of 16 GB.",
         ),
     )
