@@ -179,9 +179,9 @@ class Runtime:
         )
 
     @property
-    def execution(self) -> dict[str, object]:
+    def decided(self) -> dict[str, object]:
         """What it decides of a step's `Training`, by the names there."""
-        values = {name: getattr(self, name) for name in _EXECUTION}
+        values = {name: getattr(self, name) for name in _DECIDED}
         return {name: value for name, value in values.items() if value is not None}
 
     def negotiation(self, ranks: int) -> float:
@@ -190,7 +190,7 @@ class Runtime:
 
 
 # Fields of `Training` that a framework may decide.
-_EXECUTION = (
+_DECIDED = (
     "launch_time",
     "winograd",
     "halo_overlap",

@@ -183,7 +183,7 @@ def _training(request: Request, cluster: Cluster) -> Training:
     runtime = request.runtime
     if runtime is not None:
         runtime = runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
-        for name, value in runtime.execution.items():
+        for name, value in runtime.decided.items():
             options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
