@@ -11,6 +11,7 @@ from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph
+from costmodels.simulation import Runtime, load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
@@ -187,8 +188,13 @@ def resolve(request: Request) -> Setting:
 
 
 def _training(request: Request, cluster: Cluster) -> Training:
-    """Options of the step; what is not asked for is as `Training` has it."""
+    """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
+    runtime = request.runtime
+    if runtime is not None:
+        runtime = runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
+        for name, value in runtime.decided.items():
+            options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):

@@ -139,34 +139,41 @@ def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
     return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
 
 
+# Over which ranks batch norm sums its statistics.
+_STATISTICS = ("local", "spatial", "synchronised")
+
+
 @layer_kind("batch_norm")
 def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
-    """Batch norm with statistics of the local part, or summed over all that split the samples.
+    """Batch norm with statistics of the local part, or summed over ranks.
 
     Parameters
     ----------
     name, inputs
         The layer, and the one tensor that it reads.
     statistics
-        "local" or "synchronised".
+        "local", "spatial" (over all that split the space of the same samples) or "synchronised"
+        (over all that split the samples, too).
     """
     (x,) = inputs
-    if statistics not in ("local", "synchronised"):
+    if statistics not in _STATISTICS:
         raise InputError.rule(
             f"layer '{name}': statistics",
-            "be 'local' or 'synchronised'",
+            f"be one of {', '.join(_STATISTICS)}",
             f"'{statistics}'",
-            "choose one of the two",
+            "choose one",
         )
-    spatial = tuple(a.name for a in spatial_axes(x))
-    sync = Statistics(over=("sample", *spatial), per=("channel",), count=2)
+    over = tuple(a.name for a in spatial_axes(x))
+    over = over if statistics == "spatial" else ("sample", *over)
     return _elementwise(
         name,
         inputs,
         "batch_norm",
         keeps_inputs=True,
         parameters=2 * x.extent(features_axis(x)),
-        statistics=sync if statistics == "synchronised" else None,
+        statistics=None
+        if statistics == "local"
+        else Statistics(over=over, per=("channel",), count=2),
     )
 
 

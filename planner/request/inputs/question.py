@@ -165,8 +165,9 @@ MEMORY_MODEL: Input[str | None] = Input(
     default=None,
     option="--memory-model",
     metavar="NAME",
-    help="liveness or paradl (conservative).",
-    text='"liveness" (what is allocated when) or "paradl" (conservative).',
+    help="liveness, retained (nothing freed within a step) or paradl (conservative).",
+    text='"liveness" (what is allocated when), "retained" (every output and every gradient of an '
+    'input has memory of its own) or "paradl" (conservative).',
     usual="liveness",
 )
 HALO_OVERLAP: Input[bool | None] = Input(

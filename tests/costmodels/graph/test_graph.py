@@ -329,7 +329,7 @@ def test_equal_work_has_an_equal_signature() -> None:
         ("add", [IMAGE, {**IMAGE, "width": 9}], {}, "must have the same shape"),
         ("concat", [IMAGE, {**IMAGE, "width": 9}], {}, "must agree in all but channels"),
         ("scale", [IMAGE, {**FEATURES, "channel": 5}], {}, "must have axes of the first"),
-        ("batch_norm", [IMAGE], {"statistics": "global"}, "'local' or 'synchronised'"),
+        ("batch_norm", [IMAGE], {"statistics": "global"}, "one of local, spatial, synchronised"),
         ("dropout", [IMAGE], {"rate": 1.0}, "rate must be at least 0 and less than 1"),
         ("upsample", [IMAGE], {"factor": 0}, "factor must be"),
     ],
