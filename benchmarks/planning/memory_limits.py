@@ -35,7 +35,8 @@ def limit_rows(
     for model in models:
         free = _row(model, gpus, None, ())
         rows.append(free)
-        for share in shares:
+        # what fits no device without a limit has no peak to take parts of
+        for share in shares if free["answer"] == "plan" else ():
             limit = share * free["peak_memory_bytes"]
             batch = ("--global-batch-size", str(free["global_batch_size"]))
             words = ("--memory", f"{limit:.0f} B", *batch)
