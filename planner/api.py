@@ -19,6 +19,7 @@ from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
 from planner.plan import Plan
+from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for, plan_of_strategy
 from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
@@ -264,7 +265,13 @@ def throughput(
     return predict_throughput(request)
 
 
-def optimize_request(request: Request, watch: Watch | None = None, *, spent: float = 0.0) -> Plan:
+def optimize_request(
+    request: Request,
+    watch: Watch | None = None,
+    *,
+    spent: float = 0.0,
+    known: Answers | None = None,
+) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does.
 
     Parameters
@@ -275,6 +282,8 @@ def optimize_request(request: Request, watch: Watch | None = None, *, spent: flo
         Told the phase, and the best step and the bound so far. [s]
     spent
         What has passed of the time limit already. [s]
+    known
+        Answers to the same question for fewer GPUs, to which this one is added.
     """
     deadline = Deadline(request.time_limit).earlier(spent)
     given = request.bucket_bytes
@@ -291,7 +300,7 @@ def optimize_request(request: Request, watch: Watch | None = None, *, spent: flo
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    return plan_for(resolve(request), options, deadline)
+    return plan_for(resolve(request), options, deadline, known)
 
 
 def evaluate_request(request: Request) -> Plan:
@@ -331,7 +340,7 @@ def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan
 def _plans_of_sizes(
     request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
 ) -> Iterator[Plan | InfeasibleError]:
-    plan_one = optimize_request if watch is None else partial(optimize_request, watch=watch)
+    plan_one = partial(optimize_request, watch=watch, known={})
     for count in counts:
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         try:

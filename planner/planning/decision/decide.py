@@ -1,7 +1,7 @@
 """Decide by simulation: one objective for all assignments that may be the best.
 
 The fastest of the finalists that fits is the plan. Of those that are hardly slower the simplest is
-taken.
+taken, unless another one is faster with no more memory.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Recost
+from planner.planning.decision.choice import EQUAL, undominated
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import (
-    EQUAL,
     MOVES,
     SIMPLER_WITHIN,
     Finals,
@@ -31,9 +30,6 @@ from search.problem.deadline import Deadline
 from search.problem.interrupts import held_back
 from search.problem.notes import Note
 
-# Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
-# most so many times as slow as the best such one that has work for all devices.
-IDLE_WITHIN = 1.2
 # Notes of a decision on its order, which hold no longer where something else is chosen.
 ORDER_NOTES = ("order-changed", "first-does-not-fit", "plan-does-not-fit", "simplest-chosen")
 
@@ -56,8 +52,8 @@ class Decision:
         "time limit" or "interrupt" where the search or the decision was cut short, else empty.
     seconds
         The step as simulated, +inf where nothing was. [s]
-    fewer_may_do
-        Whether a plan that leaves devices without work of their own may be as fast.
+    promised
+        The least step of this and all answers for fewer devices: none for more is slower. [s]
     usual
         Steps of the usual strategies that fit, as simulated, by their choices. [s]
     """
@@ -65,7 +61,7 @@ class Decision:
     formulation: Formulation
     best: Costed
     seconds: float = math.inf
-    fewer_may_do: bool = False
+    promised: float = math.inf
     usual: Mapping[Choices, float] = field(default_factory=dict)
     simulated: tuple[Recost, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -76,10 +72,53 @@ class Decision:
         return replace(self, notes=(*self.notes, note))
 
 
-def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
-    """Choose the fastest assignment by simulation.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judged:
+    """What was simulated of a search.
 
-    An interrupt leaves what was decided until then; after one of the search only its best is
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    patterns
+        Of the formulation; None where there was no time to simplify.
+    attempt
+        The search.
+    stopped_by
+        What cut the search or the simulation short.
+    """
+
+    finals: Finals
+    patterns: Patterns | None
+    attempt: Attempt
+    stopped_by: str
+
+    def decide(self, promised: float = math.inf) -> Decision:
+        """Choose the fastest assignment, or a simpler one that is hardly slower.
+
+        Parameters
+        ----------
+        promised
+            The least step of answers for fewer devices, which a simpler one must keep to. [s]
+        """
+        if self.finals.best_of:
+            with held_back() as interrupted:
+                decision = _decision(self, promised)
+            return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
+        best = self.attempt.result.best
+        assert best is not None, "without an assignment that fits there is nothing to decide"
+        return Decision(
+            formulation=self.attempt.formulation,
+            best=best,
+            notes=tuple(_late_notes(self.finals)),
+            stopped_by=self.stopped_by,
+        )
+
+
+def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Judged:
+    """Simulate what may be the fastest assignment.
+
+    An interrupt leaves what was simulated until then; after one of the search only its best is
     simulated. Before the deadline only what is likely to end
     in time is begun.
 
@@ -96,10 +135,11 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     assert result.best is not None, "without an assignment that fits there is nothing to decide"
     formulation = attempt.formulation
     given = formulation.machine.training.bucket_bytes
-    tuned = not options.tune_trials and options.bucket_bytes is None
+    # the least memory was sought with the smallest buckets
+    fixed = options.tune_trials or options.least_memory or options.bucket_bytes is not None
     finals = Finals(
         simulator=PlanSimulator(formulation),
-        buckets=tuple(dict.fromkeys((given, *FEW_BUCKETS))) if tuned else (given,),
+        buckets=tuple(dict.fromkeys((given, *FEW_BUCKETS))) if not fixed else (given,),
         time=TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace),
     )
     stopped_by, patterns = result.incumbent.stopped_by, None
@@ -112,48 +152,19 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
             simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
-    if not finals.best_of:
-        return Decision(
-            formulation=formulation,
-            best=result.best,
-            notes=tuple(_late_notes(finals)),
-            stopped_by=stopped_by,
-        )
-    with held_back() as interrupted:
-        decision = _decision(finals, patterns, attempt, stopped_by)
-    return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
+    return Judged(finals=finals, patterns=patterns, attempt=attempt, stopped_by=stopped_by)
 
 
-def _computing_on_half(costed: Costed) -> float:
-    """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
-    waiting = costed.sources.get(SOURCES[-1], 0.0)
-    running = costed.compute - waiting
-    # kernels that run for longer wait less for the next launch
-    return 2.0 * running + max(waiting - running, 0.0)
-
-
-def _decision(
-    finals: Finals, patterns: Patterns | None, attempt: Attempt, stopped_by: str
-) -> Decision:
-    """The decision on what was simulated.
-
-    Parameters
-    ----------
-    finals
-        What was simulated.
-    patterns
-        Of the formulation; None where there was no time to simplify.
-    attempt
-        The search.
-    stopped_by
-        What cut the search or the decision short.
-    """
+def _decision(judged: Judged, promised: float) -> Decision:
+    """The decision on what was simulated; `promised` as of `Judged.decide`."""
+    finals, patterns = judged.finals, judged.patterns
     simulator = finals.simulator
     costed = _on_timeline(finals)
-    usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
+    usual = [finals.best_of[c] for c in usual_that_fit(judged.attempt) if c in finals.best_of]
     winner = fastest = _fastest(finals, costed, usual)
     if patterns is not None and simulator.fits(fastest):
-        winner = _simplest(finals, patterns, costed, fastest, usual)
+        limit = min([promised, *(trial.seconds for trial in usual if simulator.fits(trial))])
+        winner = _simplest(finals, patterns, costed, fastest, limit)
     rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
     notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
     if winner is not fastest and patterns is not None:
@@ -170,8 +181,7 @@ def _decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
         best=costed[winner.choices],
         seconds=winner.seconds,
-        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
-        or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
+        promised=min(promised, winner.seconds),
         usual={trial.choices: trial.seconds for trial in usual},
         simulated=tuple(
             Recost(
@@ -183,7 +193,7 @@ def _decision(
             for trial in rows
         ),
         notes=tuple(notes),
-        stopped_by=stopped_by,
+        stopped_by=judged.stopped_by,
     )
 
 
@@ -239,13 +249,14 @@ def _simplest(
     patterns: Patterns,
     costed: Mapping[Choices, Costed],
     fastest: SimulatedChoices,
-    usual: Sequence[SimulatedChoices],
+    limit: float,
 ) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
     Hardly slower they must be on the timeline, too, where plans are proved to be good. Equal ones
-    are told apart by time, then by memory, traffic and work done more than once. None is taken that
-    is slower than a usual strategy.
+    are told apart by time, then by memory, traffic and work done more than once. None is taken
+    where another one is faster and needs no more memory: so whatever the memory, the plans at hand
+    being the same, more of it never makes the choice slower.
 
     Parameters
     ----------
@@ -257,12 +268,12 @@ def _simplest(
         The same on the timeline.
     fastest
         The fastest.
-    usual
-        The usual strategies among them.
+    limit
+        A step that must be kept to: that of a usual strategy, or of fewer devices. [s]
     """
     fits = finals.simulator.fits
     slower = 1.0 + SIMPLER_WITHIN
-    limit = min([slower * fastest.seconds, *(t.seconds for t in usual if fits(t))])
+    limit = min(slower * fastest.seconds, limit)
     on_timeline = slower * costed[fastest.choices].step.total
     near = [fastest] + [
         trial
@@ -282,7 +293,7 @@ def _simplest(
             patterns.replicated(trial.choices),
         )
 
-    return min(near, key=key)
+    return min(undominated(near), key=key)
 
 
 def _late_notes(finals: Finals) -> list[Note]:
