@@ -176,11 +176,9 @@ def answer(question: Question) -> Answer:
     except InfeasibleError:
         return Answer(usual=best, strategy=usual[best], took=time.process_time() - began)
     return Answer(
-        seconds=plan.simulated_step_time or plan.step_time_s,
+        seconds=plan.step_time_s,
         bound=plan.search.lower_bound_s,
-        memory=max(
-            [plan.peak_memory, *(row.peak_memory_bytes for row in plan.simulated if row.chosen)]
-        ),
+        memory=plan.peak_memory,
         usual=best,
         strategy=usual[best],
         took=time.process_time() - began,

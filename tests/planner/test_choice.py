@@ -18,7 +18,11 @@ def trials(pool: list[tuple[int, int, int]]) -> dict[SimulatedChoices, int]:
     """Trials, and how often each changes its split."""
     return {
         SimulatedChoices(
-            choices=(number,), bucket_bytes=1.0, seconds=step / 1000, peak_memory=memory
+            choices=(number,),
+            bucket_bytes=1.0,
+            seconds=step / 1000,
+            peak_memory=memory,
+            received=0.0,
         ): changes
         for number, (step, memory, changes) in enumerate(pool)
     }

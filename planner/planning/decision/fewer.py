@@ -14,7 +14,7 @@ from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.step.training import Training
-from planner.plan import Recost
+from planner.plan import Finalist
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.decision.choice import EQUAL
 from planner.planning.decision.decide import ORDER_NOTES, Decision
@@ -115,23 +115,16 @@ def better_of(setting: Setting, decision: Decision, smaller: SmallerAnswer) -> D
     )
     simulator = PlanSimulator(formulation)
     trial = simulator.simulate(formulation.choices(repeated), smaller.training.bucket_bytes)
-    costed = simulator.cost(trial)
-    fits = costed.memory.total <= setting.cluster.device.memory and simulator.fits(trial)
-    if not (fits and trial.seconds < decision.seconds):
+    if not (simulator.fits(trial) and trial.seconds < decision.seconds):
         return decision
-    mine = Recost(
-        timeline_s=costed.step.total,
-        simulated_s=trial.seconds,
-        peak_memory_bytes=trial.peak_memory,
-        chosen=True,
-    )
-    others = [replace(row, chosen=False) for row in decision.simulated]
-    rows = sorted([*others, mine], key=lambda row: row.timeline_s)
+    mine = Finalist(step_time_s=trial.seconds, peak_memory_bytes=trial.peak_memory, chosen=True)
+    others = [replace(row, chosen=False) for row in decision.finalists]
+    rows = sorted([*others, mine], key=lambda row: row.step_time_s)
     return replace(
         decision,
         formulation=formulation,
-        best=costed,
+        best=simulator.cost(trial),
         seconds=trial.seconds,
-        simulated=tuple(rows),
+        finalists=tuple(rows),
         notes=tuple(note for note in decision.notes if note.kind not in ORDER_NOTES),
     )

@@ -1,6 +1,6 @@
 """The finals: what may be the best assignment is simulated, under the buckets that suit it.
 
-Finalists are all usual strategies that fit, the best of the search, those of each promising
+Finalists are all usual strategies, the best of the search, those of each promising
 pattern, and what moves of runs of layers make of the best of them. Estimates choose which of them
 to simulate.
 """
@@ -132,7 +132,7 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
         Assignments of the search and of the patterns to simulate. [items]
     """
     estimates = StepEstimates(finals.simulator.formulation)
-    finals.simulate(usual_that_fit(attempt))
+    finals.simulate(dict.fromkeys(attempt.starts))
     ranked = [costed.choices for costed in attempt.result.ranked]
     alike = patterns.assignments(patterns.promising())
     pool = list(dict.fromkeys([*ranked, *alike]))
@@ -154,9 +154,3 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     estimate = partial(estimates.steps, bucket_bytes=finals.fastest.bucket_bytes)
     simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
     finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
-
-
-def usual_that_fit(attempt: Attempt) -> list[Choices]:
-    """The usual strategies that fit, the fastest on the timeline first."""
-    usual = set(attempt.starts)
-    return [costed.choices for costed in attempt.result.ranked if costed.choices in usual]
