@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
@@ -266,11 +265,7 @@ def throughput(
 
 
 def optimize_request(
-    request: Request,
-    watch: Watch | None = None,
-    *,
-    spent: float = 0.0,
-    known: Answers | None = None,
+    request: Request, watch: Watch | None = None, *, spent: float = 0, known: Answers | None = None
 ) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does.
 
@@ -340,13 +335,12 @@ def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan
 def _plans_of_sizes(
     request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
 ) -> Iterator[Plan | InfeasibleError]:
-    plan_one = partial(optimize_request, watch=watch, known={})
+    known: Answers = {}
     for count in counts:
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
+        asked = replace(request, gpus=count, global_batch_size=size)
         try:
-            answer: Plan | InfeasibleError = plan_one(
-                replace(request, gpus=count, global_batch_size=size)
-            )
+            answer: Plan | InfeasibleError = optimize_request(asked, watch, known=known)
         except InfeasibleError as error:
             answer = error
         if request.global_batch_size is None and isinstance(answer, Plan):
