@@ -9,8 +9,8 @@ speed      `planner optimize MODEL --gpus N` cold, each time in a new process: m
 gaps       every built-in network on 64 and 256 GPUs, some on 1024: time, memory and gap.
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
-monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: some 7,000
-           questions, which take days, or a sample of N series of three. Faults are told as found.
+monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
+           questions, which take days, or a sample of N of three each. Faults are told as found.
 """
 
 from __future__ import annotations
