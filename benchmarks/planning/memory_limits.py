@@ -74,7 +74,7 @@ def _row(model: str, gpus: int, share: float | None, words: tuple[str, ...]) -> 
     }
 
 
-def faults(rows: Iterable[dict[str, Any]]) -> list[str]:
+def worse_with_more(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Where more memory gives a slower plan, or none though less memory has one."""
     found: list[str] = []
     less: dict[str, tuple[float, float]] = {}
