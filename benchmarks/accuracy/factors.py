@@ -21,6 +21,7 @@ from benchmarks.accuracy.steps import (
     simulated_step,
     simulation_input,
     timeline_step,
+    update_time,
     with_factor,
 )
 from costmodels.errors import InputError
@@ -84,14 +85,11 @@ class StepTimes:
         if setup.model == TIMELINE:
             found = timeline_step(_timeline_run(row), setup.factor)
             return found.total - (0.0 if row.whole else found.update)
-        if not row.whole:
-            raise InputError("the time leaves the weight update out, which the timeline tells only")
         if own != self._last[0]:
             self._last = (own, simulation_input(row.run))
         subject = with_factor(self._last[1], setup.factor)
-        return simulated_step(
-            subject, row.runtime, model=setup.model, overlap_factor=gamma
-        ).step_time
+        step = simulated_step(subject, row.runtime, model=setup.model, overlap_factor=gamma)
+        return step.step_time - (0.0 if row.whole else update_time(subject))
 
     def factor(self, row: MeasuredRow, model: str = "simulate") -> float:
         """Factor on computation with which a row on one GPU takes as long as measured.
@@ -139,7 +137,7 @@ class Factors:
         self._model = model
         self._by: dict[tuple[str, tuple[str, ...]], list[MeasuredRow]] = {}
         for row in rows:
-            if row.gpus == 1 and row.whole:
+            if row.gpus == 1:
                 for key in _kinships(row):
                     self._by.setdefault(key, []).append(row)
 

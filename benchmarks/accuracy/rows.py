@@ -16,7 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.machines import USUAL_HOST, UnknownMachine, read_words, row_cluster
+from benchmarks.accuracy.machines import (
+    USUAL_HOST,
+    UnknownMachine,
+    has_peer_access,
+    read_words,
+    row_cluster,
+)
 from benchmarks.accuracy.steps import MeasuredRun, built_in_names
 from costmodels.cluster import Cluster, Device
 from costmodels.errors import InputError
@@ -58,7 +64,7 @@ class MeasuredRow:
         precision, framework, system, kind of data and batch a GPU.
     family
         What a row on one GPU of another publication must share to do so where none of the same
-        has: network, GPU, precision and framework.
+        has: network, GPU, precision, framework, and what it fuses and lays out.
     precision
         As the device names it.
     doubt
@@ -139,6 +145,25 @@ def precision_of(text: str, device: Device) -> str:
     return wanted
 
 
+def epoch_samples(model: str) -> int:
+    """Samples of an epoch of the network, 0 where they are not known. [samples]"""
+    for entry in read_words("words")["epochs"]:
+        if re.search(entry["network"], model):
+            return int(entry["samples"])
+    return 0 if _OTHER_DATA.search(model) else IMAGENET_SAMPLES
+
+
+def _with_old_libraries(
+    row: Mapping[str, str], precision: str, device: Device
+) -> tuple[str, str]:
+    """The precision that the libraries of a row know, and why the row tells too little."""
+    known = read_words("words")["old_libraries"]
+    text = f"{row['framework']} {row['notes']}".lower()
+    if "tf32" not in device.peak_flops or not re.search(known["words"], text):
+        return precision, ""
+    return ("fp32", "") if precision == "tf32" else (precision, str(known["doubt"]))
+
+
 def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> float:
     """Time of a step from whatever was published. [s]"""
     metric, unit = row["metric"].lower(), row["unit"].lower().strip()
@@ -157,8 +182,9 @@ def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> f
         return batch / value / (gpus if each else 1)
     if re.search(r"(iteration|step|batch)_time|time_per_(iteration|step|batch)", metric):
         return value * _SECONDS.get(unit, 1e-3)
-    if "epoch_time" in metric and "eval" not in metric and not _OTHER_DATA.search(model):
-        return value * _SECONDS.get(unit, 1.0) * batch / IMAGENET_SAMPLES
+    samples = epoch_samples(model)
+    if "epoch_time" in metric and "eval" not in metric and samples:
+        return value * _SECONDS.get(unit, 1.0) * batch / samples
     raise Skip(f"{row['metric'] or 'no metric'} is no time of a step")
 
 
@@ -200,10 +226,46 @@ def _system(notes: str) -> str:
     return found.group(1).strip() if found else ""
 
 
-def _framework(text: str) -> str:
-    """The framework without its version; the first that is named."""
-    found = re.search(r"mxnet|pytorch|tensorflow|tf|oneflow|paddle|chainer|mindspore", text.lower())
-    return found.group(0) if found else text
+# What an entry of the frameworks may say of a runtime.
+_PROFILE = ("fuses", "fuses_in", "channels_last", "low_precision_gradients")
+
+
+@lru_cache(maxsize=1024)
+def framework_of(name: str, text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """The framework of a row, and what it makes of a runtime.
+
+    Of a framework that is not known, nothing is changed, and its rows calibrate those of the same
+    words only. The name is the column of the framework, the text all that is said of what ran.
+    """
+    for entry in read_words("words")["frameworks"]:
+        if re.search(entry["words"], name) and re.search(entry.get("also", ""), text):
+            changes = {key: entry[key] for key in _PROFILE if key in entry}
+            changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+            changes["launch_time"] = load_runtime(entry["launches"]).launch_time
+            return entry["framework"], tuple(changes.items())
+    return name, ()
+
+
+def aggregates_on_one(runtime: Runtime, cluster: Cluster, framework: str) -> bool:
+    """Whether gradients are added up on one device: TensorFlow's own copies, without peer access."""
+    own_copies = framework in ("tensorflow", "xla") and runtime.name == "tf-replicated"
+    return own_copies and not has_peer_access(cluster)
+
+
+def _gave_a_constant(row: Mapping[str, str], precision: str, batch: int, gpus: int) -> str:
+    """Which constant a row gave, "" for none."""
+    text = f"{row['source']} {row['url']}".lower()
+    for entry in read_words("words")["sources"]:
+        if (
+            re.search(entry["text"], text)
+            and re.search(entry["model"], row["model"].lower())
+            and re.search(entry["gpu"], row["gpu"].lower())
+            and gpus == entry["gpus"]
+            and batch == entry.get("batch", batch)
+            and re.search(entry.get("precision", ""), precision)
+        ):
+            return str(entry["constant"])
+    return ""
 
 
 def _number_in(row: Mapping[str, str], column: str) -> float:
@@ -252,15 +314,24 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
     links = _stated_links(row, gpus)
     cluster = _stated_machine(row, links, gpus, per_host)
     precision = precision_of(row["precision"], cluster.device)
+    precision, old = _with_old_libraries(row, precision, cluster.device)
     runtime, doubt = load_runtime("ddp"), ""
+    words = " ".join(row[name] for name in ("source", "framework", "precision", "notes")).lower()
+    framework, changes = framework_of(row["framework"].lower(), words)
+    constant = _gave_a_constant(row, precision, batch, gpus)
     if gpus > 1:
         runtime, doubt = runtime_of(row["strategy"], row["framework"], -(-gpus // per_host))
         if runtime.name == "byteps" and "rdma" in links.lower():
             runtime = replace(runtime, stack_bandwidth=1e18)
+    if runtime.one_process:
+        changes = tuple(item for item in changes if item[0] != "launch_time")
+    runtime = replace(runtime, **dict(changes))
+    if runtime.gradient == "all_reduce" and aggregates_on_one(runtime, cluster, framework):
+        runtime = replace(runtime, aggregation="one_device")
     rings = gpus <= read_words("words")["all_reduce"]["rings_up_to"]
     kin = (
         *(row["source"], model, row["gpu"], row["precision"], row["framework"]),
-        *(_system(row["notes"]), "real data" if "real data" in row["notes"] else ""),
+        *(_system(row["notes"]), "real data" if "real data" in row["notes"] else "", framework),
         str(batch // gpus),
     )
     return MeasuredRow(
@@ -272,6 +343,7 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
             batch=batch,
             options={"precision": precision, "all_reduce": "ring" if rings else "auto"},
             winograd="chainer" not in row["framework"].lower(),
+            runtime=runtime,
         ),
         runtime=runtime,
         seconds=_row_seconds(row, batch, gpus, model),
@@ -279,10 +351,10 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
         kin=kin,
         family=(
             *(model, re.sub(r"-\d+gb$", "", cluster.device.name), precision),
-            _framework(row["framework"]),
+            *(framework, ", ".join(runtime.fusions(precision)), str(runtime.channels_last)),
         ),
         precision=precision,
-        doubt=doubt,
+        doubt=f"it gave {constant}" if constant else old or doubt,
         group=", ".join(part for part in kin if part),
         label=(
             f"{row['model']}, {gpus} x {row['gpu']}, {batch} samples, {row['precision']}, "

@@ -19,6 +19,7 @@ from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer, Network
 from costmodels.simulation import Runtime
+from costmodels.simulation.pieces import Pieces
 from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
 from planner.planning.space.costing import Costed, cost
@@ -69,6 +70,8 @@ class MeasuredRun:
         Further fields of `planner.Request`.
     winograd
         Whether the framework lets its library use Winograd's algorithm.
+    runtime
+        What runs the step, and how it launches, fuses and lays out; the usual one by default.
     """
 
     model: str | Network
@@ -81,6 +84,7 @@ class MeasuredRun:
     pipeline: tuple[str, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool = True
+    runtime: Runtime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,7 @@ def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
         global_batch_size=run.batch,
         winograd=run.winograd,
         degrees=degrees,
+        runtime=run.runtime,
         **run.options,
     )
 
@@ -267,6 +272,12 @@ def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 
+def update_time(subject: PlacedNetwork) -> float:
+    """Weight updates of a step, which end it. [s]"""
+    pieces = Pieces(subject.graph, subject.setting.machine)
+    return sum(pieces.of(name, split).update for name, split in subject.distributions.items())
+
+
 def simulated_step(
     subject: PlacedNetwork,
     runtime: Runtime,
@@ -354,5 +365,6 @@ __all__ = [
     "simulation_input",
     "split_rule",
     "timeline_step",
+    "update_time",
     "with_factor",
 ]

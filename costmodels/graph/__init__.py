@@ -1,5 +1,6 @@
 """Networks as graphs of layers, each an iteration space."""
 
+from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, fused
 from costmodels.graph.layer import (
     DIMS,
     SPATIAL_DIMS,
@@ -19,6 +20,8 @@ from costmodels.graph.network import (
 
 __all__ = [
     "DIMS",
+    "FUSED_OPERATIONS",
+    "FUSIONS",
     "SPATIAL_DIMS",
     "Axis",
     "Edge",
@@ -30,4 +33,5 @@ __all__ = [
     "Tensor",
     "Window",
     "build_graph",
+    "fused",
 ]

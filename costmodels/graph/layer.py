@@ -146,6 +146,8 @@ class Layer:
         Dims that may be split at all.
     shares_weight_with
         Name of the layer whose weight this one uses; its parameters are then counted there.
+    biased
+        Whether a convolution adds a bias, which is an operation of its own.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Layer:
     saved_bytes: int = 0
     splittable: frozenset[str] = frozenset()
     shares_weight_with: str | None = None
+    biased: bool = False
 
     def __post_init__(self) -> None:
         if not self.operation:
@@ -246,4 +249,5 @@ class Layer:
             self.saved_bytes,
             self.splittable,
             self.shares_weight_with is None,
+            self.biased,
         )

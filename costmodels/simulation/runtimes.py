@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any
 
 import msgspec
 
 from costmodels.errors import InputError
+from costmodels.graph import FUSIONS
+from costmodels.step.training import EXECUTIONS
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
@@ -22,6 +24,7 @@ from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_fa
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
+AGGREGATIONS = ("peers", "rooted", "one_device")
 
 
 # What figures can be: the least, the most, the unit.
@@ -37,6 +40,7 @@ _RANGES = {
     "cpu_bandwidth": (1e3, 1e18, "B/s"),
     "servers": (0, 2**20, ""),
     "devices_per_cpu_link": (1, 2**20, ""),
+    "launch_time": (0.0, 1.0, "s"),
 }
 
 
@@ -85,6 +89,22 @@ class Runtime:
         Bandwidth of a link between devices and their host's memory, and how many share it. [B/s]
     low_precision_gradients
         Whether gradients travel in the precision of activations, instead of that of weights.
+    launch_time
+        Time in which the host launches an operation: none is faster. [s]
+    fuses
+        What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
+    fuses_in
+        Precisions in which it fuses; empty for all.
+    channels_last
+        Whether feature maps lie in memory as tensor cores read them; else convolutions in half
+        precision transpose what they read and write.
+    one_process
+        Whether one process of a host makes a copy of the network for each of its devices and runs
+        their forward passes, one operation after the other; backward passes are launched by a
+        thread each.
+    aggregation
+        How an all-reduce runs: "peers", among all; "rooted", to one device and back in pieces along
+        a ring; "one_device", from every device to one, and back.
     """
 
     name: str
@@ -111,6 +131,12 @@ class Runtime:
     cpu_bandwidth: float = 12e9
     devices_per_cpu_link: int = 2
     low_precision_gradients: bool = False
+    launch_time: float = 0.0
+    fuses: tuple[str, ...] = ()
+    fuses_in: tuple[str, ...] = ()
+    channels_last: bool = True
+    one_process: bool = False
+    aggregation: str = "peers"
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -132,7 +158,21 @@ class Runtime:
                 f"'{self.gradient}'",
                 "choose one",
             )
-
+        if self.aggregation not in AGGREGATIONS:
+            raise InputError.rule(
+                f"runtime {self.name}: aggregation",
+                f"be one of {', '.join(AGGREGATIONS)}",
+                f"'{self.aggregation}'",
+                "choose one",
+            )
+        for name in self.fuses:
+            if name not in FUSIONS:
+                raise InputError.rule(
+                    f"runtime {self.name}: fuses",
+                    f"be some of {', '.join(FUSIONS)}",
+                    f"'{name}'",
+                    "correct it",
+                )
         if self.crosses_steps and self.gradient != "push_pull":
             raise InputError(
                 f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
@@ -153,6 +193,42 @@ class Runtime:
             state="state" in self.shard,
         )
 
+    def passes(self, members: int) -> float:
+        """How many times as many bytes an all-reduce moves as around a ring."""
+        if members < 2 or self.aggregation == "peers":
+            return 1.0
+        # a ring moves 2 (n - 1) / n of the buffer; to one device and back it is 2, or 2 (n - 1)
+        return members / (members - 1) if self.aggregation == "rooted" else float(members)
+
+    def forward_launches(self, local: int) -> int:
+        """Times that a host process launches an operation of the forward pass. [items]
+
+        Parameters
+        ----------
+        local
+            Devices of the host that work. [items]
+        """
+        # a copy of the layer for each device, and its operation
+        return 2 * local if self.one_process and local > 1 else 1
+
+    def fusions(self, precision: str) -> tuple[str, ...]:
+        """What it fuses in a precision."""
+        return self.fuses if precision in self.fuses_in or not self.fuses_in else ()
+
+    def executed(self, execution: str) -> Runtime:
+        """The runtime where operations come to the device in another way than usual for it.
+
+        Parameters
+        ----------
+        execution
+            One of `costmodels.step.training.EXECUTIONS`; "eager" changes nothing.
+        """
+        if execution not in EXECUTIONS:
+            raise InputError.rule(
+                "the execution", f"be one of {', '.join(EXECUTIONS)}", f"'{execution}'", "choose one"
+            )
+        return replace(self, **_execution_changes().get(execution, {}))
+
     def negotiation(self, ranks: int) -> float:
         """Time to agree on what is ready. [s]"""
         return self.negotiation_base + self.negotiation_per_rank * ranks
@@ -168,7 +244,20 @@ _PARSE = {
     "server_rate": parse_bandwidth,
     "stack_bandwidth": parse_bandwidth,
     "cpu_bandwidth": parse_bandwidth,
+    "launch_time": partial(parse_seconds, allow_zero=True),
 }
+
+
+@cache
+def _execution_changes() -> dict[str, dict[str, Any]]:
+    """What ways to execute change of a runtime, by their names."""
+    path, file = resources.files("costmodels.simulation") / "data" / "executions.toml", "executions"
+    rows = parse_toml(path.read_text(encoding="utf-8"), file)
+    changes = {}
+    for name, row in rows.items():
+        changed = _build_runtime(name, row, f"{file}: {name}")
+        changes[name] = {key: getattr(changed, key) for key in row if key not in ("title", "source")}
+    return changes
 
 
 @cache

@@ -22,6 +22,7 @@ OPTIMIZERS = tuple(_STATE)
 # [B]
 LARGEST_BUCKET = 1e18
 MEMORY_MODELS = ("liveness", "paradl")
+EXECUTIONS = ("eager", "compiled", "captured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,20 @@ class Training:
         do groups that cannot run the one named (a tree needs several hosts).
     bucket_bytes
         Gradients are all-reduced together in buckets of about that size. [B]
+    execution
+        How operations come to the device: "eager", one by one; "compiled", fused; "captured", as a
+        graph that is launched at once.
     launch_time
-        Time that the framework's host code takes to launch an operation: none is faster. PyTorch
-        takes about 25 us (offsets of 29 us and more in NeuSight's V100 operators, and what steps
-        of ResNet-50 at small batches exceed their kernels by); 0 stands for captured graphs. [s]
+        Time that the host takes to launch an operation: none is faster. It belongs to the runtime
+        and its host; 0 stands for captured graphs. [s]
+    forward_launches
+        Times that it launches an operation of the forward pass, if it does so for several devices.
+        [items]
+    fuses
+        What is computed in the kernel of the layer before, of `costmodels.graph.FUSIONS`.
+    channels_last
+        Whether feature maps lie in memory as tensor cores read them; else convolutions in half
+        precision transpose what they read and write.
     winograd
         Whether convolutions may use Winograd's algorithm, which needs workspace that some
         frameworks do not allow.
@@ -65,7 +76,11 @@ class Training:
     gradient_overlap: bool = True
     all_reduce: str = "auto"
     bucket_bytes: float = 25 * 2**20
-    launch_time: float = 25e-6
+    execution: str = "eager"
+    launch_time: float = 0.0
+    forward_launches: int = 1
+    fuses: tuple[str, ...] = ()
+    channels_last: bool = True
     winograd: bool = True
     memory_model: str = "liveness"
 
@@ -75,6 +90,7 @@ class Training:
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
+            ("execution", self.execution, EXECUTIONS),
         ):
             if value not in known:
                 raise InputError.rule(
@@ -88,13 +104,19 @@ class Training:
                 "the launch time of an operation",
                 "be from 0 to 1 s",
                 f"{self.launch_time:g} s",
-                "PyTorch takes about 25 us",
+                "PyTorch takes about 70 us",
             )
         if not 1 <= self.bucket_bytes <= LARGEST_BUCKET:
             raise InputError(
                 f"gradient buckets must be from 1 to {LARGEST_BUCKET:g} bytes but are "
                 f"{self.bucket_bytes:g}; PyTorch uses 25 MiB"
             )
+
+    @property
+    def transposes(self) -> bool:
+        """Whether convolutions transpose what they read and write: what tensor cores read is not
+        what the feature maps are."""
+        return not self.channels_last and self.activation_size == 2
 
     @property
     def activation_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,12 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, build_graph
+from costmodels.graph import Graph, Network, build_graph, fused
+from costmodels.simulation.runtimes import Runtime, load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
+from planner.errors import ConflictError
 from planner.models import load_network, resized
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
@@ -32,6 +35,7 @@ from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
 
 DEFAULT_BATCH_PER_GPU = 32
+DEFAULT_RUNTIME = "ddp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ def resolve(request: Request) -> Setting:
     )
     return Setting(
         model=network,
-        graph=build_graph(network, batch),
+        graph=training_graph(network, batch, training),
         cluster=cluster,
         machine=machine,
         batch=batch,
@@ -184,7 +188,43 @@ def _training(request: Request, cluster: Cluster) -> Training:
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
-    return Training(**{name: value for name, value in options.items() if value is not None})
+    training = Training(**{name: value for name, value in options.items() if value is not None})
+    runtime = find_runtime(request).executed(training.execution)
+    local = math.prod(cluster.shape(request.num_gpus)[: cluster.host_index + 1])
+    return replace(
+        training,
+        launch_time=runtime.launch_time if request.launch_time is None else training.launch_time,
+        forward_launches=runtime.forward_launches(local),
+        fuses=runtime.fusions(training.precision),
+        channels_last=runtime.channels_last,
+    )
+
+
+def training_graph(model: Network, batch: int, training: Training) -> Graph:
+    """The layers of a network for a batch, as a runtime runs them."""
+    return fused(build_graph(model, batch), training.fuses)
+
+
+def find_runtime(request: Request) -> Runtime:
+    """The runtime of a request, with the number of parameter servers where it is given.
+
+    Raises
+    ------
+    InputError
+        When there is no such runtime, or it has no parameter servers.
+    """
+    runtime, servers = request.runtime, request.servers
+    if runtime is None:
+        runtime = DEFAULT_RUNTIME if servers is None else "ps-sync"
+    found = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    if servers is None:
+        return found
+    if found.gradient != "push_pull":
+        raise ConflictError(
+            f"the runtime {found.name} has no parameter servers; leave --servers out, or use "
+            "--runtime ps-sync"
+        )
+    return replace(found, servers=servers)
 
 
 def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from costmodels.simulation import (
     Queue,
     Runtime,
     SimulatedStep,
-    load_runtime,
     run_graph,
 )
 from planner.errors import ConflictError
@@ -28,7 +27,7 @@ from planner.request.inputs import simulating as inputs
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
-from planner.request.setting import find_cluster
+from planner.request.setting import find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
 from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.loading import loading_notes, loading_time
@@ -68,7 +67,7 @@ def simulate_request(request: Request) -> Simulation:
         When an input cannot be used.
     """
     _check_heeded(request)
-    runtime = _find_runtime(request.runtime, request.servers)
+    runtime = find_runtime(request)
     placed = place_network(request)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
@@ -113,24 +112,6 @@ def _unheeded(model: str, option: str) -> ConflictError:
     return ConflictError(
         f"the step model {model} knows no {option}; leave it out, or use --model simulate"
     )
-
-
-def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime:
-    """The runtime of a request, with the number of parameter servers where it is given."""
-    if runtime is None:
-        runtime = "ddp" if servers is None else "ps-sync"
-    if servers is None:
-        return runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
-    if isinstance(runtime, Runtime):
-        found = replace(runtime, servers=servers)
-    else:
-        found = load_runtime(runtime, servers=servers)
-    if found.gradient != "push_pull":
-        raise ConflictError(
-            f"the runtime {found.name} has no parameter servers; leave --servers out, or use "
-            "--runtime ps-sync"
-        )
-    return found
 
 
 def _closed_form(placed: PlacedNetwork, model: str) -> ClosedForm:
