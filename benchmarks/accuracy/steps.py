@@ -12,14 +12,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
-from costmodels.cluster import Cluster, Device
-from costmodels.compute import ComputeModel, Work
+from benchmarks.accuracy.calibrated import calibrated
+from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer, Network
 from costmodels.simulation import Runtime
-from costmodels.simulation.pieces import Pieces
 from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
 from planner.planning.space.costing import Costed, cost
@@ -68,10 +67,8 @@ class MeasuredRun:
         Schedule and micro-batches of a pipeline with one GPU a stage, instead of a strategy.
     options
         Further fields of `planner.Request`.
-    winograd
-        Whether the framework lets its library use Winograd's algorithm.
-    runtime
-        What runs the step, and how it launches, fuses and lays out; the usual one by default.
+    winograd, runtime
+        Whether convolutions may use Winograd's algorithm; what runs the step.
     """
 
     model: str | Network
@@ -113,22 +110,6 @@ class Prediction:
     communication: float
     memory: float
     roofline: float
-
-
-class CalibratedCompute(ComputeModel):
-    """A compute model whose times are all multiplied by one factor."""
-
-    def __init__(self, inner: ComputeModel, factor: float) -> None:
-        super().__init__(inner.device, inner.precision, tables=inner.tables)
-        self._inner, self._factor = inner, factor
-        # fixed costs of kernels that others take from the device are computation, too
-        latency = inner.device.kernel_latency * factor
-        self.device = replace(cast(Device, inner.device), kernel_latency=latency)
-
-    def time(self, work: Work) -> tuple[Any, Any]:
-        """Time of each candidate, and the `Source` of each time. [s]"""
-        seconds, source = self._inner.time(work)
-        return seconds * self._factor, source
 
 
 @lru_cache(maxsize=64)
@@ -189,9 +170,7 @@ def named_split(
 
 def _costed(run: MeasuredRun, factor: float) -> Costed:
     setting = _setting_of(run)
-    machine = setting.machine
-    if factor != 1.0:
-        machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    machine = calibrated(setting.machine, factor)
     given = _split_of(run, setting)
     formulation = formulate(
         setting.graph,
@@ -265,17 +244,8 @@ def simulation_input(run: MeasuredRun) -> PlacedNetwork:
 
 def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
     """The subject with its computation multiplied."""
-    if factor == 1.0:
-        return subject
-    machine = subject.setting.machine
-    machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    machine = calibrated(subject.setting.machine, factor)
     return replace(subject, setting=replace(subject.setting, machine=machine))
-
-
-def update_time(subject: PlacedNetwork) -> float:
-    """Weight updates of a step, which end it. [s]"""
-    pieces = Pieces(subject.graph, subject.setting.machine)
-    return sum(pieces.of(name, split).update for name, split in subject.distributions.items())
 
 
 def simulated_step(
@@ -365,6 +335,5 @@ __all__ = [
     "simulation_input",
     "split_rule",
     "timeline_step",
-    "update_time",
     "with_factor",
 ]

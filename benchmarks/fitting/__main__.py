@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fitting import data as sd
+from benchmarks.fitting.akin import AKIN, AKIN_ONLY, kepler, turing
 from benchmarks.fitting.conv import (
     CONV_MOST,
     DIRECTIONS,
@@ -56,21 +57,7 @@ TF32_RATE = 0.6
 # GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
-# Devices of which nothing was measured, and which take all from those that they are akin to.
-AKIN_ONLY = ("2080_ti", "m60", "a30", "3080", "3070", "4090", "a10", "rtx6000_ada")
-# Share of the peak that matrix products reach on Kepler (NVIDIA Tesla K20X product page, 2012).
-KEPLER_PRODUCT = 0.734
 NEUSIGHT_DEVICES = {P100: "P100 16GB PCIe", T4: "T4"}
-AKIN = {
-    "h100": ("a100", "v100"),
-    "h200": ("h100", "a100", "v100"),
-    "b200": ("h200", "a100", "v100"),
-    "k80": ("p100",),
-    "rtx_8000": ("v100",),
-    **{"2080_ti": ("v100",), "m60": ("m40",), "a30": ("a100",)},
-    **dict.fromkeys(("3080", "3070", "4090"), ("3090",)),
-    **dict.fromkeys(("a10", "rtx6000_ada"), ("a6000",)),
-}
 
 
 def _entries(operation: str, precision: str, fitted: Fitted) -> list[SurfaceEntry]:
@@ -240,34 +227,6 @@ class Fitter:
             for entry in self._implicit(linear, precision, GA102_RATE, note)
         ]
 
-    def turing(self) -> list[SurfaceEntry]:
-        """RTX 8000: the multiprocessors of a T4, whose tensor cores run at the same rate."""
-        note = (
-            "T4's, of the same multiprocessors, whose tensor cores sum up in single precision at "
-            "the full rate; the errors are T4's"
-        )
-        entries = self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)
-        return [replace(entry, derived=True, comment=note) for entry in entries]
-
-    def kepler(self) -> list[SurfaceEntry]:
-        """K80: Pascal's kernels at the share of the peak that Kepler's products reach."""
-        entries = self.deepbench(P100, "fp32")
-        product = next(e.value for e in entries if e.operation == "linear")
-        assert isinstance(product, Surface), "products have surfaces"
-        note = (
-            f"P100's surface at {KEPLER_PRODUCT / product.efficiency:.2f} of its efficiency: matrix "
-            "products reach 2.90 of 3.95 TFLOP/s on a Tesla K20X of the same multiprocessors "
-            "(NVIDIA Tesla K20X product page, 2012), 73 % of the peak; without Winograd's algorithm, "
-            "whose fused kernels need Maxwell; the errors are P100's"
-        )
-        found = []
-        for entry in entries:
-            if entry.operation != "matmul" and isinstance(entry.value, Surface):
-                share = entry.value.efficiency * KEPLER_PRODUCT / product.efficiency
-                value = replace(entry.value, efficiency=share, winograd=0.0)
-                found.append(replace(entry, value=value, derived=True, comment=note))
-        return found
-
     def ga102_full_rate(self) -> list[SurfaceEntry]:
         """RTX A6000: the chip of the RTX 3090 with the full rate of its tensor cores.
 
@@ -334,9 +293,9 @@ class Fitter:
             },
             "3090": self.ga102,
             "a6000": self.ga102_full_rate,
-            "rtx_8000": self.turing,
-            **{name: list for name in AKIN_ONLY},
-            "k80": self.kepler,
+            "rtx_8000": lambda: turing(self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)),
+            **dict.fromkeys(AKIN_ONLY, list),
+            "k80": lambda: kepler(self.deepbench(P100, "fp32")),
         }
 
 

@@ -34,7 +34,10 @@ def fused(graph: Graph, fusions: Collection[str]) -> Graph:
     for name in fusions:
         if name not in FUSIONS:
             raise InputError.rule(
-                "what a runtime fuses", f"be some of {', '.join(FUSIONS)}", f"'{name}'", "correct it"
+                "what a runtime fuses",
+                f"be some of {', '.join(FUSIONS)}",
+                f"'{name}'",
+                "correct it",
             )
     if not fusions:
         return graph

@@ -6,7 +6,7 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from importlib import resources
@@ -16,7 +16,6 @@ import msgspec
 
 from costmodels.errors import InputError
 from costmodels.graph import FUSIONS
-from costmodels.step.training import EXECUTIONS
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
@@ -215,26 +214,12 @@ class Runtime:
         """What it fuses in a precision."""
         return self.fuses if precision in self.fuses_in or not self.fuses_in else ()
 
-    def executed(self, execution: str) -> Runtime:
-        """The runtime where operations come to the device in another way than usual for it.
-
-        Parameters
-        ----------
-        execution
-            One of `costmodels.step.training.EXECUTIONS`; "eager" changes nothing.
-        """
-        if execution not in EXECUTIONS:
-            raise InputError.rule(
-                "the execution", f"be one of {', '.join(EXECUTIONS)}", f"'{execution}'", "choose one"
-            )
-        return replace(self, **_execution_changes().get(execution, {}))
-
     def negotiation(self, ranks: int) -> float:
         """Time to agree on what is ready. [s]"""
         return self.negotiation_base + self.negotiation_per_rank * ranks
 
 
-_PARSE = {
+_PARSE: Mapping[str, Callable[..., float]] = {
     "bucket": parse_bytes,
     "first_bucket": parse_bytes,
     "fusion": parse_bytes,
@@ -246,18 +231,6 @@ _PARSE = {
     "cpu_bandwidth": parse_bandwidth,
     "launch_time": partial(parse_seconds, allow_zero=True),
 }
-
-
-@cache
-def _execution_changes() -> dict[str, dict[str, Any]]:
-    """What ways to execute change of a runtime, by their names."""
-    path, file = resources.files("costmodels.simulation") / "data" / "executions.toml", "executions"
-    rows = parse_toml(path.read_text(encoding="utf-8"), file)
-    changes = {}
-    for name, row in rows.items():
-        changed = _build_runtime(name, row, f"{file}: {name}")
-        changes[name] = {key: getattr(changed, key) for key in row if key not in ("title", "source")}
-    return changes
 
 
 @cache
@@ -288,10 +261,21 @@ def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
             if keys
         ),
     )
-    return {name: _build_runtime(name, row, f"{file}: {name}") for name, row in tables.items()}
+    return {name: build_runtime(name, row, f"{file}: {name}") for name, row in tables.items()}
 
 
-def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:
+def build_runtime(name: str, row: Mapping[str, object], label: str) -> Runtime:
+    """A runtime from a table.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    row
+        Its fields; quantities are text with units.
+    label
+        What errors call the table.
+    """
     values: dict[str, Any] = {"name": name}
     for key, value in row.items():
         if key in _PARSE and not isinstance(value, str):

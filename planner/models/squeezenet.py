@@ -24,12 +24,14 @@ _STEMS = {"squeezenet1_0": (96, 7), "squeezenet1_1": (64, 3)}
 NAMES = tuple(_MODULES)
 
 
-def _conv(net: Builder, name: str, *inputs: str, filters: int, kernel: int, **options: int) -> str:
+def _conv_relu(
+    net: Builder, name: str, *inputs: str, filters: int, kernel: int, **options: int
+) -> str:
     net.add(name, "conv", *inputs, filters=filters, kernel=kernel, bias=True, **options)
     return net.add(f"{name}.relu", "activation")
 
 
-def _pool(net: Builder, name: str) -> None:
+def _halve(net: Builder, name: str) -> None:
     net.add(name, "pool", kernel=3, stride=2, ceil_mode=True)
 
 
@@ -37,21 +39,21 @@ def squeezenet(name: str, size: int) -> Network:
     """One of `NAMES`, for an input size."""
     net = image_builder(size)
     filters, kernel = _STEMS[name]
-    _conv(net, "features.0", filters=filters, kernel=kernel, stride=2)
-    _pool(net, "features.1")
+    _conv_relu(net, "features.0", filters=filters, kernel=kernel, stride=2)
+    _halve(net, "features.1")
     for place, (squeezed, expanded) in enumerate(_MODULES[name], start=2):
         label = f"features.{place}"
         if not squeezed:
-            _pool(net, label)
+            _halve(net, label)
             continue
-        entry = _conv(net, f"{label}.squeeze", filters=squeezed, kernel=1)
+        entry = _conv_relu(net, f"{label}.squeeze", filters=squeezed, kernel=1)
         ends = [
-            _conv(net, f"{label}.expand1x1", entry, filters=expanded, kernel=1),
-            _conv(net, f"{label}.expand3x3", entry, filters=expanded, kernel=3, padding=1),
+            _conv_relu(net, f"{label}.expand1x1", entry, filters=expanded, kernel=1),
+            _conv_relu(net, f"{label}.expand3x3", entry, filters=expanded, kernel=3, padding=1),
         ]
         net.add(f"{label}.concat", "concat", *ends)
     net.add("dropout", "dropout", rate=0.5)
-    _conv(net, "classifier", filters=1000, kernel=1)
+    _conv_relu(net, "classifier", filters=1000, kernel=1)
     net.add("avgpool", "global_pool")
     net.add("loss", "loss")
     return net.network(name, source=SOURCE)

@@ -26,9 +26,7 @@ def _heads(net: Builder, name: str, features: str, boxes: int) -> None:
     """Places and classes of the boxes of a feature map, which end the network."""
     for what, numbers in (("loc", 4), ("conf", CLASSES)):
         filters = boxes * numbers
-        net.add(
-            f"{what}.{name}", "conv", features, filters=filters, kernel=3, padding=1, bias=True
-        )
+        net.add(f"{what}.{name}", "conv", features, filters=filters, kernel=3, padding=1, bias=True)
 
 
 def ssd(depth: int, size: int) -> Network:

@@ -12,6 +12,7 @@ from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph, fused
+from costmodels.simulation.executions import executed
 from costmodels.simulation.runtimes import Runtime, load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
@@ -189,7 +190,7 @@ def _training(request: Request, cluster: Cluster) -> Training:
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
     training = Training(**{name: value for name, value in options.items() if value is not None})
-    runtime = find_runtime(request).executed(training.execution)
+    runtime = executed(find_runtime(request), training.execution)
     local = math.prod(cluster.shape(request.num_gpus)[: cluster.host_index + 1])
     return replace(
         training,
@@ -201,7 +202,17 @@ def _training(request: Request, cluster: Cluster) -> Training:
 
 
 def training_graph(model: Network, batch: int, training: Training) -> Graph:
-    """The layers of a network for a batch, as a runtime runs them."""
+    """The layers of a network as a runtime runs them.
+
+    Parameters
+    ----------
+    model
+        The network.
+    batch
+        Samples of a pass. [samples]
+    training
+        Says what is fused.
+    """
     return fused(build_graph(model, batch), training.fuses)
 
 
