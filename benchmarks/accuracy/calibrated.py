@@ -1,4 +1,4 @@
-"""One number that multiplies computation: that of a machine's device, and of its host's launches."""
+"""One number that multiplies computation: a device's kernels, and the launches of its host."""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ from planner.simulation.run import (
 # Given the shape of the machine and a layer, ways of its dims at each level.
 Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
 TIMELINE = "timeline"
+# Of frameworks that no runtime describes: what NeuSight's operators on V100 take at least. [s]
+LAUNCH_TIME = 25e-6
 # All ways to predict a step: those of the simulation, and the timeline that the search uses.
 ALL_STEP_MODELS = (*step_models(), TIMELINE)
 
@@ -137,6 +139,7 @@ def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
         winograd=run.winograd,
         degrees=degrees,
         runtime=run.runtime,
+        **({} if run.runtime else {"launch_time": LAUNCH_TIME}),
         **run.options,
     )
 

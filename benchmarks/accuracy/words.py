@@ -16,6 +16,7 @@ from benchmarks.accuracy.machines import read_words
 from benchmarks.accuracy.steps import built_in_names
 from costmodels.cluster import Device
 from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation.executions import executed
 
 IMAGENET_SAMPLES = 1_281_167
 # Built-in networks that do not train on ImageNet.
@@ -128,7 +129,9 @@ def framework_of(name: str, text: str) -> tuple[str, tuple[tuple[str, Any], ...]
         if re.search(entry["words"], name) and re.search(entry.get("also", ""), text):
             changes = {key: entry[key] for key in _PROFILE if key in entry}
             changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
-            changes["launch_time"] = load_runtime(entry["launches"]).launch_time
+            runtime = load_runtime(entry.get("launches", "ddp"))
+            runtime = executed(runtime, entry.get("execution", "eager"))
+            changes["launch_time"] = runtime.launch_time
             return entry["framework"], tuple(changes.items())
     return name, ()
 

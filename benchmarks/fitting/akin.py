@@ -27,7 +27,8 @@ KEPLER_PRODUCT = 0.734
 _KEPLER_NOTE = (
     "P100's surface at {ratio:.2f} of its efficiency: matrix products reach 2.90 of 3.95 TFLOP/s "
     "on a Tesla K20X of the same multiprocessors (NVIDIA Tesla K20X product page, 2012), 73 % of "
-    "the peak; without Winograd's algorithm, whose fused kernels need Maxwell; the errors are P100's"
+    "the peak; without Winograd's algorithm, whose fused kernels need Maxwell; the errors are "
+    "P100's"
 )
 _TURING_NOTE = (
     "T4's, of the same multiprocessors, whose tensor cores sum up in single precision at the full "

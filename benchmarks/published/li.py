@@ -21,6 +21,7 @@ from rich.console import Console
 import planner
 from benchmarks.accuracy.cells import Cell, Comparison
 from benchmarks.accuracy.report import show_comparison
+from benchmarks.accuracy.steps import LAUNCH_TIME
 from costmodels.throughput import (
     FIRST_COME,
     PROCESSOR_SHARING,
@@ -153,7 +154,9 @@ def saturation_points() -> Comparison:
 
 def _slower(mode: str, factor: float) -> int:
     """Saturation of the coarse model without overlap when computation takes longer. [workers]"""
-    given, _ = profile_worker(Request(source="resnet152", precision="fp32"), "v100-16gb")
+    given, _ = profile_worker(
+        Request(source="resnet152", precision="fp32", launch_time=LAUNCH_TIME), "v100-16gb"
+    )
     profile = WorkerProfile(
         name=given.name,
         samples=given.samples,
@@ -217,9 +220,10 @@ def flow_cap() -> Comparison:
 
 def _hosts() -> Iterator[WorkerProfile]:
     for model in ("inception_v3", "resnet50"):
-        yield profile_worker(Request(source=model, precision="fp32", gpus_per_host=8), "v100-16gb")[
-            0
-        ]
+        yield profile_worker(
+            Request(source=model, precision="fp32", gpus_per_host=8, launch_time=LAUNCH_TIME),
+            "v100-16gb",
+        )[0]
 
 
 def _fine(classes: tuple[WorkerClass, ...], links: Links, mode: str, overlap: bool) -> float:
