@@ -157,7 +157,7 @@ def aggregates_on_one(runtime: Runtime, cluster: Cluster, framework: str) -> boo
     runtime, cluster, framework
         What runs the step, on which machine.
     """
-    own_copies = framework in ("tensorflow", "xla") and runtime.name == "tf-replicated"
+    own_copies = framework == "tensorflow" and runtime.name == "tf-replicated"
     return own_copies and not has_peer_access(cluster)
 
 

@@ -115,7 +115,7 @@ def _changed(entry: Mapping[str, Any], framework: str, hosts: int) -> Runtime:
 
 
 # What an entry of the frameworks may say of a runtime.
-_PROFILE = ("fuses", "fuses_in", "channels_last", "low_precision_gradients")
+_PROFILE = ("fuses", "fuses_in", "overlap", "channels_last", "low_precision_gradients")
 
 
 @lru_cache(maxsize=1024)
@@ -144,7 +144,7 @@ def constant_given(row: Mapping[str, str], precision: str, batch: int, gpus: int
             re.search(entry["text"], text)
             and re.search(entry["model"], row["model"].lower())
             and re.search(entry["gpu"], row["gpu"].lower())
-            and gpus == entry["gpus"]
+            and gpus == entry.get("gpus", gpus)
             and batch == entry.get("batch", batch)
             and re.search(entry.get("precision", ""), precision)
         ):

@@ -54,8 +54,8 @@ class Training:
         Time that the host takes to launch an operation: none is faster. It belongs to the runtime
         and its host; 0 stands for captured graphs. [s]
     forward_launches
-        Times that it launches an operation of the forward pass, if it does so for several devices.
-        [items]
+        How many launches an operation of the forward pass takes, where one process launches it for
+        several devices. [items]
     fuses
         What is computed in the kernel of the layer before, of `costmodels.graph.FUSIONS`.
     channels_last
@@ -78,7 +78,7 @@ class Training:
     bucket_bytes: float = 25 * 2**20
     execution: str = "eager"
     launch_time: float = 0.0
-    forward_launches: int = 1
+    forward_launches: float = 1.0
     fuses: tuple[str, ...] = ()
     channels_last: bool = True
     winograd: bool = True
