@@ -71,7 +71,9 @@ def simulate_request(request: Request) -> Simulation:
     placed = place_network(request)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
-    if placed.plan is not None:
+    if request.bucket_bytes is not None:
+        runtime = _bucketed(runtime, placed.setting.machine.training.bucket_bytes)
+    elif placed.plan is not None:
         runtime = plan_runtime(runtime, placed.plan.training.bucket_bytes)
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
@@ -165,6 +167,18 @@ def _congested(placed: PlacedNetwork, factor: float) -> PlacedNetwork:
         setting=replace(setting, cluster=cluster, machine=machine),
         notes=(*placed.notes, note),
     )
+
+
+def _bucketed(runtime: Runtime, num_bytes: float) -> Runtime:
+    """A runtime with buckets of the size that was asked for."""
+    if runtime.fusion is not None:
+        return replace(runtime, fusion=num_bytes)
+    if runtime.bucket is None:
+        raise ConflictError(
+            f"the runtime {runtime.name} reduces the gradients of one unit of layers at a time; "
+            "leave --bucket-size out"
+        )
+    return replace(runtime, bucket=num_bytes)
 
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:

@@ -83,3 +83,18 @@ def test_a_plan_is_simulated_as_it_was_made_unless_asked_otherwise(tmp_path) -> 
     as_made = planner.simulate(str(path))
     assert as_made.step_time == pytest.approx(plan.simulated_step_time, rel=1e-6)
     assert planner.simulate(str(path), execution="eager").step_time > 2 * as_made.step_time
+
+
+@pytest.mark.parametrize("runtime", ["ddp", "horovod"])
+def test_the_size_of_buckets_is_heeded(runtime: str) -> None:
+    def exposed(size: str) -> float:
+        return planner.simulate(
+            "resnet50", gpus=8, cluster="hkbu-10gbe", runtime=runtime, bucket_bytes=size
+        ).step_time
+
+    assert exposed("64 KiB") > 1.01 * exposed("8 MiB")
+
+
+def test_runtimes_without_buckets_refuse_their_size() -> None:
+    with pytest.raises(InputError, match="leave --bucket-size out"):
+        planner.simulate("resnet18", gpus=4, runtime="fsdp", bucket_bytes="8 MiB")
