@@ -216,8 +216,15 @@ def training_graph(model: Network, batch: int, training: Training) -> Graph:
     return fused(build_graph(model, batch), training.fuses)
 
 
-def find_runtime(request: Request) -> Runtime:
+def find_runtime(request: Request, usual: str = DEFAULT_RUNTIME) -> Runtime:
     """The runtime of a request, with the number of parameter servers where it is given.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    usual
+        The runtime where nothing is.
 
     Raises
     ------
@@ -226,7 +233,7 @@ def find_runtime(request: Request) -> Runtime:
     """
     runtime, servers = request.runtime, request.servers
     if runtime is None:
-        runtime = DEFAULT_RUNTIME if servers is None else "ps-sync"
+        runtime = usual if servers is None else "ps-sync"
     found = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if servers is None:
         return found

@@ -27,7 +27,7 @@ from planner.request.inputs import simulating as inputs
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
-from planner.request.setting import find_cluster, find_runtime
+from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
 from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.loading import loading_notes, loading_time
@@ -48,6 +48,8 @@ OVERLAP_FACTOR = 0.1
 # assumption. It makes measured steps on several GPUs (benchmarks.accuracy) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
+# The runtime under which plans are simulated, unless they say another one.
+PLAN_RUNTIME = DEFAULT_RUNTIME
 ASSUMED = Note.of("overlap-assumed", overlap=OVERLAP_FACTOR, variation=DEVICE_VARIATION)
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
@@ -67,14 +69,16 @@ def simulate_request(request: Request) -> Simulation:
         When an input cannot be used.
     """
     _check_heeded(request)
-    runtime = find_runtime(request)
     placed = place_network(request)
+    plan = placed.plan
+    usual = PLAN_RUNTIME if plan is None else plan.runtime
+    runtime = find_runtime(request, usual)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
     if request.bucket_bytes is not None:
         runtime = _bucketed(runtime, placed.setting.machine.training.bucket_bytes)
-    elif placed.plan is not None:
-        runtime = plan_runtime(runtime, placed.plan.training.bucket_bytes)
+    elif plan is not None:
+        runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
         placed = replace(placed, notes=(*placed.notes, ASSUMED))
