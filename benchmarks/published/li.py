@@ -103,6 +103,7 @@ def ring_transfers() -> Comparison:
     """A ring all-reduce in transfers of all parameters, which tends to 2 (section 3.1.2)."""
     found = planner.throughput(
         "resnet152",
+        launch_time=LAUNCH_TIME,
         workers=[16, 1000],
         architecture="all-reduce",
         overlap=False,
@@ -130,7 +131,11 @@ def saturation_points() -> Comparison:
     for mode, published in SATURATION.items():
         for overlap in (True, False):
             found = planner.throughput(
-                "resnet152", workers=SATURATION_WORKERS, mode=mode, overlap=overlap
+                "resnet152",
+                workers=SATURATION_WORKERS,
+                mode=mode,
+                overlap=overlap,
+                launch_time=LAUNCH_TIME,
             )
             how = "overlap" if overlap else "no overlap"
             for model in ("coarse", "fine"):
@@ -255,7 +260,12 @@ def agreement() -> list[Agreement]:
             apart: list[tuple[float, str]] = []
             for model in NETWORKS:
                 answer = planner.throughput(
-                    model, workers=WORKERS, architecture=architecture, mode=mode, overlap=overlap
+                    model,
+                    workers=WORKERS,
+                    architecture=architecture,
+                    mode=mode,
+                    overlap=overlap,
+                    launch_time=LAUNCH_TIME,
                 )
                 apart += _differences(answer)
             apart.sort(key=lambda one: -abs(one[0]))
