@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.accuracy.calibrated import calibrated
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
-from costmodels.graph import Graph, Layer, Network
+from costmodels.graph import Graph, Network
 from costmodels.simulation import Runtime
 from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
@@ -70,7 +70,8 @@ class MeasuredRun:
     options
         Further fields of `planner.Request`.
     winograd, runtime
-        Whether convolutions may use Winograd's algorithm; what runs the step.
+        Whether convolutions may use Winograd's algorithm, None: its runtime says so; what runs the
+        step.
     """
 
     model: str | Network
@@ -82,13 +83,13 @@ class MeasuredRun:
     rule: Rule | None = None
     pipeline: tuple[str, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    winograd: bool = True
+    winograd: bool | None = True
     runtime: Runtime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the timeline expects of a run.
+    """What is expected of a run.
 
     Parameters
     ----------
@@ -114,6 +115,10 @@ class Prediction:
     roofline: float
 
 
+# A run, predicted with its computation multiplied by a factor.
+Predict = Callable[[MeasuredRun, float], Prediction]
+
+
 @lru_cache(maxsize=64)
 def built_in_network(name: str, input_size: int | None = None) -> Network:
     """A built-in network, built once."""
@@ -131,6 +136,9 @@ def _setting_of(run: MeasuredRun) -> Setting:
 
 
 def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
+    options: dict[str, Any] = {"runtime": run.runtime, **run.options}
+    if options["runtime"] is None:
+        options.setdefault("launch_time", LAUNCH_TIME)
     return Request(
         source=built_in_network(run.model) if isinstance(run.model, str) else run.model,
         gpus=run.gpus,
@@ -138,9 +146,7 @@ def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
         global_batch_size=run.batch,
         winograd=run.winograd,
         degrees=degrees,
-        runtime=run.runtime,
-        **({} if run.runtime else {"launch_time": LAUNCH_TIME}),
-        **run.options,
+        **options,
     )
 
 
@@ -204,18 +210,22 @@ def layer_seconds(run: MeasuredRun, name: str) -> float:
     return times.forward + times.backward + times.halo + times.reduction
 
 
-def calibrate(pairs: Sequence[tuple[MeasuredRun, float]]) -> float:
+def calibrate(
+    pairs: Sequence[tuple[MeasuredRun, float]], predict: Predict = timeline_step
+) -> float:
     """The factor on computation with which the mean prediction is the mean measurement.
 
     Parameters
     ----------
     pairs
         Runs that may calibrate, each with its measured time. [s]
+    predict
+        Predicts a run with its computation multiplied by a factor.
     """
     wanted = statistics.fmean(seconds for _, seconds in pairs)
     factor = 1.0
     for _ in range(8):
-        found = [timeline_step(run, factor) for run, _ in pairs]
+        found = [predict(run, factor) for run, _ in pairs]
         missing = wanted - statistics.fmean(p.total for p in found)
         if abs(missing) <= 1e-4 * wanted:
             break
@@ -278,45 +288,6 @@ def simulated_step(
     return simulate_placed(subject, runtime, model, overlap_factor, loader, variation)
 
 
-def split_rule(
-    samples: Sequence[int], others: Mapping[str, Sequence[int]], *, last: str | None = None
-) -> Rule:
-    """Split samples as given, and further dims of layers that have them, up to one layer.
-
-    Parameters
-    ----------
-    samples
-        Ways at each level.
-    others
-        Ways of further dims at each level; a layer with too few positions is replicated.
-    last
-        Layer after which only samples are split; none by default.
-    """
-
-    def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
-        found, after = {}, False
-        for layer in graph.compute_layers:
-            degrees = {} if after else _fitting_ways(layer, others)
-            if max(samples) > 1:
-                degrees["sample"] = tuple(samples)
-            found[layer.name] = Distribution(degrees=degrees, shape=shape)
-            after = after or layer.name == last
-        return found
-
-    return rule
-
-
-def _fitting_ways(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    fitting = {}
-    for dim, ways in others.items():
-        total = 1
-        for way in ways:
-            total *= way
-        if dim in layer.splittable and 1 < total <= layer.dims[dim]:
-            fitting[dim] = tuple(ways)
-    return fitting
-
-
 __all__ = [
     "ALL_STEP_MODELS",
     "DEVICE_VARIATION",
@@ -336,7 +307,6 @@ __all__ = [
     "named_split",
     "simulated_step",
     "simulation_input",
-    "split_rule",
     "timeline_step",
     "with_factor",
 ]

@@ -8,7 +8,8 @@ from importlib import resources
 from typing import Any
 
 from costmodels.errors import InputError
-from costmodels.simulation.runtimes import Runtime, build_runtime
+from costmodels.simulation.runtime_files import build_runtime
+from costmodels.simulation.runtimes import Runtime
 from costmodels.units.tables import parse_toml
 
 _FILE = "executions.toml"

@@ -6,19 +6,11 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache, partial
-from importlib import resources
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass
 
 from costmodels.errors import InputError
 from costmodels.graph import FUSIONS
 from costmodels.strategy import MemoryConfig
-from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
-from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
@@ -39,12 +31,15 @@ _RANGES = {
     "cycle": (0.0, 60.0, "s"),
     "negotiation_base": (0.0, 60.0, "s"),
     "negotiation_per_rank": (0.0, 60.0, "s"),
+    "launch_time": (0.0, 1.0, "s"),
+    "outside_layers": (0.0, 60.0, "s"),
+    "activation_copies": (0.0, 100.0, ""),
+    "activation_waits": (0.0, 100.0, ""),
     "server_rate": (1e3, 1e18, "B/s"),
     "stack_bandwidth": (1e3, 1e18, "B/s"),
     "cpu_bandwidth": (1e3, 1e18, "B/s"),
     "servers": (0, 2**20, ""),
     "devices_per_cpu_link": (1, 2**20, ""),
-    "launch_time": (0.0, 1.0, "s"),
 }
 
 
@@ -93,8 +88,17 @@ class Runtime:
         Bandwidth of a link between devices and their host's memory, and how many share it. [B/s]
     low_precision_gradients
         Whether gradients travel in the precision of activations, instead of that of weights.
+    outside_layers
+        What a step spends outside of layers, one after the other with them: input handed over,
+        metrics, waiting for the host. [s]
+    activation_copies, activation_waits
+        Around each collective of activations and of their gradients: how often the framework reads
+        and writes the tensor in device memory (pieces joined, sums made), and how often its host
+        waits for the device, which then waits for the next launch. [items]
     launch_time
-        Time in which the host launches an operation: none is faster. [s]
+        Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
+    winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
+        As of `costmodels.step.Training`, where the framework decides it; None where it does not.
     fuses
         What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
     fuses_in
@@ -135,12 +139,21 @@ class Runtime:
     cpu_bandwidth: float = 12e9
     devices_per_cpu_link: int = 2
     low_precision_gradients: bool = False
-    launch_time: float = 0.0
     fuses: tuple[str, ...] = ()
     fuses_in: tuple[str, ...] = ()
     channels_last: bool = True
     one_process: bool = False
     aggregation: str = "peers"
+    outside_layers: float = 0.0
+    activation_copies: float = 0.0
+    activation_waits: float = 0.0
+    launch_time: float | None = None
+    winograd: bool | None = None
+    halo_overlap: bool | None = None
+    always_cut: bool | None = None
+    cuts_backward: bool | None = None
+    corner_overlap: bool | None = None
+    memory_model: str | None = None
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -219,129 +232,24 @@ class Runtime:
         """What it fuses in a precision."""
         return self.fuses if precision in self.fuses_in or not self.fuses_in else ()
 
+    @property
+    def decided(self) -> dict[str, object]:
+        """What it decides of a step's `Training`, by the names there."""
+        values = {name: getattr(self, name) for name in _DECIDED}
+        return {name: value for name, value in values.items() if value is not None}
+
     def negotiation(self, ranks: int) -> float:
         """Time to agree on what is ready. [s]"""
         return self.negotiation_base + self.negotiation_per_rank * ranks
 
 
-_PARSE: Mapping[str, Callable[..., float]] = {
-    "bucket": parse_bytes,
-    "first_bucket": parse_bytes,
-    "fusion": parse_bytes,
-    "cycle": parse_seconds,
-    "negotiation_base": parse_seconds,
-    "negotiation_per_rank": parse_seconds,
-    "server_rate": parse_bandwidth,
-    "stack_bandwidth": parse_bandwidth,
-    "cpu_bandwidth": parse_bandwidth,
-    "launch_time": partial(parse_seconds, allow_zero=True),
-}
-
-
-@cache
-def built_in_runtimes() -> dict[str, Runtime]:
-    """All runtimes by name."""
-    path = resources.files("costmodels.simulation") / "data" / "runtimes.toml"
-    return _parse_runtimes(path.read_text(encoding="utf-8"), "runtimes.toml")
-
-
-def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
-    """Runtimes from the tables of a file; quantities carry their units and are converted here."""
-    rows = parse_toml(text, file)
-    names = tuple(item.name for item in fields(Runtime) if item.name != "name")
-    tables: dict[str, Mapping[str, Any]] = {}
-    for name, row in rows.items():
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{file} must hold tables, one a runtime, but has the value '{name}'; put it "
-                "below the name of a runtime, such as [mine]"
-            )
-        tables[name] = row
-    unknown = {name: tuple(k for k in row if k not in names) for name, row in tables.items()}
-    refuse_faults(
-        file,
-        (
-            FieldFault(place=f"runtime {name}", missing=(), unknown=keys, known=names)
-            for name, keys in unknown.items()
-            if keys
-        ),
-    )
-    return {name: build_runtime(name, row, f"{file}: {name}") for name, row in tables.items()}
-
-
-def build_runtime(name: str, row: Mapping[str, object], label: str) -> Runtime:
-    """A runtime from a table.
-
-    Parameters
-    ----------
-    name
-        What it is called.
-    row
-        Its fields; quantities are text with units.
-    label
-        What errors call the table.
-    """
-    values: dict[str, Any] = {"name": name}
-    for key, value in row.items():
-        if key in _PARSE and not isinstance(value, str):
-            raise InputError.rule(
-                f"{label}.{key}",
-                "be text, a quantity with its unit",
-                value,
-                'write it like "25 MiB"',
-            )
-        values[key] = _PARSE[key](value, what=f"{label}.{key}") if key in _PARSE else value
-    try:
-        return msgspec.convert(values, Runtime)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
-        reason = str(error).replace("`", "'").replace(" - at '$.", " in '")
-        raise InputError(f"{label}: {reason[0].lower()}{reason[1:]}; correct it") from None
-
-
-def _read_runtime(path: str) -> Runtime:
-    """The one runtime of a user's own file."""
-    text = read_text(path, f"the runtime file {path}")
-    found = _parse_runtimes(text, f"the runtime file {path}")
-    if len(found) != 1:
-        raise InputError(
-            f"the runtime file {path} must hold one runtime but holds {len(found)}; give each a "
-            "file of its own"
-        )
-    return next(iter(found.values()))
-
-
-def load_runtime(name: str, **changes: object) -> Runtime:
-    """A runtime, with other figures where they are given.
-
-    Parameters
-    ----------
-    name
-        A built-in runtime, or a TOML file with the table of one.
-    changes
-        Fields of `Runtime` to replace.
-
-    Raises
-    ------
-    InputError
-        When there is none of that name, the file is wrong, or there is no such figure.
-    """
-    known = built_in_runtimes()
-    if name.endswith(".toml"):
-        known = {name: _read_runtime(name)}
-    if name not in known:
-        raise InputError.rule(
-            "the runtime",
-            f"be one of {', '.join(known)}",
-            f"'{name}'",
-            "choose one",
-        )
-    names = {item.name for item in fields(Runtime)}
-    for key in changes:
-        if key not in names:
-            raise InputError(
-                f"a runtime has the figures {', '.join(sorted(names))} but not '{key}'; correct it"
-            )
-    values: dict[str, Any] = dict(changes)
-    return replace(known[name], **values)
+# Fields of `Training` that a framework may decide.
+_DECIDED = (
+    "launch_time",
+    "winograd",
+    "halo_overlap",
+    "always_cut",
+    "cuts_backward",
+    "corner_overlap",
+    "memory_model",
+)

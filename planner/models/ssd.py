@@ -22,7 +22,7 @@ _EXTRA = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256,
 _BOXES = (4, 6, 6, 6, 4, 4)
 
 
-def _heads(net: Builder, name: str, features: str, boxes: int) -> None:
+def _predictors(net: Builder, name: str, features: str, boxes: int) -> None:
     """Places and classes of the boxes of a feature map, which end the network."""
     for what, numbers in (("loc", 4), ("conf", CLASSES)):
         filters = boxes * numbers
@@ -41,5 +41,5 @@ def ssd(depth: int, size: int) -> Network:
         padding = 1 if stride == 2 else 0
         maps.append(conv_bn(net, f"{name}.1", filters=filters, stride=stride, padding=padding))
     for place, (features, boxes) in enumerate(zip(maps, _BOXES, strict=True)):
-        _heads(net, str(place), features, boxes)
+        _predictors(net, str(place), features, boxes)
     return net.network(f"ssd300_resnet{depth}", source=SOURCE, notes=NOTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 from costmodels.cluster import Cluster, list_clusters, load_cluster
 from costmodels.compute import CostTable
@@ -108,11 +108,11 @@ def made_as(plan: Plan, request: Request) -> Request:
     training = asdict(plan.training)
     if request.execution not in (None, plan.training.execution) or request.runtime is not None:
         del training["launch_time"]  # that of another execution or runtime
-    known = {item.name for item in fields(Request)}
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
-        **{name: value for name, value in training.items() if name in known},
+        # what only a runtime decides is no input
+        **{k: v for k, v in training.items() if hasattr(request, k)},
     }
     if request.cluster is None:
         if carried.cluster is None and plan.cluster not in list_clusters():

@@ -13,18 +13,20 @@ from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph, fused
 from costmodels.simulation.executions import executed
-from costmodels.simulation.runtimes import Runtime, load_runtime
+from costmodels.simulation.runtime_files import load_runtime
+from costmodels.simulation.runtimes import Runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
 from planner.errors import ConflictError
-from planner.models import load_network, resized
+from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
     BUCKET_BYTES,
     CLUSTER,
     DEFAULT_CLUSTER,
+    EXECUTION,
     GLOBAL_BATCH_SIZE,
     LAUNCH_TIME,
     MEMORY,
@@ -126,6 +128,16 @@ def find_network(request: Request) -> Network:
     InputError
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
+    network = _named_network(request)
+    if request.vocab_padding is not None:
+        network = padded_vocabulary(network, request.vocab_padding)
+    if request.expert_capacity is not None:
+        network = with_capacity(network, request.expert_capacity)
+    return network
+
+
+def _named_network(request: Request) -> Network:
+    """The network of a request as it is published, at the input size that is asked for."""
     if isinstance(request.source, Network):
         return resized(request.source, request.input_size)
     if isinstance(request.source, Plan):
@@ -182,19 +194,21 @@ def resolve(request: Request) -> Setting:
 
 
 def _training(request: Request, cluster: Cluster) -> Training:
-    """Options of the step; what is not asked for is as `Training` has it."""
+    """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
+    runtime = executed(find_runtime(request), options["execution"] or str(EXECUTION.usual))
+    usual = load_runtime(DEFAULT_RUNTIME).launch_time
+    for name, value in {"launch_time": usual, **runtime.decided}.items():
+        options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
-    training = Training(**{name: value for name, value in options.items() if value is not None})
-    runtime = executed(find_runtime(request), training.execution)
     local = math.prod(cluster.shape(request.num_gpus)[: cluster.host_index + 1])
+    training = Training(**{name: value for name, value in options.items() if value is not None})
     return replace(
         training,
-        launch_time=runtime.launch_time if request.launch_time is None else training.launch_time,
         forward_launches=runtime.forward_launches(local),
         fuses=runtime.fusions(training.precision),
         channels_last=runtime.channels_last,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import planner
 from costmodels.input_pipeline import list_loaders, list_storages
-from costmodels.simulation.runtimes import built_in_runtimes
+from costmodels.simulation.runtime_files import built_in_runtimes
 from costmodels.units import format_seconds
 from planner import Degrees
 from planner.cli.command import planner_command
