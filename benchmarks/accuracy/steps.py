@@ -70,8 +70,8 @@ class MeasuredRun:
     options
         Further fields of `planner.Request`.
     winograd, runtime
-        Whether convolutions may use Winograd's algorithm, None: its runtime says so; what runs the
-        step.
+        Whether the framework's library may use Winograd's algorithm, None where its runtime says
+        so; what runs the step.
     """
 
     model: str | Network

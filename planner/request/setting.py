@@ -18,7 +18,8 @@ from costmodels.simulation.runtimes import Runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from planner.errors import ConflictError
+from costmodels.units import format_bytes
+from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
@@ -158,6 +159,20 @@ def _named_network(request: Request) -> Network:
     )
 
 
+def _with_memory(cluster: Cluster, size: float) -> Cluster:
+    """A cluster whose devices have that much memory. [B]"""
+    device = cluster.device
+    if size <= device.reserved_memory:
+        reserved = format_bytes(device.reserved_memory)
+        raise InfeasibleError(
+            f"no plan fits in memory: the framework alone reserves {reserved} of a device, and "
+            f"--memory is {format_bytes(size)}; give more than {reserved}",
+            missing_bytes=device.reserved_memory - size,
+            layer="",
+        )
+    return replace(cluster, device=replace(device, memory=size))
+
+
 def resolve(request: Request) -> Setting:
     """Find the network and the machine of a request, and fill in the defaults.
 
@@ -165,12 +180,13 @@ def resolve(request: Request) -> Setting:
     ------
     InputError
         When an input cannot be used.
+    InfeasibleError
+        When the memory is no more than what the framework reserves.
     """
     gpus = request.num_gpus
     cluster = find_cluster(request.cluster)
     if request.memory is not None:
-        size = MEMORY.quantity(request.memory)
-        cluster = replace(cluster, device=replace(cluster.device, memory=size))
+        cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster)
