@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fitting import data as sd
+from benchmarks.fitting.akin import AKIN, AKIN_ONLY, kepler, turing
 from benchmarks.fitting.conv import (
     CONV_MOST,
     DIRECTIONS,
@@ -57,11 +58,6 @@ TF32_RATE = 0.6
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
 NEUSIGHT_DEVICES = {P100: "P100 16GB PCIe", T4: "T4"}
-AKIN = {
-    "h100": ("a100", "v100"),
-    "h200": ("h100", "a100", "v100"),
-    "b200": ("h200", "a100", "v100"),
-}
 
 
 def _entries(operation: str, precision: str, fitted: Fitted) -> list[SurfaceEntry]:
@@ -231,6 +227,19 @@ class Fitter:
             for entry in self._implicit(linear, precision, GA102_RATE, note)
         ]
 
+    def ga102_full_rate(self) -> list[SurfaceEntry]:
+        """RTX A6000: the chip of the RTX 3090 with the full rate of its tensor cores.
+
+        On that chip convolutions in TF32 keep the share that half precision has.
+        """
+        linear = self.bf16_products["a100_sxm"]
+        note = ", at A100's share of the peak; TF32 keeps it, as on the RTX 3090 of the same chip"
+        return [
+            entry
+            for precision in ("bf16", "tf32")
+            for entry in self._implicit(linear, precision, 1.0, note)
+        ]
+
     def _implicit(
         self, linear: Fitted, precision: str, calibration: float, note: str
     ) -> list[SurfaceEntry]:
@@ -283,6 +292,10 @@ class Fitter:
                 if name != "a100"
             },
             "3090": self.ga102,
+            "a6000": self.ga102_full_rate,
+            "rtx_8000": lambda: turing(self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)),
+            **dict.fromkeys(AKIN_ONLY, list),
+            "k80": lambda: kepler(self.deepbench(P100, "fp32")),
         }
 
 

@@ -86,6 +86,12 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Rows of the table are gathered; the backward pass adds to them.
     ("embedding", "forward"): (0, 2, 8),
     ("embedding", "backward"): (0, 3, 8),
+    # A bias is added in place; its gradient sums up that of the output.
+    ("bias", "forward"): (1, 1, 0),
+    ("bias", "backward"): (1, 0, 0),
+    # Within a normalisation an addition reads the other operand; gradients meet as of "add".
+    ("fused_add", "forward"): (1, 0, 0),
+    ("fused_add", "backward"): (2, 1, 0),
     # Any plain copy, such as packing a halo or changing a layout.
     ("copy", "forward"): (1, 1, 0),
     ("copy", "backward"): (1, 1, 0),
