@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from costmodels.compute.outliers import NORMAL, expected_ratios, find_outliers
 from costmodels.compute.table import CostTable
-from costmodels.compute.work import DENSE_OPERATIONS, Work
+from costmodels.compute.work import MULTIPLYING_OPERATIONS, Work
 
 FloatArray = NDArray[np.float64]
 Model = Callable[[Work], FloatArray]
@@ -125,7 +125,7 @@ class Measured:
         self._noise = (left.sum() + _BIAS**2) / (left.size + 1.0)
         self._operations = np.array([work.operation for work in works], dtype=object)
         self._directions = np.array([work.direction for work in works], dtype=object)
-        self._dense = np.array([work.is_dense for work in works], dtype=bool)
+        self._dense = np.isin(self._operations, list(MULTIPLYING_OPERATIONS))
         self._agreements: dict[str | None, MeasuredRatio | None] = {}
         self._blocks: dict[_Key, _Block] = {}
         self._curves: dict[tuple[str, str], FloatArray] = {}
@@ -246,7 +246,7 @@ class Measured:
         sizes = self._sizes[self._sound]
         grid = np.linspace(sizes.min(), sizes.max(), _GRID)
         if (operation, direction) not in self._curves:
-            kind = self._dense == (operation in DENSE_OPERATIONS)
+            kind = self._dense == (operation in MULTIPLYING_OPERATIONS)
             of_operation = self._is(operation)
             of_pass = of_operation & (self._directions == direction)
             curve = np.zeros(_GRID)
@@ -277,17 +277,18 @@ def _members_by_key(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
 
 def _shapes(work: Work, count: int) -> FloatArray:
     """Logarithms of the extents, (candidates, dims)."""
-    dims = (work.samples, work.channels, work.filters, *work.in_extents, *work.out_extents)
+    extents = (*work.in_extents, *work.out_extents)
+    dims = (work.samples, work.channels, work.filters, work.visible, *extents)
     columns = [np.broadcast_to(dim, count) for dim in dims]
-    extents: FloatArray = np.stack(columns, axis=1)
-    return np.log(np.maximum(extents, np.finfo(np.float64).tiny))
+    shapes: FloatArray = np.stack(columns, axis=1)
+    return np.log(np.maximum(shapes, np.finfo(np.float64).tiny))
 
 
 def _stacked(works: Sequence[Work]) -> Work:
     """Works that differ in their extents alone, as one of many candidates."""
     first = works[0]
 
-    def gather(pick: Callable[[Work], FloatArray | int]) -> FloatArray:
+    def gather(pick: Callable[[Work], FloatArray | float]) -> FloatArray:
         return np.array([float(pick(work)) for work in works])
 
     return Work(
@@ -307,4 +308,5 @@ def _stacked(works: Sequence[Work]) -> Work:
         kernel=first.kernel,
         stride=first.stride,
         groups=gather(lambda w: w.groups),
+        visible=gather(lambda w: w.visible),
     )
