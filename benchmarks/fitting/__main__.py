@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fitting import data as sd
+from benchmarks.fitting.aiconfigurator import timed_attention, timed_products
 from benchmarks.fitting.conv import (
     CONV_MOST,
     DIRECTIONS,
@@ -221,11 +222,11 @@ class Fitter:
     def bf16(self, system: str) -> list[SurfaceEntry]:
         """Products as measured; convolutions as implicit products, by V100's conv over product."""
         base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)
-        apart = sd.aiconfigurator_product(self.tables, system, apart=True)
+        apart = timed_products(self.tables, system, apart=True)
         written = fit(apart, {"any": WRITTEN_PRODUCT}, fixed={"any": base})
         entries = _entries("linear", "bf16", written) + self._attention(system)
         # of the form of V100's surfaces, to which the ratio belongs
-        timings = sd.aiconfigurator_product(self.tables, system)
+        timings = timed_products(self.tables, system)
         linear = fit(timings, {"any": PRODUCT}, fixed={"any": base})
         self.bf16_products[system] = linear
         note = "; ResNet-50 and VGG16 training on A100 came out within 20 % where nothing was fused"
@@ -239,7 +240,7 @@ class Fitter:
         The kernel's share of the bandwidth is found on A100, where what vLLM writes beside explains
         all that moves. Elsewhere more moves than that, which is none of the kernel's.
         """
-        timings = sd.aiconfigurator_attention(self.tables, system)
+        timings = timed_attention(self.tables, system)
         start = Surface(**dict.fromkeys(ATTENTION, 1.0), tile_exponent=0.0, split_depth=UNSPLIT)
         names, laden = ATTENTION, frozenset[str]()
         if self.attention_bandwidth:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodels.compute import Work
-from costmodels.compute.roofline import BANDWIDTH_FRACTION
 
 Floats = NDArray[np.float64]
 HALF = "16 bit inputs, 16 bit multiplication, 32 bit addition"
-# Rows of a product from which on its error is told apart.
-MANY = 1024
-HEAD_FEATURES = (64, 128, 256)
 PSEUDO_HALF = "16 bit inputs, 32 bit multiplication, 32 bit addition"
 
 
@@ -277,84 +273,6 @@ def deepbench_product(tables: Path, gpu: str, precision: str) -> list[Timings]:
             parts={"forward": product_work("linear", np.ones(1), m, n, k)},
             seconds=column(frame, "time_ms") / 1e3,
             held_out=held_out_rows(frame[["m", "n", "k"]]),
-        )
-    ]
-
-
-def _aiconfigurator(
-    tables: Path, system: str, kind: str, dtypes: tuple[str, ...]
-) -> tuple[pd.DataFrame, TimingSource]:
-    """BF16 rows of one table of NVIDIA's aiconfigurator database, kernel time only."""
-    (path,) = (tables / "aiconfigurator" / "data" / system / kind).glob("*/*/*.parquet")
-    frame = pd.read_parquet(path)
-    frame = frame[np.logical_and.reduce([frame[name] == "bfloat16" for name in dtypes])]
-    source = TimingSource(
-        name="aiconfigurator, github.com/ai-dynamo/aiconfigurator",
-        licence="Apache-2.0",
-        software=f"vLLM {frame.version.iloc[0]}",
-    )
-    return frame, source
-
-
-def aiconfigurator_product(tables: Path, system: str, *, apart: bool = False) -> list[Timings]:
-    """Products; `apart` makes those of many rows, as in training, a source of their own."""
-    frame, source = _aiconfigurator(tables, system, "gemm", ("gemm_dtype",))
-    m, n, k = (column(frame, name) for name in "mnk")
-    held_out = held_out_rows(frame[["m", "n", "k"]])
-    seconds = column(frame, "latency") / 1e3
-    many = (m >= MANY) if apart else np.zeros(m.shape, dtype=bool)
-    return [
-        Timings(
-            source=replace(source, name=source.name + what),
-            device=DEVICES[system],
-            precision="bf16",
-            parts={
-                "forward": product_work("linear", np.ones(1), m[rows], n[rows], k[rows]),
-            },
-            seconds=seconds[rows],
-            held_out=held_out[rows],
-        )
-        for what, rows in (("", ~many), (f" ({MANY} rows and more)", many))
-        if rows.any()
-    ]
-
-
-def aiconfigurator_attention(tables: Path, system: str) -> list[Timings]:
-    """Causal attention of whole sequences, forward.
-
-    Left out are single tokens and heads of 512 features, which other kernels serve, heads of 192,
-    whose values may be narrower, and windows that are hardly wider than a tile of scores.
-    """
-    frame, source = _aiconfigurator(tables, system, "attention", ("attn_dtype", "kv_cache_dtype"))
-    if "window_size" not in frame:
-        frame = frame.assign(window_size=0)
-    narrow = (frame.window_size > 0) & (frame.window_size < MANY)
-    frame = frame[(frame.isl > 1) & frame.head_dim.isin(HEAD_FEATURES) & ~narrow]
-    shape = ["batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size"]
-    samples, queries, heads, shared, features, window = (column(frame, name) for name in shape)
-    hidden = np.where(window > 0, np.maximum(queries - window, 0.0), 0.0)
-    work = Work(
-        operation="attention",
-        direction="forward",
-        samples=samples * heads,
-        channels=features,
-        filters=features,
-        in_extents=(queries,),
-        out_extents=(queries,),
-        groups=heads / shared,
-        visible=(queries * (queries + 1) - hidden * (hidden + 1)) / (2.0 * queries**2),
-    )
-    # vLLM first writes keys and values to its cache: four bytes read, four written for a pair
-    cached = 8.0 * samples * queries * shared * features
-    return [
-        Timings(
-            source=source,
-            device=DEVICES[system],
-            precision="bf16",
-            parts={"forward": work},
-            seconds=column(frame, "latency") / 1e3,
-            held_out=held_out_rows(frame[shape]),
-            beside=cached / (BANDWIDTH_FRACTION * DEVICES[system].memory_bandwidth),
         )
     ]
 
