@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from costmodels.compute import Work
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
+from costmodels.layers.attention_work import fused_attention
 
 Floats = NDArray[np.float64]
 
@@ -49,12 +50,12 @@ def _features(tensor: Tensor, candidates: Candidates) -> Floats:
 
 
 def _attention(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
-    """Scores and weighted values: two batched products over heads."""
+    """Scores and weighted values: two batched products over heads, or one kernel."""
     length, heads = layer.dims["sequence"], layer.dims["head"]
     products = candidates.local("sample", layer.dims["sample"]) * candidates.local("head", heads)
     rows = (candidates.local("sequence", length).astype(float),)
     width = layer.output.extent("hidden") // heads
-    return [
+    scores, values = (
         Work(
             operation="matmul",
             direction=direction,
@@ -65,7 +66,9 @@ def _attention(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
             out_extents=rows,
         )
         for contracted, columns in ((width, length), (length, width))
-    ]
+    )
+    # without a fused kernel the scores are kept
+    return [scores, values] if layer.saved_bytes else fused_attention(scores, values, keys=length)
 
 
 def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
