@@ -149,7 +149,7 @@ def _fitted(
     measured = np.log([row.seconds for row in rows])
 
     def off(factors: Floats) -> Floats:
-        scaled = _scaled(cluster, chosen, dict(zip(names, np.exp(factors), strict=True)), "")
+        scaled = _with_factors(cluster, chosen, dict(zip(names, np.exp(factors), strict=True)), "")
         error: Floats = np.log(collective_times(scaled, rows)) - measured
         return error
 
@@ -159,7 +159,7 @@ def _fitted(
         for start in _BANDWIDTHS
     )
     factors = min(tries, key=lambda factors: _cost(off(factors), factors))
-    return _scaled(cluster, chosen, dict(zip(names, np.exp(factors), strict=True)), mark)
+    return _with_factors(cluster, chosen, dict(zip(names, np.exp(factors), strict=True)), mark)
 
 
 def _descended(off: Callable[[Floats], Floats], factors: Floats) -> Floats:
@@ -197,7 +197,7 @@ def _cost(error: Floats, factors: Floats) -> float:
     return float(robust.mean() + 0.5 * _PULL**2 * np.square(factors).sum())
 
 
-def _scaled(
+def _with_factors(
     cluster: Cluster, levels: frozenset[int], factors: dict[str, float], mark: str
 ) -> Cluster:
     def one(level: Level) -> Level:

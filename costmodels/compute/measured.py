@@ -262,7 +262,7 @@ class Measured:
         return grid, self._curves[operation, direction]
 
 
-def _flat(work: Work) -> Work:
+def _flattened(work: Work) -> Work:
     """A linear layer multiplies all positions of all samples alike, however they are arranged."""
     if work.operation != "linear" or not work.out_extents:
         return work
@@ -282,7 +282,7 @@ def _distances(shapes: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _block_key(work: Work) -> _Key:
-    work = _flat(work)
+    work = _flattened(work)
     ranks = len(work.in_extents), len(work.out_extents)
     return (work.operation, work.direction, work.kernel, work.stride, *ranks)
 
@@ -297,7 +297,7 @@ def _members_by_key(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
 
 def _shapes(work: Work, count: int) -> FloatArray:
     """Logarithms of the extents, (candidates, dims)."""
-    work = _flat(work)
+    work = _flattened(work)
     extents = (*work.in_extents, *work.out_extents)
     dims = (work.samples, work.channels, work.filters, work.visible, *extents)
     columns = [np.broadcast_to(dim, count) for dim in dims]
@@ -307,7 +307,7 @@ def _shapes(work: Work, count: int) -> FloatArray:
 
 def _stacked(works: Sequence[Work]) -> Work:
     """Works that differ in their extents alone, as one of many candidates."""
-    works = [_flat(work) for work in works]
+    works = [_flattened(work) for work in works]
     first = works[0]
 
     def gather(pick: Callable[[Work], FloatArray | float]) -> FloatArray:

@@ -98,7 +98,7 @@ def _add_convolution(
     samples, channels, filters = (int(read(column)) for column in "nck")
     ins, kernel = [int(read(x)) for x in "hw"], [int(read(x)) for x in "rs"]
     stride = [int(read(f"stride_{x}")) for x in "hw"]
-    pads = [_padding(cells, f"pad_{x}") for x in "hw"]
+    pads = [_padding_cell(cells, f"pad_{x}") for x in "hw"]
     sides = zip(ins, pads, kernel, stride, strict=True)
     outs = [(extent + 2 * pad - size) // step + 1 for extent, pad, size, step in sides]
     if min(outs) < 1:
@@ -121,7 +121,7 @@ def _add_convolution(
         )
 
 
-def _padding(cells: Cells, column: str) -> int:
+def _padding_cell(cells: Cells, column: str) -> int:
     try:
         pad = int(float(str(cells[column])))
     except ValueError:
