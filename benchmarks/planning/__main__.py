@@ -7,6 +7,8 @@ The tables, all of them unless some are named:
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
 gaps       every built-in network on 64 and 256 GPUs, some on 1024: time, memory and gap.
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
+limits     every built-in network on 64 GPUs under limits on memory: plan, proof or neither; the
+           exit status is 1 where more memory gives a slower plan.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 """
 
@@ -24,10 +26,12 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
+from benchmarks.planning.memory_limits import SHARES, faults, limit_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.wide import WIDE
 
 Rows = list[dict[str, object]]
+TABLES = ("speed", "gaps", "wide", "limits", "heuristic")
 
 
 def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]]]:
@@ -56,6 +60,10 @@ def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]
             "networks too wide for elimination",
             lambda: wide_rows(wide, 8 if smoke else 64),
         ),
+        "limits": (
+            "planner optimize --memory, as parts of the peak without a limit",
+            lambda: limit_rows(models, 64, SHARES[:1] if smoke else SHARES),
+        ),
         "heuristic": (
             "longest-path heuristic against the exact optimum",
             lambda: heuristic_rows(models, 64),
@@ -67,7 +75,7 @@ def print_rows(rows: Rows, title: str) -> None:
     """Print rows of figures as a table."""
     table = Table(title=title)
     for key in rows[0]:
-        words = key in ("model", "network", "status")
+        words = key in ("model", "network", "status", "answer")
         table.add_column(key, justify="left" if words else "right")
     for row in rows:
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
@@ -77,7 +85,7 @@ def print_rows(rows: Rows, title: str) -> None:
 def main() -> None:
     """Make the tables that are asked for, and print them or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="speed, gaps, wide, heuristic")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--smoke", action="store_true", help="one quick case of each")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
@@ -96,10 +104,12 @@ def main() -> None:
     }
     if options.json:
         print(json.dumps({**head, **rows}, indent=1))
-        return
-    print(f"{head['date']}, {head['machine']}")
-    for name in wanted:
-        print_rows(rows[name], known[name][0])
+    else:
+        print(f"{head['date']}, {head['machine']}")
+        for name in wanted:
+            print_rows(rows[name], known[name][0])
+    if found := faults(rows.get("limits", [])):
+        raise SystemExit("more memory is worse: " + "; ".join(found))
 
 
 if __name__ == "__main__":

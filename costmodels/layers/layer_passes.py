@@ -165,7 +165,7 @@ def layer_reductions(
     size = machine.training.activation_size
 
     def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats]:
-        group = candidates.group(dims)
+        group = candidates.sharing_group(tensor, dims)
         block = local_size(tensor, candidates) * size
         received = block * (1.0 - 1.0 / group.prod(axis=1))
         return reduce_scatter_time(machine.topology, group, block), received

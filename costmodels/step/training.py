@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_between
 
 # Bytes of one number: activations and their gradients; the weights that the optimizer updates; a
 # low-precision copy of them that matrix arithmetic reads; weight gradients. Mixed precision is
@@ -19,9 +19,7 @@ _SIZES = {
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
-# [B]
-LARGEST_BUCKET = 1e18
-MEMORY_MODELS = ("liveness", "paradl")
+MEMORY_MODELS = ("liveness", "retained", "paradl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +37,12 @@ class Training:
     always_cut
         Whether layers with a halo are always computed as an interior and boundaries, and not only
         where that is faster than to wait.
+    cuts_backward
+        Whether the backward pass of data may be cut so, too; otherwise its halo hides behind the
+        filter's gradient only.
+    corner_overlap
+        Whether the backward halo of a layer that is split along several dims, which has corners,
+        travels beside the filter's gradient as others do.
     gradient_overlap
         Whether gradients are all-reduced while the backward pass goes on.
     all_reduce
@@ -54,14 +58,17 @@ class Training:
         Whether convolutions may use Winograd's algorithm, which needs workspace that some
         frameworks do not allow.
     memory_model
-        "liveness" follows what is allocated when; "paradl" is the conservative closed form of
-        Kahira et al.
+        "liveness" follows what is allocated when; "retained" keeps the output of every layer and
+        the gradients of its inputs, as frameworks do that allocate them once; "paradl" is the
+        conservative closed form of Kahira et al.
     """
 
     precision: str = "fp32"
     optimizer: str = "sgd"
     halo_overlap: bool = True
     always_cut: bool = False
+    cuts_backward: bool = True
+    corner_overlap: bool = True
     gradient_overlap: bool = True
     all_reduce: str = "auto"
     bucket_bytes: float = 25 * 2**20
@@ -90,11 +97,13 @@ class Training:
                 f"{self.launch_time:g} s",
                 "PyTorch takes about 25 us",
             )
-        if not 1 <= self.bucket_bytes <= LARGEST_BUCKET:
-            raise InputError(
-                f"gradient buckets must be from 1 to {LARGEST_BUCKET:g} bytes but are "
-                f"{self.bucket_bytes:g}; PyTorch uses 25 MiB"
-            )
+        require_between(
+            "the size of gradient buckets",
+            self.bucket_bytes,
+            (1, 1e18),
+            "PyTorch uses 25 MiB",
+            unit="B",
+        )
 
     @property
     def activation_size(self) -> int:

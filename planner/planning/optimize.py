@@ -19,7 +19,6 @@ from planner.planning.decision.decide import IDLE_WITHIN, Decision, decide
 from planner.planning.decision.fewer import better_of, fewer_devices
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import infeasible_error, stopped_error
-from planner.planning.memory.rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import (
     UsualStrategies,
@@ -32,7 +31,7 @@ from planner.planning.search_plan import search_plan
 from planner.planning.sensitivity import marked
 from planner.planning.space.costing import cost
 from planner.planning.summary import least_memory_notes, summarise, summary_notes
-from planner.planning.tuning import Attempt, tune_step
+from planner.planning.tuning import SMALLEST_BUCKET, Attempt, tune_step
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
 from search.problem.deadline import Deadline, OutOfTime
@@ -150,15 +149,6 @@ def _interrupted(plan: Plan) -> Plan:
     )
 
 
-def _smaller_buckets_may_fit(found: Attempt) -> bool:
-    """Whether nothing fits by no more than what smaller buckets of gradients would save."""
-    result, buckets = found.result, found.formulation.machine.training.bucket_bytes
-    if result.best is not None or result.tightest is None or result.incumbent.stopped_by:
-        return False
-    saved = 2.0 * (buckets - SMALLEST_BUCKET)
-    return result.tightest.memory.total - saved <= found.formulation.cluster.device.memory
-
-
 def _answer(
     setting: Setting,
     options: SearchOptions,
@@ -196,8 +186,6 @@ def _answer(
         training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
     unwatched = replace(options, watch=None)
     found = attempt_with(training, options)
-    if options.bucket_bytes is None and _smaller_buckets_may_fit(found):
-        found = attempt_with(small, unwatched)
     known = found.result.incumbent
     if options.tune_trials and not known.stopped_by:
         options.tell("trying other settings", known.cost, known.bound)
@@ -301,6 +289,7 @@ def attempt(
         seed=options.seed,
         deadline=deadline,
         least_memory=options.least_memory,
+        smallest_bucket=SMALLEST_BUCKET if options.bucket_bytes is None else math.inf,
         watch=partial(options.tell, "searching"),
     )
     if prepared.notes:

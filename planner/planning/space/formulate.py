@@ -112,6 +112,11 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the search sees every distribution of every layer."""
+        return all(self.spaces[layer.name].is_complete for layer in self.layers)
+
     def problem(self, exposure: float | Floats = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
 
