@@ -54,6 +54,8 @@ class HaloWork:
         the pass, where the layer is not cut. [s]
     cut
         Whether it is.
+    slabs
+        What the pass computes longer because it is cut. [s]
     exposed
         What the pass takes longer than without a halo. [s]
     """
@@ -62,6 +64,7 @@ class HaloWork:
     interior: Floats
     boundary: Floats
     cut: NDArray[np.bool_]
+    slabs: Floats
     exposed: Floats
 
 
@@ -104,7 +107,12 @@ def halo_work(
     whole = np.zeros(len(candidates), dtype=bool)
     if not halo.slabs or not machine.training.halo_overlap:
         return HaloWork(
-            exchange=halo.time, interior=compute, boundary=zero, cut=whole, exposed=halo.time
+            exchange=halo.time,
+            interior=compute,
+            boundary=zero,
+            cut=whole,
+            slabs=zero,
+            exposed=halo.time,
         )
     waiting: Floats = np.maximum(halo.time - independent, 0.0)
     interior = compute * (1.0 - halo.boundary)
@@ -119,5 +127,6 @@ def halo_work(
         interior=np.where(cut, interior, compute),
         boundary=np.where(cut, compute * halo.boundary + extra, 0.0),
         cut=cut,
+        slabs=np.where(cut, extra, 0.0),
         exposed=exposed,
     )

@@ -44,6 +44,13 @@ class LayerCosts:
         in regions costs. [s]
     reduce_forward, reduce_backward
         Reduce-scatter of partial outputs, and of partial input gradients. [s]
+    slabs_forward, slabs_backward
+        What of the exposed halos is computation. [s]
+    weight_first
+        Whether backward-weight runs beside the halo exchange of the backward pass, and the rest
+        after it.
+    summed_forward, summed_backward
+        The all-reduces that take the place of these where all of a sum is needed everywhere. [s]
     statistics
         All-reduces of statistics within the layer, forward and backward. [s]
     gradient_bytes
@@ -71,6 +78,11 @@ class LayerCosts:
     halo_backward: Floats
     reduce_forward: Floats
     reduce_backward: Floats
+    slabs_forward: Floats
+    slabs_backward: Floats
+    weight_first: NDArray[np.bool_]
+    summed_forward: Floats
+    summed_backward: Floats
     statistics: Floats
     gradient_bytes: Floats
     gradient_group: NDArray[np.int64]
@@ -178,6 +190,11 @@ def layer_costs(
         halo_backward=halos.backward,
         reduce_forward=reductions.forward,
         reduce_backward=reductions.backward,
+        slabs_forward=halos.slabs_forward,
+        slabs_backward=halos.slabs_backward,
+        weight_first=halos.weight_first,
+        summed_forward=reductions.summed_forward,
+        summed_backward=reductions.summed_backward,
         statistics=statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,

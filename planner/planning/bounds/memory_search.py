@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
-from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.memory.prices import ROUNDING, MemoryPrices, Point, prices_to_try
 from planner.planning.memory.rows import MemoryRows, memory_by_moment
+from planner.planning.space.step_terms import Profile
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
@@ -68,7 +69,7 @@ class MemorySearch:
 
     search: AdditiveSearch
     rows: MemoryRows
-    profile: Floats
+    profile: Profile
     limit: float
     unit: tuple[float, float]
     met: dict[Choices, Floats] = field(default_factory=dict)
@@ -235,7 +236,7 @@ def _crossed(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int
     return np.concatenate([np.where(before, one, other), np.where(before, other, one)])
 
 
-def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
+def save_memory(search: AdditiveSearch, profile: Profile) -> MemorySearch:
     """Look at what is best when memory costs more and more, whatever the limit.
 
     Parameters
@@ -258,7 +259,7 @@ def save_memory(search: AdditiveSearch, profile: Floats) -> MemorySearch:
     return inside
 
 
-def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
+def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
     """Look for the fastest assignments that fit, where the fastest of all does not.
 
     Parameters
@@ -293,12 +294,12 @@ def _fit(inside: MemorySearch) -> None:
             break
     if inside.fits and not search.stopped:
         best = maximise_bound(search, prices)
-        inside.profile = exposure(best.weights)
+        inside.profile = Profile.of(best.weights)
         inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
         inside.cross(inside.limit)
 
 
-def hold_least(search: AdditiveSearch, profile: Floats) -> float:
+def hold_least(search: AdditiveSearch, profile: Profile) -> float:
     """Look for the assignments that hold least, whatever time they take.
 
     Parameters

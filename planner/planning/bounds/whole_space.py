@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
-from costmodels.communication.movement import Movement, movement
+from costmodels.communication.layout_changes import layout_changes
+from costmodels.communication.movement import Movement
 from costmodels.distribution.rows import unique_rows
 from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
 from planner.planning.space.formulate import CostKey, Formulation
+from planner.planning.space.step_terms import Profile
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -58,7 +60,7 @@ class WholeSpace:
     """
 
     formulation: Formulation
-    profile: float | Floats
+    profile: Profile | float
     left: Mapping[str, LeftOut]
     moves: Movement
     seen: Mapping[str, Ints]
@@ -68,7 +70,7 @@ class WholeSpace:
     def of(
         cls,
         formulation: Formulation,
-        profile: float | Floats,
+        profile: Profile | float,
         least: LayerBounds,
         worst: float,
         deadline: Deadline,
@@ -100,7 +102,7 @@ class WholeSpace:
             formulation=formulation,
             profile=profile,
             left=left,
-            moves=movement(layouts, layouts, topology.above(cut)),
+            moves=layout_changes(layouts, layouts, topology.above(cut)).moves,
             seen=seen,
             classes=classes,
         )
@@ -171,15 +173,15 @@ class WholeSpace:
             The classes of the problem.
         """
         formulation = self.formulation
-        _, backward = formulation.shares(self.profile)
+        shares = formulation.shares(self.profile)
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
         matrices: dict[tuple[str, str, int, float], Floats] = {}
         pairs = []
-        for edge in formulation.edges:
+        for edge in formulation.next_edges:
             ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
-            share = float(backward[index[edge.target]])
+            share = shares[index[edge.target]].messages
             key = (*ends, edge.slot, share)
             if key not in matrices:
                 writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
@@ -214,7 +216,7 @@ class WholeSpace:
 
 def _near_classes(
     formulation: Formulation,
-    profile: float | Floats,
+    profile: Profile | float,
     left: Mapping[str, LeftOut],
     worst: float,
 ) -> dict[str, NDArray[np.bool_]]:

@@ -60,53 +60,6 @@ class LayerSpace:
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassTimes:
-    """What a layer takes in a step, an array over its candidates each. [s]
-
-    Parameters
-    ----------
-    once
-        Forward pass and update.
-    backward
-        Backward pass.
-    gradient
-        Gradient all-reduce.
-    """
-
-    once: Floats
-    backward: Floats
-    gradient: Floats
-
-    @classmethod
-    def of(cls, costs: LayerCosts) -> PassTimes:
-        """The times of candidates that are costed in full."""
-        return cls(
-            once=costs.forward_pass + costs.update,
-            backward=costs.backward_pass,
-            gradient=costs.gradient_time,
-        )
-
-    def weighted(self, backward: float, counted: float) -> Floats:
-        """The cost of every candidate in an additive problem. [s]
-
-        Parameters
-        ----------
-        backward, counted
-            How much of the backward pass and of the all-reduce counts.
-        """
-        costs: Floats = self.once + backward * self.backward + counted * self.gradient
-        return costs
-
-    def take(self, indices: NDArray[np.int64]) -> PassTimes:
-        """The times of some of the candidates."""
-        return PassTimes(
-            once=self.once[indices],
-            backward=self.backward[indices],
-            gradient=self.gradient[indices],
-        )
-
-
 def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
     """The candidates and the given distributions, none twice."""
     rows = [candidates.degrees]

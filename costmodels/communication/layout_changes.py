@@ -1,0 +1,77 @@
+"""What a change of layout takes at least, whichever communication does it.
+
+Counting what moves (`movement`) is exact where messages are sent one by one. What one collective
+does (`patterns`) may take less: a ring passes all levels at once, an all-reduce needs no scattering
+first, and a slice is there already. Times are lowered to that, so that they bound from below what
+the simulation takes for the same change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.communication.layout import Layouts
+from costmodels.communication.movement import Movement, movement
+from costmodels.communication.patterns import NOTHING, SLICE, match_all
+from costmodels.communication.topology import Topology
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayoutChanges:
+    """Changes between layouts, beyond the reduction of partial sums.
+
+    Parameters
+    ----------
+    moves
+        What moves, where no collective is cheaper.
+    summed
+        Where partial sums are all-reduced instead of scattered; (sources, targets).
+    """
+
+    moves: Movement
+    summed: NDArray[np.bool_]
+
+
+def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChanges:
+    """The changes between every source and every target layout.
+
+    Parameters
+    ----------
+    source, target, topology
+        As of `movement`.
+    """
+    moves, patterns = movement(source, target, topology), match_all(source, target)
+    seconds, latency = moves.seconds_per_byte.copy(), moves.latency.copy()
+    several = (patterns.gathered > 1).sum(axis=2) > 1
+    for kind, bandwidth in (
+        ("all_gather", topology.child_bandwidth),
+        ("all_to_all", topology.core_bandwidth),
+    ):
+        # all levels carry their part at once
+        some = patterns.which(kind) & several
+        seconds[some] = np.minimum(seconds[some], (moves.volume[some] / bandwidth).max(axis=1))
+    ring = patterns.which("all_gather") & several
+    start = np.where(moves.volume[ring] > 0.0, topology.start_latency, 0.0).max(axis=1)
+    hops = start + _ring_latency(patterns.gathered[ring], topology)
+    latency[ring] = np.minimum(latency[ring], hops)
+    summed = patterns.which("all_reduce")
+    nothing = summed | patterns.which(NOTHING, SLICE, "reduce_scatter")
+    seconds[nothing] = latency[nothing] = 0.0
+    return LayoutChanges(
+        moves=replace(moves, seconds_per_byte=seconds, latency=latency), summed=summed
+    )
+
+
+def _ring_latency(members: Floats, topology: Topology) -> Floats:
+    """Latency of one trip around rings, as of `algorithms.ring_pass`; (rings,). [s]"""
+    size = members.prod(axis=1)
+    leaving = size[:, None] * members / members.cumprod(axis=1)
+    leaving = np.where(leaving > 1, leaving, 0.0)
+    further = np.concatenate([leaving[:, 1:], np.zeros((len(members), 1))], axis=1)
+    latency: Floats = (1.0 - 1.0 / size) * ((leaving - further) * topology.latency).sum(axis=1)
+    return latency

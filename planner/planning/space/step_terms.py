@@ -1,0 +1,318 @@
+"""What no simulated step is faster than: terms, each a sum over layers and edges.
+
+A device computes one thing after the other, in the order of the layers and back. What it waits for
+between two neighbours in that order is in every step: the messages of a layer that reads the one
+right before it. Those of other layers may travel beside the computation in between, and count as
+nothing. Gradient all-reduces run one at a time, in the order in which gradients are made. While one
+runs, it and the computation beside it take 1 + gamma times as long; and the devices wait for the
+slowest of them. `docs/search.md` derives the terms from that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution import Candidates
+from costmodels.graph import Graph, Layer
+from costmodels.layers.layer_cost import LayerCosts
+from planner.simulation.run import OVERLAP_FACTOR, waiting_time
+
+Floats = NDArray[np.float64]
+# Terms of each kind: the messages of the backward pass count in full, or all-reduces slow it.
+PLAIN, SLOWED = 0, 1
+NUM_KINDS = 2
+
+
+class Profile(NamedTuple):
+    """Weights of the terms, as what they make count of each layer; (layers,) each.
+
+    Parameters
+    ----------
+    counted
+        How much of the all-reduce, from 0 to 1, in forward order and never increasing; the backward
+        pass counts by so much less.
+    plain
+        How much of the messages of the backward pass that an all-reduce could run beside.
+    """
+
+    counted: Floats
+    plain: Floats
+
+    @classmethod
+    def of(cls, weights: Floats) -> Profile:
+        """What weights of terms make count.
+
+        Parameters
+        ----------
+        weights
+            They sum to 1; (kinds, 1 + layers), the term without exposed all-reduces first.
+        """
+        counted = weights[:, :0:-1].cumsum(axis=1)[:, ::-1]
+        return cls(counted=counted.sum(axis=0), plain=weights[PLAIN].sum() - counted[PLAIN])
+
+    @classmethod
+    def even(cls, counted: float, num_layers: int) -> Profile:
+        """The same of every layer, all-reduces slowing what they run beside.
+
+        Parameters
+        ----------
+        counted
+            As above.
+        num_layers
+            Layers. [items]
+        """
+        return cls(counted=np.full(num_layers, counted), plain=np.zeros(num_layers))
+
+
+class Gaps(NamedTuple):
+    """Which messages of a layer nothing can be computed beside.
+
+    Parameters
+    ----------
+    before, after
+        Those of its forward pass before it, and after it.
+    back_before, back_after
+        Those of its backward pass.
+    """
+
+    before: bool
+    after: bool
+    back_before: bool
+    back_after: bool
+
+
+class LayerShare(NamedTuple):
+    """How much of a layer counts in an additive problem.
+
+    Parameters
+    ----------
+    gaps
+        Which of its messages count at all.
+    backward, ready
+        Of its backward pass, and of the part that makes the weight's gradient.
+    waits, messages
+        Of the halo of the backward pass, and of its other messages.
+    gradient
+        Of its all-reduce.
+    """
+
+    gaps: Gaps
+    backward: float
+    ready: float
+    waits: float
+    messages: float
+    gradient: float
+
+
+def gaps_of(graph: Graph) -> list[Gaps]:
+    """Which messages nothing can be computed beside, for each layer that computes."""
+    layers = graph.compute_layers
+    reads = [
+        any(edge.source == before.name for edge in graph.producers[layer.name])
+        for before, layer in itertools.pairwise(layers)
+    ]
+    first, last = [True, *reads], [*reads, not graph.consumers[layers[-1].name]]
+    return [
+        Gaps(
+            before=first[i],
+            after=[*reads, False][i],
+            back_before=last[i],
+            back_after=[False, *reads][i],
+        )
+        for i in range(len(layers))
+    ]
+
+
+def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[LayerShare]:
+    """How much of every layer counts.
+
+    Parameters
+    ----------
+    profile
+        Weights of the terms.
+    gaps
+        Of every layer.
+    overlap
+        Whether all-reduces run beside the backward pass.
+    """
+    if not overlap:
+        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0) for one in gaps]
+    counted, plain = profile
+    kept = 1.0 - OVERLAP_FACTOR
+    slowed = np.maximum(1.0 - counted - plain, 0.0)
+    ends = counted - np.append(counted[1:], 0.0)
+    columns = (
+        1.0 - kept * counted,
+        kept * ends,
+        plain,
+        plain + kept * slowed,
+        counted + OVERLAP_FACTOR * slowed,
+    )
+    rows = np.stack(columns, axis=1).tolist()
+    return [LayerShare(one, *row) for one, row in zip(gaps, rows, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassTimes:
+    """What a layer takes in a step at least, an array over its candidates each. [s]
+
+    Parameters
+    ----------
+    once
+        Computation of the forward pass and the update, and what others wait for it.
+    backward, behind
+        Computation of the backward pass, and what others wait for it.
+    ready
+        The part of it that makes the weight's gradient.
+    before, after
+        Messages of the forward pass.
+    back_before, back_after
+        Messages of the backward pass.
+    gradient
+        Gradient all-reduce.
+    """
+
+    once: Floats
+    backward: Floats
+    behind: Floats
+    ready: Floats
+    before: Floats
+    after: Floats
+    back_before: Floats
+    back_after: Floats
+    gradient: Floats
+
+    @classmethod
+    def of(cls, layer: Layer, candidates: Candidates, costs: LayerCosts) -> PassTimes:
+        """The times of candidates that are costed in full.
+
+        Parameters
+        ----------
+        layer, candidates, costs
+            The layer, its candidates, and what they cost.
+        """
+        waiting = _waiting(candidates)
+        backward = costs.backward_data + costs.backward_weight + costs.slabs_backward
+        # of several inputs each has its own sums, which are costed together
+        sums = np.minimum(costs.reduce_backward, costs.summed_backward) * (len(layer.inputs) == 1)
+        return cls(
+            once=(1.0 + waiting) * (costs.forward + costs.slabs_forward + costs.update),
+            backward=backward,
+            behind=waiting * backward,
+            ready=np.where(costs.weight_first, costs.backward_weight, backward),
+            before=costs.halo_forward - costs.slabs_forward,
+            after=costs.statistics / 2 + np.minimum(costs.reduce_forward, costs.summed_forward),
+            back_before=costs.halo_backward - costs.slabs_backward,
+            back_after=costs.statistics / 2 + sums,
+            gradient=costs.gradient_time,
+        )
+
+    @classmethod
+    def computing(
+        cls, candidates: Candidates, once: Floats, backward: Floats, ready: Floats
+    ) -> PassTimes:
+        """The times of computation alone.
+
+        Parameters
+        ----------
+        candidates
+            Candidates of a layer.
+        once, backward, ready
+            Computation of each. [s]
+        """
+        waiting, none = _waiting(candidates), np.zeros(len(candidates))
+        return cls(
+            once=(1.0 + waiting) * once,
+            backward=backward,
+            behind=waiting * backward,
+            ready=ready,
+            before=none,
+            after=none,
+            back_before=none,
+            back_after=none,
+            gradient=none,
+        )
+
+    def forward_messages(self, gaps: Gaps) -> Floats:
+        """Messages of the forward pass that count. [s]"""
+        return gaps.before * self.before + gaps.after * self.after
+
+    def weighted(self, share: LayerShare) -> Floats:
+        """The cost of every candidate in an additive problem, by how much of it counts. [s]"""
+        gaps = share.gaps
+        costs: Floats = (
+            self.once
+            + self.behind
+            + self.forward_messages(gaps)
+            + share.backward * self.backward
+            + share.ready * self.ready
+            + (share.waits * gaps.back_before) * self.back_before
+            + (share.messages * gaps.back_after) * self.back_after
+            + share.gradient * self.gradient
+        )
+        return costs
+
+    def take(self, indices: NDArray[np.int64]) -> PassTimes:
+        """The times of some of the candidates."""
+        return PassTimes(**{f.name: getattr(self, f.name)[indices] for f in fields(PassTimes)})
+
+
+def _waiting(candidates: Candidates) -> Floats:
+    """What devices wait for the slowest at least, as part of what each computes; (candidates,).
+
+    No fewer devices have work of their own than a layer is split over.
+    """
+    ways, of_ways = np.unique(candidates.degrees.prod(axis=(1, 2)), return_inverse=True)
+    return np.array([waiting_time(1.0, int(count)) for count in ways])[of_ways.reshape(-1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChosenTimes:
+    """What the layers of an assignment take at least; (layers,) each. [s]
+
+    Parameters
+    ----------
+    once, backward, behind, ready, gradient
+        As of `PassTimes`.
+    waits, messages
+        Halos of the backward pass, and its other messages, that count.
+    end
+        What comes after all of that.
+    """
+
+    once: Floats
+    backward: Floats
+    behind: Floats
+    ready: Floats
+    waits: Floats
+    messages: Floats
+    gradient: Floats
+    end: float
+
+    def terms(self, *, overlap: bool) -> Floats:
+        """The terms; (kinds, 1 + layers), the one without exposed all-reduces first. [s]
+
+        Parameters
+        ----------
+        overlap
+            Whether all-reduces run beside the backward pass.
+        """
+        always = float((self.once + self.behind).sum()) + self.end
+        if not overlap:
+            whole = self.backward + self.waits + self.messages + self.gradient
+            return np.full((NUM_KINDS, len(self.once) + 1), always + whole.sum())
+        kept = 1.0 - OVERLAP_FACTOR
+        beside = (
+            self.backward + self.waits + self.messages,
+            self.backward + kept * self.messages + OVERLAP_FACTOR * self.gradient,
+        )
+        # up to the gradient of a layer, and from there on
+        later = np.cumsum(OVERLAP_FACTOR * self.backward + self.gradient) + kept * self.ready
+        rows = [np.append(one.sum(), one.sum() - np.cumsum(one) + later) for one in beside]
+        return always + np.stack(rows)
