@@ -47,24 +47,36 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
     """
     moves, patterns = movement(source, target, topology), match_all(source, target)
     seconds, latency = moves.seconds_per_byte.copy(), moves.latency.copy()
-    several = (patterns.gathered > 1).sum(axis=2) > 1
+    ramp = moves.ramp.copy()
     for kind, bandwidth in (
         ("all_gather", topology.child_bandwidth),
         ("all_to_all", topology.core_bandwidth),
     ):
-        # all levels carry their part at once
-        some = patterns.which(kind) & several
-        seconds[some] = np.minimum(seconds[some], (moves.volume[some] / bandwidth).max(axis=1))
-    ring = patterns.which("all_gather") & several
-    start = np.where(moves.volume[ring] > 0.0, topology.start_latency, 0.0).max(axis=1)
-    hops = start + _ring_latency(patterns.gathered[ring], topology)
-    latency[ring] = np.minimum(latency[ring], hops)
+        some = patterns.which(kind)
+        members = patterns.gathered[some]
+        active = members > 1
+        # members get all from each other: levels that they do not cross have no part in it, and
+        # the others carry theirs at once
+        paths = np.minimum(bandwidth, topology.peer_bandwidth * np.maximum(members - 1.0, 1.0))
+        carried = np.where(active, moves.volume[some] / paths, 0.0).max(axis=1)
+        fixed = _largest(active, topology.start_latency) + np.minimum(
+            ((members - 1.0) * topology.latency).sum(axis=1), _ring_latency(members, topology)
+        )
+        seconds[some] = np.minimum(seconds[some], carried)
+        latency[some] = np.minimum(latency[some], fixed)
+        ramp[some] = np.minimum(ramp[some], _largest(active, topology.ramp))
     summed = patterns.which("all_reduce")
     nothing = summed | patterns.which(NOTHING, SLICE, "reduce_scatter")
     seconds[nothing] = latency[nothing] = 0.0
     return LayoutChanges(
-        moves=replace(moves, seconds_per_byte=seconds, latency=latency), summed=summed
+        moves=replace(moves, seconds_per_byte=seconds, latency=latency, ramp=ramp), summed=summed
     )
+
+
+def _largest(active: NDArray[np.bool_], values: Floats) -> Floats:
+    """The largest value of the levels that are active; (pairs,)."""
+    largest: Floats = np.where(active, values, 0.0).max(axis=1)
+    return largest
 
 
 def _ring_latency(members: Floats, topology: Topology) -> Floats:

@@ -142,7 +142,8 @@ def exposed_halos(
         times = (computation.backward_data, computation.backward_weight)
         work = halo_work(layer, candidates, "backward_data", times, machine, backward)
         exposed_backward, slabs_backward = work.exposed, work.slabs
-        weight_first = (work.exchange > 0.0) & (computation.backward_weight > 0.0)
+        if machine.training.halo_overlap:
+            weight_first = (work.exchange > 0.0) & (computation.backward_weight > 0.0)
     work = halo_work(layer, candidates, "forward", (computation.forward, 0.0), machine, forward)
     return ExposedHalos(
         forward=work.exposed,

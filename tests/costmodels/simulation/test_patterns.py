@@ -42,13 +42,18 @@ def layout(
         (layout(), layout(sample=[4]), "slice", (1,)),
         (layout(sample=[2]), layout(sample=[2], hidden=[2]), "slice", (1,)),
         (layout(sample=[4]), layout(), "all_gather", (4,)),
-        (layout(sample=[4]), layout(sample=[2]), "all_gather", (2,)),
+        (layout(sample=[4]), layout(sample=[2], strides={"sample": [2]}), "all_gather", (2,)),
         (layout(partial=[4]), layout(), "all_reduce", (4,)),
         (layout(partial=[4], sample=[2]), layout(sample=[2]), "all_reduce", (4,)),
         (layout(partial=[4]), layout(hidden=[4]), "reduce_scatter", (4,)),
         (layout(partial=[4]), layout(hidden=[2]), "all_reduce", (4,)),
         (layout(sample=[4]), layout(hidden=[4]), "all_to_all", (4,)),
-        (layout(sample=[2], hidden=[2]), layout(sample=[4]), "all_to_all", (2,)),
+        (
+            layout(sample=[2], hidden=[2], strides={"sample": [2], "hidden": [1]}),
+            layout(sample=[4]),
+            "all_to_all",
+            (2,),
+        ),
         # no collective does these
         (layout(sample=[3]), layout(sample=[2]), "send_recv", (1,)),
         (layout(sample=[4]), layout(hidden=[2]), "send_recv", (1,)),
@@ -59,6 +64,11 @@ def layout(
             "send_recv",
             (1,),
         ),
+        # halves that lie side by side are not those that a split in four makes of them
+        (layout(sample=[4]), layout(sample=[2]), "send_recv", (1,)),
+        (layout(sample=[2]), layout(sample=[4]), "send_recv", (1,)),
+        # sums are reduced, however blocks move
+        (layout(partial=[2], sample=[3]), layout(sample=[2]), "send_recv", (2,)),
         # level by level
         (layout(partial=[2, 4]), layout(partial=[1, 1]), "all_reduce", (2, 4)),
         (
@@ -70,6 +80,19 @@ def layout(
         (
             layout(partial=[1, 1], sample=[2, 1]),
             layout(partial=[1, 1], sample=[1, 2]),
+            "send_recv",
+            (1, 1),
+        ),
+        # where outer blocks change, blocks inside them become others
+        (
+            layout(partial=[1, 1], sample=[4, 2]),
+            layout(partial=[1, 1], sample=[4, 1]),
+            "send_recv",
+            (1, 1),
+        ),
+        (
+            layout(partial=[1, 1], sample=[4, 1]),
+            layout(partial=[1, 1], sample=[4, 2]),
             "send_recv",
             (1, 1),
         ),
