@@ -1,4 +1,4 @@
-"""Random networks, machines and assignments, and how long the simulation says a step of them takes."""
+"""Random networks, machines and assignments, and how long a simulated step of them takes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from costmodels.layers.layer_passes import (
 )
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.machine import Machine
-from costmodels.step.timeline import gradient_time
+from costmodels.step.timeline import bucketed_time, gradient_time
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +51,8 @@ class LayerCosts:
         after it.
     summed_forward, summed_backward
         The all-reduces that take the place of these where all of a sum is needed everywhere. [s]
+    least_backward
+        The lesser of the two for each input. [s]
     statistics
         All-reduces of statistics within the layer, forward and backward. [s]
     gradient_bytes
@@ -58,7 +60,9 @@ class LayerCosts:
     gradient_group
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
-        The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
+        What they add at least to all-reduces of buckets. [s]
+    gradient_alone
+        Their all-reduce when nothing travels with them. [s]
     weights, gradients, state, output, scattered, saved, workspace
         Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
         is left of that once partial sums are reduced and scattered, what else backward keeps, and
@@ -83,10 +87,12 @@ class LayerCosts:
     weight_first: NDArray[np.bool_]
     summed_forward: Floats
     summed_backward: Floats
+    least_backward: Floats
     statistics: Floats
     gradient_bytes: Floats
     gradient_group: NDArray[np.int64]
     gradient_time: Floats
+    gradient_alone: Floats
     weights: Floats
     gradients: Floats
     state: Floats
@@ -163,9 +169,10 @@ def layer_costs(
     input_gradients
         For each input, whether backward must send a gradient to it.
     largest_bucket
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     training, topology = machine.training, machine.topology
+    algorithm = training.all_reduce
     size = training.activation_size
     wants_gradient = any(input_gradients)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
@@ -174,7 +181,6 @@ def layer_costs(
     reductions = layer_reductions(layer, candidates, machine, input_gradients)
     group = candidates.group(set(candidates.dims) - set(layer.weight_dims))
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
-    rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
     output = local_size(layer.output, candidates) * size
     inputs = sum(local_size(tensor, candidates) for tensor in layer.inputs) * size
     saved_part = local_size(layer.output, candidates) / layer.output.size
@@ -195,10 +201,12 @@ def layer_costs(
         weight_first=halos.weight_first,
         summed_forward=reductions.summed_forward,
         summed_backward=reductions.summed_backward,
+        least_backward=reductions.least_backward,
         statistics=statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,
-        gradient_time=rate * gradient,
+        gradient_time=bucketed_time(topology, group, gradient, largest_bucket, algorithm),
+        gradient_alone=gradient_time(topology, group, gradient, algorithm) * (gradient > 0.0),
         weights=parameters * training.weight_size,
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,

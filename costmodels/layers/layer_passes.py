@@ -160,13 +160,14 @@ class LayerReductions:
     """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]
 
     `summed_forward` and `summed_backward` are the all-reduces that take their place where all of
-    the sums are needed everywhere.
+    the sums are needed everywhere, `least_backward` the lesser of the two for each input.
     """
 
     forward: Floats
     backward: Floats
     summed_forward: Floats
     summed_backward: Floats
+    least_backward: Floats
     num_bytes: list[Floats]
 
 
@@ -197,14 +198,15 @@ def layer_reductions(
         return scattered, summed, received
 
     forward, summed_forward, received = reduced(layer.output, layer.reduced_dims)
-    backward = summed_backward = np.zeros(len(candidates))
+    backward = summed_backward = least = np.zeros(len(candidates))
     num_bytes = [received]
     for slot, tensor in enumerate(layer.inputs):
         if input_gradients[slot]:
             time, summed, received = reduced(tensor, layer.absent_dims(slot))
             backward, summed_backward = backward + time, summed_backward + summed
+            least = least + np.minimum(time, summed)
             num_bytes.append(received)
-    return LayerReductions(forward, backward, summed_forward, summed_backward, num_bytes)
+    return LayerReductions(forward, backward, summed_forward, summed_backward, least, num_bytes)
 
 
 def statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:

@@ -18,6 +18,9 @@ from costmodels.communication.collectives import all_reduce_time
 from costmodels.communication.topology import Floats, Topology
 from costmodels.step.training import Training
 
+# Gradients of up to that part of a bucket count as small: chosen by trial, any part gives a bound.
+SMALL_PART = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerStep:
@@ -99,6 +102,38 @@ def gradient_time(
         return cheapest
     named = all_reduce_time(topology, group, num_bytes, algorithm=algorithm)
     return np.where(np.isfinite(named), named, cheapest)
+
+
+def bucketed_time(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, bucket_bytes: float, algorithm: str
+) -> Floats:
+    """What a gradient adds at least to all-reduces of buckets, whatever travels with it. [s]
+
+    A bucket holds less than its size and one gradient more, and the time T of an all-reduce is
+    concave in its bytes. So gradients of up to a part p of the size b of buckets pay the rate r of
+    T(b + p), and a larger one what the bucket takes beyond that of the others: at least the lesser
+    of its own T(m) and T(m + b) - r b. Smaller buckets only take longer.
+
+    Parameters
+    ----------
+    topology, group, algorithm
+        As of `gradient_time`.
+    num_bytes
+        Gradient of each member. [B]
+    bucket_bytes
+        Size at which buckets leave. [B]
+    """
+    sizes, members = np.asarray(num_bytes, dtype=float), np.asarray(group)
+    largest_small = SMALL_PART * bucket_bytes
+    full = bucket_bytes + largest_small
+    rate = gradient_time(topology, members, full, algorithm) / full
+    found: Floats = rate * sizes
+    large = np.flatnonzero(sizes > largest_small)
+    if len(large):
+        own = gradient_time(topology, members[large], sizes[large], algorithm)
+        joined = gradient_time(topology, members[large], sizes[large] + bucket_bytes, algorithm)
+        found[large] = np.minimum(own, joined - rate[large] * bucket_bytes)
+    return found
 
 
 def fill_buckets(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from costmodels.units import format_bytes
 from planner.plan import SearchSummary
 from planner.planning.decision.decide import Decision
@@ -23,7 +25,10 @@ def summarise(found: Attempt, decision: Decision) -> SearchSummary:
     decision
         The assignment that becomes the plan.
     """
-    known, step = found.result.incumbent, decision.best.step.total
+    known = found.result.incumbent
+    # the bound is one of the simulated step; where there was no time to simulate it is compared
+    # with what the search knows of it
+    step = decision.seconds if decision.seconds < math.inf else known.cost
     # a bound that is reached may lie above the step by rounding
     bound = min(known.bound, step)
     gap = (step - bound) / step

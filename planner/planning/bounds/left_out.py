@@ -186,7 +186,7 @@ def leave_out(
     return LeftOut(
         candidates=left,
         costs=costs,
-        times=PassTimes.of(space.layer, left, costs),
+        times=PassTimes.of(left, costs),
         first=np.cumsum(counts) - counts,
     )
 

@@ -177,20 +177,22 @@ class WholeSpace:
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
-        matrices: dict[tuple[str, str, int, float], Floats] = {}
+        matrices: dict[tuple[str, str, int, float, bool], Floats] = {}
         pairs = []
         for edge in formulation.next_edges:
             ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
             share = shares[index[edge.target]].messages
-            key = (*ends, edge.slot, share)
+            key = (*ends, edge.slot, share, edge in formulation.repeated)
             if key not in matrices:
                 writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
                 num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
                 matrix = self.moves.time(writes, reads, num_bytes)
+                if edge in formulation.repeated:
+                    matrix = np.zeros_like(matrix)
                 matrix += share * self.moves.time(reads, writes, num_bytes).T
-                exact = formulation.edge_times[edge]
-                n, m = exact.forward.shape
-                matrix[:n, :m] = exact.forward + share * exact.backward
+                exact = formulation.edge_costs(edge, share)
+                n, m = exact.shape
+                matrix[:n, :m] = exact
                 matrices[key] = matrix
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))

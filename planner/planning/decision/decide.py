@@ -26,7 +26,7 @@ from planner.planning.decision.simulator import Choices, PlanSimulator, Simulate
 from planner.planning.options import SearchOptions
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
-from planner.planning.tuning import FEW_BUCKETS, Attempt
+from planner.planning.tuning import Attempt, buckets_to_try
 from search.problem.deadline import Deadline
 from search.problem.interrupts import held_back
 from search.problem.notes import Note
@@ -96,10 +96,12 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     assert result.best is not None, "without an assignment that fits there is nothing to decide"
     formulation = attempt.formulation
     given = formulation.machine.training.bucket_bytes
-    tuned = not options.tune_trials and options.bucket_bytes is None
+    tried: tuple[float, ...] = ()
+    if not options.tune_trials and options.bucket_bytes is None:
+        tried = buckets_to_try(formulation.graph, formulation.machine.training)
     finals = Finals(
         simulator=PlanSimulator(formulation),
-        buckets=tuple(dict.fromkeys((given, *FEW_BUCKETS))) if tuned else (given,),
+        buckets=tuple(dict.fromkeys((given, *tried))),
         time=TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace),
     )
     stopped_by, patterns = result.incumbent.stopped_by, None

@@ -82,7 +82,7 @@ class Formulation:
     shared
         What each layer adds that uses the weight of another one.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
 
     graph: Graph
@@ -117,7 +117,7 @@ class Formulation:
     def times(self) -> dict[str, PassTimes]:
         """What the candidates of each distinct layer take at least, by the first that is alike."""
         return {
-            name: PassTimes.of(space.layer, space.candidates, space.costs)
+            name: PassTimes.of(space.candidates, space.costs)
             for name, space in self.spaces.items()
             if self.first_alike.get(name) == name
         }
@@ -129,14 +129,46 @@ class Formulation:
 
     @cached_property
     def next_edges(self) -> tuple[Edge, ...]:
-        """Of the edges those between layers that follow each other, once."""
-        names = [layer.name for layer in self.layers]
-        follow = set(itertools.pairwise(names))
-        first: dict[tuple[str, str], Edge] = {}
-        for edge in self.edges:
-            if (edge.source, edge.target) in follow:
-                first.setdefault((edge.source, edge.target), edge)
-        return tuple(first.values())
+        """Of the edges those between layers that follow each other."""
+        follow = set(itertools.pairwise(self._names))
+        return tuple(edge for edge in self.edges if (edge.source, edge.target) in follow)
+
+    @cached_property
+    def repeated(self) -> Mapping[Edge, tuple[int, ...]]:
+        """Edges to layers that read the same output in other inputs before: the slots of these."""
+        found = {}
+        for edge in self.next_edges:
+            into = self.graph.producers[edge.target]
+            same = [e.slot for e in into if e.source == edge.source and e.slot < edge.slot]
+            if same:
+                found[edge] = tuple(same)
+        return found
+
+    def new_forward(self, edge: Edge) -> NDArray[np.bool_]:
+        """Where the forward shuffle of a repeated edge cannot be that of another input.
+
+        Of shape (candidates of the source, candidates of the target).
+        """
+        blocks = self.spaces[edge.target].blocks
+        whole = self.spaces[edge.source].costs.reduce_forward <= 0.0
+        unlike = [blocks[slot] != blocks[edge.slot] for slot in self.repeated[edge]]
+        return np.logical_and.outer(whole, np.logical_and.reduce(unlike))
+
+    def edge_costs(self, edge: Edge, share: float) -> Floats:
+        """What the shuffles of an edge between layers that follow each other cost. [s]
+
+        Parameters
+        ----------
+        edge
+            The edge.
+        share
+            How much of the backward one counts.
+        """
+        times = self.edge_times[edge]
+        forward = times.forward
+        if edge in self.repeated:
+            forward = forward * self.new_forward(edge)
+        return forward + share * times.backward
 
     def problem(self, profile: Profile | float = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
@@ -179,13 +211,13 @@ class Formulation:
     def _pair_costs(self, shares: Sequence[LayerShare]) -> tuple[PairCost, ...]:
         """What the shuffles of each edge cost, by how much of each layer counts. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        matrices: dict[tuple[int, float], Floats] = {}
+        matrices: dict[tuple[int, float, bool], Floats] = {}
         pairs = []
         for edge in self.next_edges:
-            times, share = self.edge_times[edge], shares[index[edge.target]].messages
-            key = (id(times), share)
+            share = shares[index[edge.target]].messages
+            key = (id(self.edge_times[edge]), share, edge in self.repeated)
             if key not in matrices:
-                matrices[key] = times.forward + share * times.backward
+                matrices[key] = self.edge_costs(edge, share)
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
@@ -232,15 +264,15 @@ class Formulation:
     def terms(self, choices: Sequence[int]) -> Floats:
         """What a step takes at least under an assignment, as of `ChosenTimes.terms`. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        names = ("once", "backward", "behind", "ready", "gradient")
+        names = ("once", "backward", "behind", "ready", "gradient", "alone")
         rows = {name: np.zeros(len(self.layers)) for name in (*names, "waits", "messages")}
         for i, (layer, choice) in enumerate(zip(self.layers, choices, strict=True)):
             times, gaps = self.times[self.first_alike[layer.name]], self.gaps[i]
             for name in names:
                 rows[name][i] = getattr(times, name)[choice]
-            rows["once"][i] += gaps.before * times.before[choice] + gaps.after * times.after[choice]
+            rows["once"][i] += times.forward_messages(gaps)[choice]
             rows["waits"][i] = gaps.back_before * times.back_before[choice]
-            rows["messages"][i] = gaps.back_after * times.back_after[choice]
+            rows["messages"][i] = times.backward_messages(gaps)[choice]
         end, chosen = 0.0, dict(zip(self._names, choices, strict=True))
         for name, block in self.shared_blocks(chosen).items():
             end += block.exchange + block.update
@@ -248,7 +280,8 @@ class Formulation:
         for edge in self.next_edges:
             edge_times, target = self.edge_times[edge], index[edge.target]
             pair = (choices[index[edge.source]], choices[target])
-            rows["once"][target] += edge_times.forward[pair]
+            if edge not in self.repeated or self.new_forward(edge)[pair]:
+                rows["once"][target] += edge_times.forward[pair]
             rows["messages"][target] += edge_times.backward[pair]
         overlap = self.machine.training.gradient_overlap
         return ChosenTimes(**rows, end=end).terms(overlap=overlap)

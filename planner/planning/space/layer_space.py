@@ -49,6 +49,8 @@ class LayerSpace:
         Memory that is held when the forward pass ends, or less: see `held_inputs`. [B]
     reads, writes
         Rows in the table of layouts, for each input and for the output.
+    blocks
+        Numbers of the layouts of each input, partial sums left out.
     """
 
     layer: Layer
@@ -57,6 +59,7 @@ class LayerSpace:
     num_sensible: int
     kept: Floats
     reads: tuple[NDArray[np.int64], ...] = ()
+    blocks: tuple[NDArray[np.int64], ...] = ()
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
@@ -77,7 +80,7 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]
+    """Largest size of gradient buckets, or all gradients where these are less. [B]
 
     Parameters
     ----------
@@ -92,7 +95,7 @@ def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None)
     parameters = [layer.parameters for layer in graph.compute_layers if layer.parameters]
     sizes = [count * training.gradient_size for count in parameters]
     bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
-    return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
+    return float(min(sum(sizes), bucket)) if sizes else bucket
 
 
 def kept_memory(
@@ -181,7 +184,7 @@ def cost_layers(
         Candidates that a layer may keep, 0 for those of the strategies only. Where all of its
         distributions are no more it has them all; else the sensible ones are costed. [items]
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     deadline
         When to give up by raising `OutOfTime`.
     """
@@ -262,7 +265,7 @@ def cost_sharers(
     machine
         Where and how it runs.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     known: dict[tuple[int, int], SharedWeight] = {}
     found = {}

@@ -61,12 +61,15 @@ def number_layouts(
     first, inverse = unique_rows(table.codes())
     rows = np.split(inverse, np.cumsum([len(p) for p in parts])[:-1])
     unique = table.take(first)
+    whole = replace(unique, partial=np.ones_like(unique.partial))
+    _, blocks = unique_rows(whole.codes())
     spaces, position = {}, 0
     for space, alike in distinct:
         numbered = replace(
             space,
             writes=rows[position],
-            reads=tuple(rows[position + 1 : position + 1 + len(space.layer.inputs)]),
+            reads=(reads := tuple(rows[position + 1 : position + 1 + len(space.layer.inputs)])),
+            blocks=tuple(blocks[numbers] for numbers in reads),
         )
         position += 1 + len(space.layer.inputs)
         for layer in alike:

@@ -10,7 +10,6 @@ slowest of them. `docs/search.md` derives the terms from that.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -19,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
-from costmodels.graph import Graph, Layer
+from costmodels.graph import Graph
 from costmodels.layers.layer_cost import LayerCosts
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
-# Terms of each kind: the messages of the backward pass count in full, or all-reduces slow it.
-PLAIN, SLOWED = 0, 1
-NUM_KINDS = 2
+# Kinds of terms: the messages of the backward pass count in full; or all-reduces slow what they run
+# beside, and after the gradient of a layer come those of all layers before it, or its own alone.
+PLAIN, SLOWED, ALONE = 0, 1, 2
+NUM_KINDS = 3
 
 
 class Profile(NamedTuple):
@@ -39,10 +39,13 @@ class Profile(NamedTuple):
         pass counts by so much less.
     plain
         How much of the messages of the backward pass that an all-reduce could run beside.
+    alone
+        How much of `counted` is of terms that count the all-reduce of one layer only.
     """
 
     counted: Floats
     plain: Floats
+    alone: Floats
 
     @classmethod
     def of(cls, weights: Floats) -> Profile:
@@ -54,7 +57,11 @@ class Profile(NamedTuple):
             They sum to 1; (kinds, 1 + layers), the term without exposed all-reduces first.
         """
         counted = weights[:, :0:-1].cumsum(axis=1)[:, ::-1]
-        return cls(counted=counted.sum(axis=0), plain=weights[PLAIN].sum() - counted[PLAIN])
+        return cls(
+            counted=counted.sum(axis=0),
+            plain=weights[PLAIN].sum() - counted[PLAIN],
+            alone=counted[ALONE],
+        )
 
     @classmethod
     def even(cls, counted: float, num_layers: int) -> Profile:
@@ -67,7 +74,8 @@ class Profile(NamedTuple):
         num_layers
             Layers. [items]
         """
-        return cls(counted=np.full(num_layers, counted), plain=np.zeros(num_layers))
+        none = np.zeros(num_layers)
+        return cls(counted=np.full(num_layers, counted), plain=none, alone=none)
 
 
 class Gaps(NamedTuple):
@@ -79,12 +87,15 @@ class Gaps(NamedTuple):
         Those of its forward pass before it, and after it.
     back_before, back_after
         Those of its backward pass.
+    sums
+        The reductions of the gradients of its inputs.
     """
 
     before: bool
     after: bool
     back_before: bool
     back_after: bool
+    sums: bool
 
 
 class LayerShare(NamedTuple):
@@ -98,8 +109,8 @@ class LayerShare(NamedTuple):
         Of its backward pass, and of the part that makes the weight's gradient.
     waits, messages
         Of the halo of the backward pass, and of its other messages.
-    gradient
-        Of its all-reduce.
+    gradient, alone
+        Of what it adds to all-reduces, and of its all-reduce when nothing travels with it.
     """
 
     gaps: Gaps
@@ -108,24 +119,26 @@ class LayerShare(NamedTuple):
     waits: float
     messages: float
     gradient: float
+    alone: float
 
 
 def gaps_of(graph: Graph) -> list[Gaps]:
     """Which messages nothing can be computed beside, for each layer that computes."""
     layers = graph.compute_layers
-    reads = [
-        any(edge.source == before.name for edge in graph.producers[layer.name])
-        for before, layer in itertools.pairwise(layers)
-    ]
-    first, last = [True, *reads], [*reads, not graph.consumers[layers[-1].name]]
+    makers = [{edge.source for edge in graph.producers[layer.name]} for layer in layers]
+    names = [layer.name for layer in layers]
+    reads = [before in sources for before, sources in zip(names, makers[1:], strict=False)]
+    ends = not graph.consumers[names[-1]]
     return [
-        Gaps(
-            before=first[i],
-            after=[*reads, False][i],
-            back_before=last[i],
-            back_after=[False, *reads][i],
+        Gaps(before=first, after=after, back_before=last, back_after=back, sums=back and alone)
+        for first, after, last, back, alone in zip(
+            [True, *reads],
+            [*reads, False],
+            [*reads, ends],
+            [False, *reads],
+            [len(sources) == 1 for sources in makers],
+            strict=True,
         )
-        for i in range(len(layers))
     ]
 
 
@@ -142,17 +155,18 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
         Whether all-reduces run beside the backward pass.
     """
     if not overlap:
-        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0) for one in gaps]
-    counted, plain = profile
+        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0) for one in gaps]
+    counted, plain, alone = profile
     kept = 1.0 - OVERLAP_FACTOR
     slowed = np.maximum(1.0 - counted - plain, 0.0)
-    ends = counted - np.append(counted[1:], 0.0)
+    ends, alone_ends = (row - np.append(row[1:], 0.0) for row in (counted, alone))
     columns = (
         1.0 - kept * counted,
         kept * ends,
         plain,
         plain + kept * slowed,
-        counted + OVERLAP_FACTOR * slowed,
+        counted - alone + OVERLAP_FACTOR * (slowed + alone),
+        kept * alone_ends,
     )
     rows = np.stack(columns, axis=1).tolist()
     return [LayerShare(one, *row) for one, row in zip(gaps, rows, strict=True)]
@@ -174,8 +188,10 @@ class PassTimes:
         Messages of the forward pass.
     back_before, back_after
         Messages of the backward pass.
-    gradient
-        Gradient all-reduce.
+    sums
+        Reductions of the gradients of the inputs.
+    gradient, alone
+        What it adds to all-reduces, and its all-reduce when nothing travels with it.
     """
 
     once: Floats
@@ -186,21 +202,15 @@ class PassTimes:
     after: Floats
     back_before: Floats
     back_after: Floats
+    sums: Floats
     gradient: Floats
+    alone: Floats
 
     @classmethod
-    def of(cls, layer: Layer, candidates: Candidates, costs: LayerCosts) -> PassTimes:
-        """The times of candidates that are costed in full.
-
-        Parameters
-        ----------
-        layer, candidates, costs
-            The layer, its candidates, and what they cost.
-        """
+    def of(cls, candidates: Candidates, costs: LayerCosts) -> PassTimes:
+        """The times of candidates that are costed in full."""
         waiting = _waiting(candidates)
         backward = costs.backward_data + costs.backward_weight + costs.slabs_backward
-        # of several inputs each has its own sums, which are costed together
-        sums = np.minimum(costs.reduce_backward, costs.summed_backward) * (len(layer.inputs) == 1)
         return cls(
             once=(1.0 + waiting) * (costs.forward + costs.slabs_forward + costs.update),
             backward=backward,
@@ -209,8 +219,10 @@ class PassTimes:
             before=costs.halo_forward - costs.slabs_forward,
             after=costs.statistics / 2 + np.minimum(costs.reduce_forward, costs.summed_forward),
             back_before=costs.halo_backward - costs.slabs_backward,
-            back_after=costs.statistics / 2 + sums,
+            back_after=costs.statistics / 2,
+            sums=costs.least_backward,
             gradient=costs.gradient_time,
+            alone=costs.gradient_alone,
         )
 
     @classmethod
@@ -236,12 +248,18 @@ class PassTimes:
             after=none,
             back_before=none,
             back_after=none,
+            sums=none,
             gradient=none,
+            alone=none,
         )
 
     def forward_messages(self, gaps: Gaps) -> Floats:
         """Messages of the forward pass that count. [s]"""
         return gaps.before * self.before + gaps.after * self.after
+
+    def backward_messages(self, gaps: Gaps) -> Floats:
+        """Messages after the backward pass that count. [s]"""
+        return gaps.back_after * self.back_after + gaps.sums * self.sums
 
     def weighted(self, share: LayerShare) -> Floats:
         """The cost of every candidate in an additive problem, by how much of it counts. [s]"""
@@ -253,8 +271,9 @@ class PassTimes:
             + share.backward * self.backward
             + share.ready * self.ready
             + (share.waits * gaps.back_before) * self.back_before
-            + (share.messages * gaps.back_after) * self.back_after
+            + share.messages * self.backward_messages(gaps)
             + share.gradient * self.gradient
+            + share.alone * self.alone
         )
         return costs
 
@@ -278,7 +297,7 @@ class ChosenTimes:
 
     Parameters
     ----------
-    once, backward, behind, ready, gradient
+    once, backward, behind, ready, gradient, alone
         As of `PassTimes`.
     waits, messages
         Halos of the backward pass, and its other messages, that count.
@@ -293,6 +312,7 @@ class ChosenTimes:
     waits: Floats
     messages: Floats
     gradient: Floats
+    alone: Floats
     end: float
 
     def terms(self, *, overlap: bool) -> Floats:
@@ -308,11 +328,14 @@ class ChosenTimes:
             whole = self.backward + self.waits + self.messages + self.gradient
             return np.full((NUM_KINDS, len(self.once) + 1), always + whole.sum())
         kept = 1.0 - OVERLAP_FACTOR
-        beside = (
-            self.backward + self.waits + self.messages,
-            self.backward + kept * self.messages + OVERLAP_FACTOR * self.gradient,
-        )
+        plain = self.backward + self.waits + self.messages
+        slowed = self.backward + kept * self.messages + OVERLAP_FACTOR * self.gradient
         # up to the gradient of a layer, and from there on
-        later = np.cumsum(OVERLAP_FACTOR * self.backward + self.gradient) + kept * self.ready
-        rows = [np.append(one.sum(), one.sum() - np.cumsum(one) + later) for one in beside]
+        then = np.cumsum(OVERLAP_FACTOR * self.backward) + kept * self.ready
+        reduced = np.cumsum(self.gradient)
+        last = kept * self.alone + OVERLAP_FACTOR * reduced
+        rows = [
+            np.append(one.sum(), one.sum() - np.cumsum(one) + then + more)
+            for one, more in ((plain, reduced), (slowed, reduced), (slowed, last))
+        ]
         return always + np.stack(rows)

@@ -67,7 +67,7 @@ def _more_candidates(
     more
         Further candidates.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     layer = space.layer
     gradients = graph.input_gradients(layer.name)
