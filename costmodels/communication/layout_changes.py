@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts
 from costmodels.communication.movement import Movement, movement
-from costmodels.communication.patterns import NOTHING, SLICE, match_all
+from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, match_all
 from costmodels.communication.topology import Topology
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,10 +32,27 @@ class LayoutChanges:
         What moves, where no collective is cheaper.
     summed
         Where partial sums are all-reduced instead of scattered; (sources, targets).
+    link
+        How long links of the outermost level in use are filled for each byte of the whole tensor;
+        (sources, targets). [s/B]
     """
 
     moves: Movement
     summed: NDArray[np.bool_]
+    link: Floats
+
+    def link_time(self, source: Ints, target: Ints, num_bytes: float) -> Floats:
+        """How long links of the outermost level are filled; (sources, targets). [s]
+
+        Parameters
+        ----------
+        source, target
+            Indices of layouts.
+        num_bytes
+            Size of the whole tensor. [B]
+        """
+        seconds: Floats = num_bytes * self.link[np.ix_(source, target)]
+        return seconds
 
 
 def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChanges:
@@ -68,8 +86,14 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
     summed = patterns.which("all_reduce")
     nothing = summed | patterns.which(NOTHING, SLICE, "reduce_scatter")
     seconds[nothing] = latency[nothing] = 0.0
+    outermost = max((n for n, size in enumerate(topology.shape) if size > 1), default=0)
+    crossing = moves.volume[:, :, outermost] / topology.child_bandwidth[outermost]
+    # messages between neighbours have these links for as long as their bytes flow
+    link = np.where(patterns.which(SEND_RECV), seconds, np.minimum(crossing, seconds))
     return LayoutChanges(
-        moves=replace(moves, seconds_per_byte=seconds, latency=latency, ramp=ramp), summed=summed
+        moves=replace(moves, seconds_per_byte=seconds, latency=latency, ramp=ramp),
+        summed=summed,
+        link=link,
     )
 
 

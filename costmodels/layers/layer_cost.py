@@ -23,7 +23,7 @@ from costmodels.layers.layer_passes import (
 )
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.machine import Machine
-from costmodels.step.timeline import bucketed_time, gradient_time
+from costmodels.step.timeline import bucketed_time, gradient_link_time, gradient_time
 
 Floats = NDArray[np.float64]
 
@@ -51,8 +51,8 @@ class LayerCosts:
         after it.
     summed_forward, summed_backward
         The all-reduces that take the place of these where all of a sum is needed everywhere. [s]
-    least_backward
-        The lesser of the two for each input. [s]
+    least_backward, link_backward
+        The lesser of the two for each input, and how long these fill the outermost links. [s]
     statistics
         All-reduces of statistics within the layer, forward and backward. [s]
     gradient_bytes
@@ -61,8 +61,9 @@ class LayerCosts:
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
         What they add at least to all-reduces of buckets. [s]
-    gradient_alone
-        Their all-reduce when nothing travels with them. [s]
+    gradient_alone, gradient_link
+        Their all-reduce when nothing travels with them, and how long they fill the outermost links
+        at least. [s]
     weights, gradients, state, output, scattered, saved, workspace
         Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
         is left of that once partial sums are reduced and scattered, what else backward keeps, and
@@ -88,11 +89,13 @@ class LayerCosts:
     summed_forward: Floats
     summed_backward: Floats
     least_backward: Floats
+    link_backward: Floats
     statistics: Floats
     gradient_bytes: Floats
     gradient_group: NDArray[np.int64]
     gradient_time: Floats
     gradient_alone: Floats
+    gradient_link: Floats
     weights: Floats
     gradients: Floats
     state: Floats
@@ -202,11 +205,13 @@ def layer_costs(
         summed_forward=reductions.summed_forward,
         summed_backward=reductions.summed_backward,
         least_backward=reductions.least_backward,
+        link_backward=reductions.link_backward,
         statistics=statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,
         gradient_time=bucketed_time(topology, group, gradient, largest_bucket, algorithm),
         gradient_alone=gradient_time(topology, group, gradient, algorithm) * (gradient > 0.0),
+        gradient_link=gradient_link_time(topology, group, gradient, algorithm),
         weights=parameters * training.weight_size,
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,

@@ -20,7 +20,7 @@ from costmodels.graph import Layer, Tensor
 from costmodels.layers.halo_work import halo_work
 from costmodels.layers.local_work import local_size, local_work, update_work
 from costmodels.step.machine import Machine
-from costmodels.step.timeline import gradient_time
+from costmodels.step.timeline import gradient_time, outermost_time
 
 Floats = NDArray[np.float64]
 
@@ -160,7 +160,8 @@ class LayerReductions:
     """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]
 
     `summed_forward` and `summed_backward` are the all-reduces that take their place where all of
-    the sums are needed everywhere, `least_backward` the lesser of the two for each input.
+    the sums are needed everywhere, `least_backward` the lesser of the two for each input, and
+    `link_backward` how long these fill the links of the outermost level.
     """
 
     forward: Floats
@@ -168,6 +169,7 @@ class LayerReductions:
     summed_forward: Floats
     summed_backward: Floats
     least_backward: Floats
+    link_backward: Floats
     num_bytes: list[Floats]
 
 
@@ -198,15 +200,20 @@ def layer_reductions(
         return scattered, summed, received
 
     forward, summed_forward, received = reduced(layer.output, layer.reduced_dims)
-    backward = summed_backward = least = np.zeros(len(candidates))
+    backward = summed_backward = least = link = np.zeros(len(candidates))
     num_bytes = [received]
     for slot, tensor in enumerate(layer.inputs):
         if input_gradients[slot]:
             time, summed, received = reduced(tensor, layer.absent_dims(slot))
             backward, summed_backward = backward + time, summed_backward + summed
             least = least + np.minimum(time, summed)
+            link = link + outermost_time(
+                topology, candidates.group(layer.absent_dims(slot)), received
+            )
             num_bytes.append(received)
-    return LayerReductions(forward, backward, summed_forward, summed_backward, least, num_bytes)
+    return LayerReductions(
+        forward, backward, summed_forward, summed_backward, least, link, num_bytes
+    )
 
 
 def statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:

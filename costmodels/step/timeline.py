@@ -18,6 +18,8 @@ from costmodels.communication.collectives import all_reduce_time
 from costmodels.communication.topology import Floats, Topology
 from costmodels.step.training import Training
 
+# An all-reduce so large that its latency is nothing. [B]
+HUGE = 1e15
 # Gradients of up to that part of a bucket count as small: chosen by trial, any part gives a bound.
 SMALL_PART = 0.25
 
@@ -134,6 +136,46 @@ def bucketed_time(
         joined = gradient_time(topology, members[large], sizes[large] + bucket_bytes, algorithm)
         found[large] = np.minimum(own, joined - rate[large] * bucket_bytes)
     return found
+
+
+def outermost_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
+    """How long what members receive fills the links of a child of the outermost level in use. [s]
+
+    Parameters
+    ----------
+    topology
+        Links of the devices used.
+    group
+        Members at each level, last axis over levels; a group in one child does not use them.
+        [items]
+    num_bytes
+        What each member receives. [B]
+    """
+    members = np.asarray(group)
+    level = max((n for n, size in enumerate(topology.shape) if size > 1), default=0)
+    below = members[..., :level].prod(axis=-1)
+    groups = topology.devices_below[level] / below
+    seconds: Floats = np.asarray(num_bytes) * groups / topology.child_bandwidth[level]
+    return seconds * (members[..., level] > 1)
+
+
+def gradient_link_time(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+) -> Floats:
+    """How long gradients fill the links of a child of the outermost level at least. [s]
+
+    Parameters
+    ----------
+    topology, group, num_bytes, algorithm
+        As of `gradient_time`.
+    """
+    sizes, members = np.asarray(num_bytes, dtype=float), np.asarray(group)
+    received = 2.0 * sizes * (1.0 - 1.0 / members.prod(axis=-1))
+    # a link is filled for no longer than the bytes flow, by whatever algorithm
+    flowing = sizes * gradient_time(topology, members, HUGE, algorithm) / HUGE
+    used = members[..., [n > 1 for n in topology.shape]][..., -1:] > 1
+    flowing = flowing * used[..., 0] if used.shape[-1] else np.zeros_like(flowing)
+    return np.minimum(outermost_time(topology, members, received), flowing)
 
 
 def fill_buckets(

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
-from costmodels.communication.layout_changes import layout_changes
-from costmodels.communication.movement import Movement
+from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.distribution.rows import unique_rows
 from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
@@ -52,7 +51,7 @@ class WholeSpace:
         As of `Formulation.problem`.
     left
         The candidates that it does not see, by the first layer that is alike.
-    moves
+    changes
         What crosses hosts between any two layouts.
     seen, classes
         Rows in these of what the candidates of the search, and what the classes write and read: a
@@ -62,7 +61,7 @@ class WholeSpace:
     formulation: Formulation
     profile: Profile | float
     left: Mapping[str, LeftOut]
-    moves: Movement
+    changes: LayoutChanges
     seen: Mapping[str, Ints]
     classes: Mapping[str, Ints]
 
@@ -102,7 +101,7 @@ class WholeSpace:
             formulation=formulation,
             profile=profile,
             left=left,
-            moves=layout_changes(layouts, layouts, topology.above(cut)).moves,
+            changes=layout_changes(layouts, layouts, topology.above(cut)),
             seen=seen,
             classes=classes,
         )
@@ -177,19 +176,20 @@ class WholeSpace:
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
-        matrices: dict[tuple[str, str, int, float, bool], Floats] = {}
+        matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
         for edge in formulation.next_edges:
             ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
-            share = shares[index[edge.target]].messages
-            key = (*ends, edge.slot, share, edge in formulation.repeated)
+            share = shares[index[edge.target]]
+            key = (*ends, edge.slot, share.messages, share.link, edge in formulation.repeated)
             if key not in matrices:
                 writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
                 num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
-                matrix = self.moves.time(writes, reads, num_bytes)
+                matrix = self.changes.moves.time(writes, reads, num_bytes)
                 if edge in formulation.repeated:
                     matrix = np.zeros_like(matrix)
-                matrix += share * self.moves.time(reads, writes, num_bytes).T
+                matrix += share.messages * self.changes.moves.time(reads, writes, num_bytes).T
+                matrix += share.link * self.changes.link_time(reads, writes, num_bytes).T
                 exact = formulation.edge_costs(edge, share)
                 n, m = exact.shape
                 matrix[:n, :m] = exact

@@ -154,7 +154,7 @@ class Formulation:
         unlike = [blocks[slot] != blocks[edge.slot] for slot in self.repeated[edge]]
         return np.logical_and.outer(whole, np.logical_and.reduce(unlike))
 
-    def edge_costs(self, edge: Edge, share: float) -> Floats:
+    def edge_costs(self, edge: Edge, share: LayerShare) -> Floats:
         """What the shuffles of an edge between layers that follow each other cost. [s]
 
         Parameters
@@ -162,13 +162,13 @@ class Formulation:
         edge
             The edge.
         share
-            How much of the backward one counts.
+            How much of the target counts.
         """
         times = self.edge_times[edge]
         forward = times.forward
         if edge in self.repeated:
             forward = forward * self.new_forward(edge)
-        return forward + share * times.backward
+        return forward + share.messages * times.backward + share.link * times.link
 
     def problem(self, profile: Profile | float = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
@@ -211,11 +211,12 @@ class Formulation:
     def _pair_costs(self, shares: Sequence[LayerShare]) -> tuple[PairCost, ...]:
         """What the shuffles of each edge cost, by how much of each layer counts. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        matrices: dict[tuple[int, float, bool], Floats] = {}
+        matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
         for edge in self.next_edges:
-            share = shares[index[edge.target]].messages
-            key = (id(self.edge_times[edge]), share, edge in self.repeated)
+            share = shares[index[edge.target]]
+            counts = (share.messages, share.link)
+            key = (id(self.edge_times[edge]), counts, edge in self.repeated)
             if key not in matrices:
                 matrices[key] = self.edge_costs(edge, share)
             source, target = index[edge.source], index[edge.target]
@@ -265,7 +266,7 @@ class Formulation:
         """What a step takes at least under an assignment, as of `ChosenTimes.terms`. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         names = ("once", "backward", "behind", "ready", "gradient", "alone")
-        rows = {name: np.zeros(len(self.layers)) for name in (*names, "waits", "messages")}
+        rows = {name: np.zeros(len(self.layers)) for name in (*names, "waits", "messages", "link")}
         for i, (layer, choice) in enumerate(zip(self.layers, choices, strict=True)):
             times, gaps = self.times[self.first_alike[layer.name]], self.gaps[i]
             for name in names:
@@ -273,6 +274,7 @@ class Formulation:
             rows["once"][i] += times.forward_messages(gaps)[choice]
             rows["waits"][i] = gaps.back_before * times.back_before[choice]
             rows["messages"][i] = times.backward_messages(gaps)[choice]
+            rows["link"][i] = times.on_links(gaps)[choice]
         end, chosen = 0.0, dict(zip(self._names, choices, strict=True))
         for name, block in self.shared_blocks(chosen).items():
             end += block.exchange + block.update
@@ -283,6 +285,7 @@ class Formulation:
             if edge not in self.repeated or self.new_forward(edge)[pair]:
                 rows["once"][target] += edge_times.forward[pair]
             rows["messages"][target] += edge_times.backward[pair]
+            rows["link"][target] += edge_times.link[pair]
         overlap = self.machine.training.gradient_overlap
         return ChosenTimes(**rows, end=end).terms(overlap=overlap)
 

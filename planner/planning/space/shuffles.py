@@ -24,10 +24,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeTimes:
-    """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]"""
+    """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]
+
+    `link` is how long the backward one fills the links of the outermost level at least.
+    """
 
     forward: Floats
     backward: Floats
+    link: Floats
 
 
 def number_layouts(
@@ -114,7 +118,8 @@ def _edge_times(
         # of several inputs each has its own sums, which are costed together
         beyond = np.maximum(theirs.summed_backward - theirs.reduce_backward, 0.0)
         backward += changes.summed[np.ix_(reads, writes)] * beyond[:, None]
-    return EdgeTimes(forward=forward, backward=backward.T)
+    link = changes.link_time(reads, writes, num_bytes)
+    return EdgeTimes(forward=forward, backward=backward.T, link=link.T)
 
 
 def shuffle_times(

@@ -24,9 +24,10 @@ from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
 # Kinds of terms: the messages of the backward pass count in full; or all-reduces slow what they run
-# beside, and after the gradient of a layer come those of all layers before it, or its own alone.
-PLAIN, SLOWED, ALONE = 0, 1, 2
-NUM_KINDS = 3
+# beside, and after the gradient of a layer come those of all layers before it, or its own alone, or
+# all that fills the links of the outermost level.
+PLAIN, SLOWED, ALONE, LINKED = 0, 1, 2, 3
+NUM_KINDS = 4
 
 
 class Profile(NamedTuple):
@@ -39,13 +40,17 @@ class Profile(NamedTuple):
         pass counts by so much less.
     plain
         How much of the messages of the backward pass that an all-reduce could run beside.
-    alone
-        How much of `counted` is of terms that count the all-reduce of one layer only.
+    alone, linked
+        How much of `counted` is of terms that count the all-reduce of one layer only, or links.
+    beside
+        How much of terms that count links leaves an all-reduce behind the backward pass.
     """
 
     counted: Floats
     plain: Floats
     alone: Floats
+    linked: Floats
+    beside: Floats
 
     @classmethod
     def of(cls, weights: Floats) -> Profile:
@@ -61,6 +66,8 @@ class Profile(NamedTuple):
             counted=counted.sum(axis=0),
             plain=weights[PLAIN].sum() - counted[PLAIN],
             alone=counted[ALONE],
+            linked=counted[LINKED],
+            beside=weights[LINKED].sum() - counted[LINKED],
         )
 
     @classmethod
@@ -75,7 +82,7 @@ class Profile(NamedTuple):
             Layers. [items]
         """
         none = np.zeros(num_layers)
-        return cls(counted=np.full(num_layers, counted), plain=none, alone=none)
+        return cls(np.full(num_layers, counted), none, none, none, none)
 
 
 class Gaps(NamedTuple):
@@ -111,6 +118,8 @@ class LayerShare(NamedTuple):
         Of the halo of the backward pass, and of its other messages.
     gradient, alone
         Of what it adds to all-reduces, and of its all-reduce when nothing travels with it.
+    link
+        Of how long its messages of the backward pass and its all-reduce fill the outermost links.
     """
 
     gaps: Gaps
@@ -120,6 +129,7 @@ class LayerShare(NamedTuple):
     messages: float
     gradient: float
     alone: float
+    link: float
 
 
 def gaps_of(graph: Graph) -> list[Gaps]:
@@ -155,8 +165,8 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
         Whether all-reduces run beside the backward pass.
     """
     if not overlap:
-        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0) for one in gaps]
-    counted, plain, alone = profile
+        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0) for one in gaps]
+    counted, plain, alone, linked, beside = profile
     kept = 1.0 - OVERLAP_FACTOR
     slowed = np.maximum(1.0 - counted - plain, 0.0)
     ends, alone_ends = (row - np.append(row[1:], 0.0) for row in (counted, alone))
@@ -165,8 +175,9 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
         kept * ends,
         plain,
         plain + kept * slowed,
-        counted - alone + OVERLAP_FACTOR * (slowed + alone),
+        counted - alone - linked + OVERLAP_FACTOR * (slowed - beside + alone),
         kept * alone_ends,
+        linked + OVERLAP_FACTOR * beside,
     )
     rows = np.stack(columns, axis=1).tolist()
     return [LayerShare(one, *row) for one, row in zip(gaps, rows, strict=True)]
@@ -192,6 +203,8 @@ class PassTimes:
         Reductions of the gradients of the inputs.
     gradient, alone
         What it adds to all-reduces, and its all-reduce when nothing travels with it.
+    link, sums_link
+        How long its all-reduce, and these reductions fill the outermost links at least.
     """
 
     once: Floats
@@ -205,6 +218,8 @@ class PassTimes:
     sums: Floats
     gradient: Floats
     alone: Floats
+    link: Floats
+    sums_link: Floats
 
     @classmethod
     def of(cls, candidates: Candidates, costs: LayerCosts) -> PassTimes:
@@ -223,6 +238,8 @@ class PassTimes:
             sums=costs.least_backward,
             gradient=costs.gradient_time,
             alone=costs.gradient_alone,
+            link=costs.gradient_link,
+            sums_link=costs.link_backward,
         )
 
     @classmethod
@@ -251,6 +268,8 @@ class PassTimes:
             sums=none,
             gradient=none,
             alone=none,
+            link=none,
+            sums_link=none,
         )
 
     def forward_messages(self, gaps: Gaps) -> Floats:
@@ -260,6 +279,10 @@ class PassTimes:
     def backward_messages(self, gaps: Gaps) -> Floats:
         """Messages after the backward pass that count. [s]"""
         return gaps.back_after * self.back_after + gaps.sums * self.sums
+
+    def on_links(self, gaps: Gaps) -> Floats:
+        """How long what counts fills the outermost links. [s]"""
+        return self.link + gaps.sums * self.sums_link
 
     def weighted(self, share: LayerShare) -> Floats:
         """The cost of every candidate in an additive problem, by how much of it counts. [s]"""
@@ -274,6 +297,7 @@ class PassTimes:
             + share.messages * self.backward_messages(gaps)
             + share.gradient * self.gradient
             + share.alone * self.alone
+            + share.link * self.on_links(gaps)
         )
         return costs
 
@@ -301,6 +325,8 @@ class ChosenTimes:
         As of `PassTimes`.
     waits, messages
         Halos of the backward pass, and its other messages, that count.
+    link
+        How long these and all-reduces fill the outermost links.
     end
         What comes after all of that.
     """
@@ -313,6 +339,7 @@ class ChosenTimes:
     messages: Floats
     gradient: Floats
     alone: Floats
+    link: Floats
     end: float
 
     def terms(self, *, overlap: bool) -> Floats:
@@ -330,12 +357,13 @@ class ChosenTimes:
         kept = 1.0 - OVERLAP_FACTOR
         plain = self.backward + self.waits + self.messages
         slowed = self.backward + kept * self.messages + OVERLAP_FACTOR * self.gradient
+        linked = self.backward + kept * self.messages + OVERLAP_FACTOR * self.link
         # up to the gradient of a layer, and from there on
         then = np.cumsum(OVERLAP_FACTOR * self.backward) + kept * self.ready
         reduced = np.cumsum(self.gradient)
         last = kept * self.alone + OVERLAP_FACTOR * reduced
+        kinds = ((plain, reduced), (slowed, reduced), (slowed, last), (linked, self.link.cumsum()))
         rows = [
-            np.append(one.sum(), one.sum() - np.cumsum(one) + then + more)
-            for one, more in ((plain, reduced), (slowed, reduced), (slowed, last))
+            np.append(one.sum(), one.sum() - np.cumsum(one) + then + more) for one, more in kinds
         ]
         return always + np.stack(rows)
