@@ -212,7 +212,6 @@ def _cost_next_best(search: AdditiveSearch, profile: Profile, num_best: int) -> 
     known = search.incumbent
     if (
         known.choices is None
-        or known.closed
         or search.stopped
         or num_best < 2
         or search.method not in SOLVERS_THAT_RANK
