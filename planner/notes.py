@@ -73,22 +73,18 @@ WORDS: Mapping[str, str] = {
     "no-time-for-baselines": "the time limit left no time to cost every usual strategy",
     "search-stopped": "search stopped early by {reason}: best plan so far",
     # the decision by simulation
-    "order-changed": (
-        "simulation changed the order: the plan is number {place} on the timeline, and "
-        "{faster:.1%} faster than the first when both are simulated"
-    ),
-    "first-does-not-fit": (
-        "simulation changed the order: what was fastest on the timeline does not fit in memory "
-        "when it is simulated"
-    ),
     "plan-does-not-fit": (
-        "the plan does not fit in memory when it is simulated, though it does on the timeline"
+        "the plan does not fit in memory when it is simulated, though the search took it to fit"
     ),
     "simplest-chosen": (
         "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
         "split between neighbours instead of {others}, and {slower:.1%} slower"
     ),
     # the plan
+    "older-plan": (
+        "the plan was made by an older version: its times are those that the search thought with, "
+        "not simulated ones; 'planner simulate' and 'planner evaluate' simulate it"
+    ),
     "least-memory": (
         "the least memory found is {found} a GPU; proven: no plan searched fits in less than "
         "{bound}"
@@ -104,8 +100,8 @@ WORDS: Mapping[str, str] = {
     ),
     # what a step rests on
     "overlap-assumed": (
-        "assumed unless given: while gradients travel, computation takes {overlap:.0%} longer "
-        "(--overlap-factor), and devices vary by {variation:.1%} (--variation)"
+        "assumed: while gradients travel, computation takes {overlap:.0%} longer, and devices vary "
+        "by {variation:.1%}; simulate takes others (--overlap-factor, --variation)"
     ),
     "links-congested": "links between hosts carry {factor:g} times less, because of other jobs",
     "estimated-by-surfaces": (

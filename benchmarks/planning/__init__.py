@@ -1,1 +1,1 @@
-"""How long planning takes and how much memory, as whole processes."""
+"""How fast planning is, and how near its plans are to the best there is."""

@@ -1,11 +1,13 @@
-"""How long planning takes and how much memory, as whole processes, and what the heuristic loses.
+"""How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
-    python -m benchmarks.planning [--smoke] [--json]
+    python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
 
-The first table runs `planner optimize MODEL --gpus N` cold, each time in a new process, and takes
-the median; search time is that of the search alone, with all costs known, measured in this process.
-The second compares the longest-path heuristic of Dryden et al. with the exact optimum of the same
-additive problem for every built-in network.
+The tables, all of them unless some are named:
+
+speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
+gaps       every built-in network on 64 and 256 GPUs, some on 1024: time, memory and gap.
+wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
+heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 """
 
 from __future__ import annotations
@@ -14,159 +16,90 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
 
-# How long the whole process may take; with None, twice as long as resnet50 on 256 GPUs. [s]
-TARGETS = {
-    ("resnet50", 256): 2.0,
-    ("resnet152", 256): 5.0,
-    ("densenet161", 256): 5.0,
-    ("inception_v3", 256): 5.0,
-    ("unet", 256): 5.0,
-    ("gpt2", 256): 5.0,
-    ("resnet50", 4096): None,
-}
+from benchmarks.planning.gaps import gap_cases, gap_rows, wide_rows
+from benchmarks.planning.heuristic import heuristic_rows
+from benchmarks.planning.speed import TARGETS, planning_rows
+from benchmarks.planning.wide import WIDE
+
+Rows = list[dict[str, object]]
 
 
-def cold(model: str, gpus: int) -> tuple[float, float, dict[str, object]]:
-    """Wall time [s] and peak resident memory [B] of one process, and what it printed."""
-    command = [sys.executable, "-m", "planner", "optimize", model, "--gpus", str(gpus), "--json"]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed with status {status}")
-    return wall, usage.ru_maxrss * 1024.0, json.loads(output)
-
-
-def search_seconds(model: str, gpus: int) -> float:
-    """Time of the search alone, the costs being there. [s]"""
-    from planner.planning.options import SearchOptions
-    from planner.planning.prepare import prepare
-    from planner.planning.search_plan import search_plan
-    from planner.request.request import Request
-    from planner.request.setting import resolve
-
-    prepared = prepare(resolve(Request(source=model, gpus=gpus)), SearchOptions())
-    start = time.perf_counter()
-    search_plan(prepared.formulation, starts=prepared.starts)
-    return time.perf_counter() - start
-
-
-def planning_rows(cases: Iterable[tuple[str, int]], repeats: int) -> list[dict[str, object]]:
-    """Time and memory of planning, a row a case.
+def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]]]:
+    """Title and maker of every table.
 
     Parameters
     ----------
-    cases
-        Networks and numbers of GPUs.
+    smoke
+        One quick case of each.
     repeats
-        Processes of each case; times are their median, memory is their largest. [items]
+        Processes of each case of the table of speeds. [items]
     """
-    # a new process counts the memory of the one it was forked from: fork while this one is small
-    measured = {case: [cold(*case) for _ in range(repeats)] for case in cases}
-    rows = []
-    for (model, gpus), runs in measured.items():
-        answer = runs[0][2]
-        rows.append(
-            {
-                "model": model,
-                "gpus": gpus,
-                "wall_s": statistics.median(r[0] for r in runs),
-                "target_s": TARGETS.get((model, gpus)),
-                "peak_memory_bytes": max(r[1] for r in runs),
-                "search_s": search_seconds(model, gpus),
-                "step_time_s": answer["step_time_s"],
-                "gap": answer["gap"],
-                "proven_optimal": answer["proven_optimal"],
-            }
-        )
-    base = next((r for r in rows if (r["model"], r["gpus"]) == ("resnet50", 256)), None)
-    for row in rows:
-        if (row["model"], row["gpus"]) == ("resnet50", 4096) and base:
-            row["target_s"] = 2.0 * float(str(base["wall_s"]))
-    return rows
+    from planner.models import BUILT_IN
+
+    cases = [("resnet50", 256)] if smoke else list(TARGETS)
+    models = ["resnet18"] if smoke else list(BUILT_IN)
+    wide = ["long-skips"] if smoke else list(WIDE)
+    gaps = [("resnet18", 64)] if smoke else gap_cases(models)
+    return {
+        "speed": (
+            "planner optimize, cold, whole process",
+            lambda: planning_rows(cases, 1 if smoke else repeats),
+        ),
+        "gaps": ("gaps over every distribution", lambda: gap_rows(gaps)),
+        "wide": (
+            "networks too wide for elimination",
+            lambda: wide_rows(wide, 8 if smoke else 64),
+        ),
+        "heuristic": (
+            "longest-path heuristic against the exact optimum",
+            lambda: heuristic_rows(models, 64),
+        ),
+    }
 
 
-def heuristic_rows(models: Iterable[str], gpus: int) -> list[dict[str, object]]:
-    """The longest-path heuristic against elimination on the same problem."""
-    from planner.planning.options import SearchOptions
-    from planner.planning.prepare import prepare
-    from planner.request.request import Request
-    from planner.request.setting import resolve
-    from search import SOLVERS
-
-    rows = []
-    for model in models:
-        formulation = prepare(
-            resolve(Request(source=model, gpus=gpus)), SearchOptions()
-        ).formulation
-        problem = formulation.problem(1.0)
-        start = time.perf_counter()
-        exact = SOLVERS["auto"](problem, time_limit=60.0, seed=0)
-        middle = time.perf_counter()
-        heuristic = SOLVERS["longest-path"](problem, time_limit=60.0, seed=0)
-        end = time.perf_counter()
-        rows.append(
-            {
-                "model": model,
-                "gpus": gpus,
-                "status": str(exact.status),
-                "exact_s": exact.cost,
-                "heuristic_s": heuristic.cost,
-                "heuristic_gap": heuristic.cost / exact.cost - 1.0,
-                "exact_seconds": middle - start,
-                "heuristic_seconds": end - middle,
-            }
-        )
-    return rows
-
-
-def print_rows(rows: list[dict[str, object]], title: str) -> None:
+def print_rows(rows: Rows, title: str) -> None:
     """Print rows of figures as a table."""
     table = Table(title=title)
     for key in rows[0]:
-        table.add_column(key, justify="left" if key in ("model", "status") else "right")
+        words = key in ("model", "network", "status")
+        table.add_column(key, justify="left" if words else "right")
     for row in rows:
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
     Console(width=150).print(table)
 
 
 def main() -> None:
-    """Run both benchmarks, and print their tables or JSON."""
+    """Make the tables that are asked for, and print them or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="speed, gaps, wide, heuristic")
     parser.add_argument("--smoke", action="store_true", help="one quick case of each")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    from planner.models import BUILT_IN
-
-    cases = [("resnet50", 256)] if options.smoke else list(TARGETS)
-    models = ["resnet18"] if options.smoke else list(BUILT_IN)
-    result = {
+    known = tables(options.smoke, options.repeats)
+    unknown = [name for name in options.tables if name not in known]
+    if unknown:
+        parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")
+    # a new process counts the memory of the one it was forked from: whole processes come first
+    wanted = [name for name in known if name in options.tables or not options.tables]
+    rows = {name: known[name][1]() for name in wanted}
+    head = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}",
-        "planning": planning_rows(cases, 1 if options.smoke else options.repeats),
-        "heuristic": heuristic_rows(models, 64),
     }
     if options.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps({**head, **rows}, indent=1))
         return
-    print(f"{result['date']}, {result['machine']}")
-    print_rows(result["planning"], "planner optimize, cold, whole process")  # type: ignore[arg-type]
-    print_rows(result["heuristic"], "longest-path heuristic against the exact optimum")  # type: ignore[arg-type]
+    print(f"{head['date']}, {head['machine']}")
+    for name in wanted:
+        print_rows(rows[name], known[name][0])
 
 
 if __name__ == "__main__":

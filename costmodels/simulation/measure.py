@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodels.simulation.breakdown import Breakdown, Interval, break_down, merged, uncovered
 from costmodels.simulation.execution import ExecutionGraph, Queue
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.ledger import HeldTensor
 from costmodels.step.memory import PeakMemory
 
-Interval = tuple[float, float]
 # Tensors named at the peak of a role.
 NUM_HELD = 12
 
@@ -84,32 +84,9 @@ class SimulatedStep:
         """The role that computes the longest."""
         return max(self.roles, key=lambda role: role.busy[Queue.COMPUTE.name.lower()])
 
-
-def merged(intervals: Sequence[Interval]) -> list[Interval]:
-    """Intervals in order, those that touch joined."""
-    result: list[Interval] = []
-    for start, end in sorted(intervals):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(result[-1][1], end))
-        elif end > start:
-            result.append((start, end))
-    return result
-
-
-def outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> float:
-    """Length of merged intervals that other merged intervals do not cover."""
-    length, place = 0.0, 0
-    for start, end in intervals:
-        at = start
-        while place < len(covers) and covers[place][1] <= at:
-            place += 1
-        scan = place
-        while scan < len(covers) and covers[scan][0] < end:
-            length += max(covers[scan][0] - at, 0.0)
-            at = max(at, covers[scan][1])
-            scan += 1
-        length += max(end - at, 0.0)
-    return length
+    def break_down(self, role: int) -> Breakdown:
+        """What a role, by its number, spends the step on."""
+        return break_down(self.task_times, role, self.start, self.end)
 
 
 def _clipped(task_times: TaskTimes, start: float, end: float) -> list[dict[Queue, list[Interval]]]:
@@ -151,7 +128,7 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
         rows = busy[number]
         computing = merged(rows[Queue.COMPUTE])
         talking = merged([row for q in Queue if q != Queue.COMPUTE for row in rows[q]])
-        exposed = outside(talking, computing)
+        exposed = sum(uncovered(talking, computing))
         working = sum(last - first for first, last in computing)
         roles.append(
             RoleUse(

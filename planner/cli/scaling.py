@@ -77,7 +77,7 @@ def scale_command(
 ) -> None:
     """Plan for several numbers of GPUs.
 
-    Each gets a line: step time as simulated, throughput, efficiency and how the plan splits.
+    Each gets a line: step time, throughput, efficiency and how the plan splits.
 
     MODEL is a built-in network (see 'planner models') or a network file. A global batch size is
     that of the first number of GPUs.
@@ -183,20 +183,10 @@ def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledP
     first = next((s for s in before if not isinstance(s.plan, Exception)), None)
     if first is None or isinstance(first.plan, Exception):
         return ScaledPlan(gpus=count, plan=answer, speed_up=1.0, efficiency=1.0)
-    ratio = _throughput(answer) / _throughput(first.plan)
+    ratio = answer.throughput / first.plan.throughput
     return ScaledPlan(
         gpus=count, plan=answer, speed_up=ratio, efficiency=ratio * first.gpus / count
     )
-
-
-def _step_time(plan: Plan) -> float:
-    """The step by which plans are chosen: as simulated, where there was time for that. [s]"""
-    return plan.simulated_step_time or plan.step_time_s
-
-
-def _throughput(plan: Plan) -> float:
-    """Samples in a second. [samples/s]"""
-    return plan.global_batch_size / _step_time(plan)
 
 
 def size_line(size: ScaledPlan) -> str:
@@ -212,8 +202,8 @@ def size_line(size: ScaledPlan) -> str:
         cells = [
             f"{size.gpus:,}",
             f"{plan.global_batch_size:,}",
-            figures.seconds(_step_time(plan)),
-            figures.count(_throughput(plan)),
+            figures.seconds(plan.step_time_s),
+            figures.count(plan.throughput),
             "-" if plan.mfu is None else figures.percent(plan.mfu),
             figures.speed_up(size.speed_up),
             figures.percent(size.efficiency),

@@ -10,7 +10,7 @@ from planner.plan.carried import (
     network_digest,
     tables_digest,
 )
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary, given_solver
+from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary, given_solver
 from planner.plan.plan import FORMAT, VERSION, Plan
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "Baseline",
     "Carried",
     "CarriedTable",
+    "Finalist",
     "LayerPlan",
     "Plan",
-    "Recost",
     "SearchSummary",
     "cluster_digest",
     "digest",

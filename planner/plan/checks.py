@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
+from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
 STATUSES = ("optimal", "feasible", "given")
-# What a step is made of; all but the last sum to it.
-CAUSES = (
-    *("compute", "update", "halo", "reduction", "shuffle", "gradient_exposed"),
-    "gradient_hidden",
-)
+# What a step is made of, and sums to it: computation alone and what communication slows it down by,
+# exposed communication, and waiting for other GPUs. Communication may be hidden as well.
+COMPUTATION = ("compute", "update", "slowdown")
+COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient")
+CAUSES = (*COMPUTATION, *COMMUNICATION, "waiting")
 # What holds memory in every plan, if only 0 bytes.
 HOLDERS = ("weights", "activations", "reserved")
 # More than any training takes, so that no sum of them overflows. [s], [B], [items], [FLOP]
@@ -58,6 +58,9 @@ class CheckedPlan(Protocol):
     def breakdown_s(self) -> Mapping[str, float]: ...
 
     @property
+    def hidden_s(self) -> Mapping[str, float]: ...
+
+    @property
     def memory_bytes(self) -> Mapping[str, float]: ...
 
     @property
@@ -73,7 +76,7 @@ class CheckedPlan(Protocol):
     def baselines(self) -> tuple[Baseline, ...]: ...
 
     @property
-    def simulated(self) -> tuple[Recost, ...]: ...
+    def finalists(self) -> tuple[Finalist, ...]: ...
 
     @property
     def model_flops(self) -> float: ...
@@ -106,7 +109,7 @@ def check_plan(plan: CheckedPlan, where: str, advice: str) -> None:
 
 def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     """Numbers of things, and names, that cannot be."""
-    for what in ("model", "cluster", "device"):
+    for what in ("model", "cluster", "device", "runtime"):
         if not getattr(plan, what).strip():
             yield f"{what} must have a name", "has none"
     counts = {
@@ -147,6 +150,9 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for cause in CAUSES:
         if cause not in plan.breakdown_s:
             yield f"breakdown_s must have {', '.join(CAUSES)}", f"lacks {cause}"
+    for cause in COMMUNICATION:
+        if cause not in plan.hidden_s:
+            yield f"hidden_s must have {', '.join(COMMUNICATION)}", f"lacks {cause}"
     for holder in HOLDERS:
         if holder not in plan.memory_bytes:
             yield f"memory_bytes must have {', '.join(HOLDERS)}", f"lacks {holder}"
@@ -169,11 +175,8 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(plan.baselines):
         if row.step_time_s is not None:
             steps[f"baselines[{number}].step_time_s"] = row.step_time_s
-        if row.simulated_s is not None:
-            steps[f"baselines[{number}].simulated_s"] = row.simulated_s
-    for number, again in enumerate(plan.simulated):
-        steps[f"simulated[{number}].timeline_s"] = again.timeline_s
-        steps[f"simulated[{number}].simulated_s"] = again.simulated_s
+    for number, finalist in enumerate(plan.finalists):
+        steps[f"finalists[{number}].step_time_s"] = finalist.step_time_s
     for what, value in steps.items():
         # less than a clock of any machine ticks, so that quotients stay finite
         if value < 1e-12:
@@ -183,28 +186,25 @@ def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
 def _contradictions(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     """Figures that say the same, and differ."""
     step, causes = plan.step_time_s, plan.breakdown_s
-    total = sum(causes[cause] for cause in CAUSES[:-1])
+    total = sum(causes[cause] for cause in CAUSES)
     if not math.isclose(total, step, rel_tol=ROUNDING):
         yield f"breakdown_s must sum to step_time_s, {step:g} s,", f"sums to {total:g} s"
     by_layer = sum(layer.time for layer in plan.layers.values())
     if by_layer > step * (1 + ROUNDING):
         yield f"times of layers must sum to at most the step, {step:g} s,", f"sum to {by_layer:g} s"
     bound = plan.search.lower_bound_s
-    # it is one of the simulated step, where there is one
-    if bound > max([step, *(row.simulated_s for row in plan.simulated)]) * (1 + ROUNDING):
+    if bound > step * (1 + ROUNDING):
         yield f"search.lower_bound_s must not exceed the step, {step:g} s,", f"is {bound:g} s"
     for row in plan.baselines:
         if row.fits and (row.step_time_s is None or row.peak_memory_bytes is None):
             yield f"the strategy '{row.name}' must have figures, since it fits,", "has none"
-    chosen = [row for row in plan.simulated if row.chosen]
-    if plan.simulated and len(chosen) != 1:
-        yield "one of simulated must be chosen", f"{len(chosen)} are"
-    for again in chosen:
-        if not math.isclose(again.timeline_s, step, rel_tol=ROUNDING):
-            rule = (
-                f"timeline_s of the one of simulated that is chosen must be the step, {step:g} s,"
-            )
-            yield rule, f"is {again.timeline_s:g} s"
+    chosen = [row.step_time_s for row in plan.finalists if row.chosen]
+    if plan.finalists and len(chosen) != 1:
+        yield "one of finalists must be chosen", f"{len(chosen)} are"
+    for seconds in chosen:
+        if not math.isclose(seconds, step, rel_tol=ROUNDING):
+            rule = f"step_time_s of the chosen one of finalists must be the step, {step:g} s,"
+            yield rule, f"is {seconds:g} s"
 
 
 def _own_figures(plan: CheckedPlan) -> dict[str, Any]:

@@ -21,11 +21,11 @@ class LayerPlan:
     shape
         Members of each level. [items]
     forward_s, backward_s, update_s
-        Local computation. [s]
+        Local computation, when nothing slows it down. [s]
     halo_s, reduction_s, shuffle_s
-        Communication that computation waits for. [s]
+        Communication that computation waits for, as simulated. [s]
     gradient_s
-        Gradient all-reduce at the rate of a full bucket, hidden or not. [s]
+        Its part of the all-reduce of its gradient bucket, hidden or not. [s]
     weights_bytes, gradients_bytes, state_bytes, output_bytes, saved_bytes
         Local sizes. [B]
     """
@@ -73,16 +73,15 @@ class Baseline:
     ----------
     name
         The strategy.
-    step_time_s, peak_memory_bytes
-        What it costs, None where it cannot be used. [s], [B]
+    step_time_s, peak_memory_bytes, bucket_bytes
+        What it costs, simulated like the plan, under the gradient buckets that suit it; None where
+        it cannot be used. [s], [B], [B]
     fits
         Whether it can be used and fits in memory.
     reason
         Why it cannot be used, does not fit or has no figures.
     costed
         Whether there was time to find out.
-    simulated_s
-        Its step as simulated, with the buckets that suit it, None where it was not. [s]
     """
 
     name: str
@@ -91,25 +90,22 @@ class Baseline:
     fits: bool
     reason: str = ""
     costed: bool = True
-    simulated_s: float | None = None
+    bucket_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recost:
+class Finalist:
     """One of the best assignments of a search, simulated.
 
     Parameters
     ----------
-    timeline_s, simulated_s
-        Its step on the timeline of the search, and simulated. [s]
-    peak_memory_bytes
-        Its peak memory when simulated. [B]
+    step_time_s, peak_memory_bytes
+        Its step and its peak memory. [s], [B]
     chosen
         Whether it is the plan.
     """
 
-    timeline_s: float
-    simulated_s: float
+    step_time_s: float
     peak_memory_bytes: float
     chosen: bool
 
@@ -125,9 +121,9 @@ class SearchSummary:
     status
         "optimal", "feasible", or "given" when a strategy was only costed.
     lower_bound_s
-        No split of the layers has a faster step. [s]
+        No split of the layers has a faster step; 0 where nothing is proven. [s]
     proven_optimal
-        Whether the bound is reached.
+        Whether the step reaches the bound.
     gap
         How far the step may be above the optimum, as a part of it.
     num_sensible, num_candidates

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -19,10 +20,11 @@ from costmodels.step.utilisation import model_flops_utilisation
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
 from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
-from planner.plan.checks import check_plan
-from planner.plan.parts import Baseline, LayerPlan, Recost, SearchSummary
+from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
+from planner.plan.older import upgraded
+from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
-VERSION = 1
+VERSION = 2
 FORMAT = "planner-plan"
 # What an error about a file ends in.
 ADVICE = "make it again with 'planner optimize -o'"
@@ -42,11 +44,15 @@ class Plan:
         Options of the step.
     hashes
         SHA-256 of each input: network, cluster, options, measured tables.
+    runtime
+        The framework's runtime under which all steps are simulated, with the gradient buckets of
+        the options.
     step_time_s
-        The step. [s]
+        The step as simulated. [s]
     breakdown_s
-        The step by cause: compute, update, halo, reduction, shuffle, gradient_exposed sum to it;
-        gradient_hidden is behind the backward pass. [s]
+        The step by cause, see `planner.plan.checks.CAUSES`: they sum to it. [s]
+    hidden_s
+        Communication that the step does not wait for, by cause. [s]
     memory_bytes, memory_moment
         Peak memory of a device by holder, and when it is reached. [B]
     memory_capacity_bytes
@@ -67,8 +73,8 @@ class Plan:
         Every approximation and every fallback that was used, a sentence each.
     defaults
         Inputs that were not given, a sentence each.
-    simulated
-        The best assignments of the search, simulated, the fastest on the timeline first.
+    finalists
+        The best assignments of the search, simulated, the fastest first.
     model_flops, device_peak_flops
         Model FLOPs of a step, and peak of a device at the precision; 0 where a plan does not say.
         [FLOP], [FLOP/s]
@@ -89,8 +95,10 @@ class Plan:
     host_level: str
     training: Training
     hashes: Mapping[str, str]
+    runtime: str
     step_time_s: float
     breakdown_s: Mapping[str, float]
+    hidden_s: Mapping[str, float]
     memory_bytes: Mapping[str, float]
     memory_moment: str
     memory_capacity_bytes: float
@@ -102,7 +110,7 @@ class Plan:
     provenance: Mapping[str, str]
     fallbacks: tuple[str, ...]
     defaults: tuple[str, ...] = ()
-    simulated: tuple[Recost, ...] = ()
+    finalists: tuple[Finalist, ...] = ()
     model_flops: float = 0.0
     device_peak_flops: float = 0.0
     command: str = ""
@@ -114,11 +122,6 @@ class Plan:
     def step_time(self) -> float:
         """Time of a step. [s]"""
         return self.step_time_s
-
-    @property
-    def simulated_step_time(self) -> float | None:
-        """Time of a step when it is simulated, None where it was not. [s]"""
-        return next((row.simulated_s for row in self.simulated if row.chosen), None)
 
     @property
     def gpus_at_work(self) -> int:
@@ -151,8 +154,8 @@ class Plan:
 
     def summary(self) -> dict[str, object]:
         """The figures that a script reads, under stable keys with their units."""
-        b = self.breakdown_s
-        blocking = b["halo"] + b["reduction"] + b["shuffle"]
+        causes = self.breakdown_s
+        exposed = sum(causes[cause] for cause in COMMUNICATION)
         return {
             "model": self.model,
             "cluster": self.cluster,
@@ -163,10 +166,13 @@ class Plan:
             "throughput_samples_per_s": self.throughput,
             "mfu": self.mfu,
             "model_flops": self.model_flops,
-            "compute_s": b["compute"] + b["update"],
-            "communication_s": blocking + b["gradient_exposed"] + b["gradient_hidden"],
-            "exposed_communication_s": blocking + b["gradient_exposed"],
-            "breakdown_s": dict(b),
+            "runtime": self.runtime,
+            "bucket_bytes": self.training.bucket_bytes,
+            "compute_s": sum(causes[cause] for cause in COMPUTATION),
+            "communication_s": exposed + sum(self.hidden_s.values()),
+            "exposed_communication_s": exposed,
+            "breakdown_s": dict(causes),
+            "hidden_s": dict(self.hidden_s),
             "peak_memory_bytes": self.peak_memory,
             "memory_capacity_bytes": self.memory_capacity_bytes,
             "memory_bytes": dict(self.memory_bytes),
@@ -174,8 +180,7 @@ class Plan:
             "lower_bound_s": self.search.lower_bound_s,
             "proven_optimal": self.search.proven_optimal,
             "gap": self.search.gap,
-            "simulated_step_time_s": self.simulated_step_time,
-            "simulated": [msgspec.to_builtins(row) for row in self.simulated],
+            "finalists": [msgspec.to_builtins(row) for row in self.finalists],
             "solver": self.search.solver,
             "stopped_by": self.search.stopped_by,
             "fallbacks": list(self.fallbacks),
@@ -204,7 +209,7 @@ class Plan:
         Raises
         ------
         InputError
-            When the file is missing, is no plan, or is of another version.
+            When the file is missing, is no plan, or is of a version that is not known.
         """
         return cls.of_document(read_plan_file(path), where=str(path))
 
@@ -233,14 +238,15 @@ class Plan:
         """A plan from what its file holds, parsed; otherwise as `from_json`."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise InputError(f"{where} is no plan: its 'format' must be '{FORMAT}'; {ADVICE}")
-        if document.get("version") != VERSION:
+        if document.get("version") not in range(1, VERSION + 1):
             raise InputError(
                 f"{where} is a plan of version {document.get('version')}, but this planner reads "
-                f"version {VERSION}; {ADVICE}"
+                f"versions 1 to {VERSION}; {ADVICE}"
             )
         try:
-            layers = {layer["name"]: layer for layer in document["layers"]}
-            plan = msgspec.convert({**document, "layers": layers}, cls)
+            current: dict[str, Any] = upgraded(document)
+            layers = {layer["name"]: layer for layer in current["layers"]}
+            plan = msgspec.convert({**current, "layers": layers}, cls)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise InputError(f"{where} is no valid plan ({error}); {ADVICE}") from None
         if len(layers) < len(document["layers"]):

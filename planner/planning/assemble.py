@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 
 from costmodels.distribution import Distribution, devices_at_work
 from costmodels.step.training import Training
@@ -12,42 +11,45 @@ from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
 from planner.plan import (
     Baseline,
+    Finalist,
     LayerPlan,
     Plan,
-    Recost,
     SearchSummary,
     cluster_digest,
     digest,
     network_digest,
     tables_digest,
 )
+from planner.planning.decision.simulator import PlannedStep, PlanSimulator, SimulatedChoices
 from planner.planning.prepare import UsualStrategies
-from planner.planning.space.costing import Costed, cost
+from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.request.plans import carried_for
 from planner.request.setting import Setting
 from planner.request.usual_strategies import Infeasible
 from planner.simulation.notes import estimate_notes
+from planner.simulation.run import ASSUMED
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
 # Above this part of the memory a plan says that fragmentation is not modelled: PyTorch's allocator
 # may well lose the rest of it. An assumption.
 NEARLY_FULL = 0.9
+# What a simulated step says of a layer.
+LAYER_PARTS = ("forward", "backward", "halo", "reduction", "shuffle")
 
 
 def assemble_plan(
     setting: Setting,
-    formulation: Formulation,
+    simulator: PlanSimulator,
     costed: Costed,
+    step: PlannedStep,
     summary: SearchSummary,
     *,
     usual: UsualStrategies,
     notes: Sequence[AnyNote] = (),
-    simulated: tuple[Recost, ...] = (),
-    met: Mapping[tuple[int, ...], Costed] | None = None,
-    starts: Sequence[tuple[int, ...]] = (),
-    simulated_usual: Mapping[tuple[int, ...], float] | None = None,
+    finalists: tuple[Finalist, ...] = (),
+    simulated_usual: Mapping[str, SimulatedChoices] | None = None,
     deadline: Deadline | None = None,
 ) -> Plan:
     """A plan from an assignment.
@@ -56,45 +58,38 @@ def assemble_plan(
     ----------
     setting
         The question.
-    formulation
-        The network on the machine, with the options of the step that were decided on.
+    simulator
+        Of the network on the machine, with the options of the step that were decided on.
     costed
         The assignment.
+    step
+        Its step as simulated.
     summary
         How it was found.
     usual
         The usual strategies, which must be among the candidates.
     notes
         What is worth knowing of how it was found.
-    simulated
+    finalists
         The best assignments, simulated.
-    met
-        Assignments that are costed already, by their choices.
-    starts
-        The usual strategies that can be used as assignments, in their order, where known.
     simulated_usual
-        Their steps as simulated, by their choices. [s]
+        The usual strategies that were simulated already, by their names.
     deadline
-        After which no further usual strategy is costed.
+        After which no further usual strategy is simulated.
     """
+    formulation = simulator.formulation
     cluster, training = setting.cluster, formulation.machine.training
-    usable = (name for name, rows in usual.items() if not isinstance(rows, Infeasible))
-    choices = dict(zip(usable, starts, strict=False))
-    known = {name: (met or {}).get(start) for name, start in choices.items()}
-    steps = {name: (simulated_usual or {}).get(start) for name, start in choices.items()}
+    known = simulated_usual or {}
     baselines = tuple(
-        replace(
-            _baseline(formulation, name, rows, known.get(name), deadline),
-            simulated_s=steps.get(name),
-        )
-        for name, rows in usual.items()
+        _baseline(simulator, name, rows, known.get(name), deadline) for name, rows in usual.items()
     )
     if not all(row.costed for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
     remarks: tuple[AnyNote, ...] = (
         *_idle_notes(setting, formulation, costed),
+        *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(costed.sources, formulation.machine),
-        *_memory_notes(formulation, costed),
+        *_memory_notes(step.memory.total / cluster.device.memory),
         *notes,
     )
     return Plan(
@@ -109,20 +104,22 @@ def assemble_plan(
         host_level=cluster.host_level,
         training=training,
         hashes=_hashes(setting, training),
-        step_time_s=costed.step.total,
-        breakdown_s=_breakdown(costed),
-        memory_bytes=dict(costed.memory.holders),
-        memory_moment=costed.memory.moment,
+        runtime=simulator.runtime.name,
+        step_time_s=step.seconds,
+        breakdown_s=_causes(step),
+        hidden_s=dict(step.breakdown.hidden),
+        memory_bytes=dict(step.memory.holders),
+        memory_moment=step.memory.moment,
         memory_capacity_bytes=cluster.device.memory,
-        communication_bytes=costed.communication_bytes,
+        communication_bytes=step.received,
         search=summary,
-        layers=_layer_plans(formulation, costed),
+        layers=_layer_plans(formulation, costed, step),
         baselines=baselines,
         compute_sources_s=dict(costed.sources),
         provenance=dict(formulation.machine.compute.describe()),
         fallbacks=tuple(map(words, remarks)),
         defaults=setting.defaults,
-        simulated=simulated,
+        finalists=finalists,
         carried=carried_for(setting),
         model_flops=model_flops(setting.graph),
         device_peak_flops=cluster.device.peak_flops[training.precision],
@@ -139,31 +136,39 @@ def _hashes(setting: Setting, training: Training) -> dict[str, str]:
     }
 
 
-def _breakdown(costed: Costed) -> dict[str, float]:
+def _causes(step: PlannedStep) -> dict[str, float]:
     """The step by cause. [s]"""
-    return {
-        "compute": costed.total("forward") + costed.total("backward"),
-        "update": costed.total("update"),
-        "halo": costed.total("halo"),
-        "reduction": costed.total("reduction"),
-        "shuffle": costed.total("shuffle"),
-        "gradient_exposed": costed.step.exposed,
-        "gradient_hidden": costed.step.hidden,
-    }
+    causes = dict(step.breakdown.causes)
+    # whether it is for tasks of other devices or for slower ones
+    causes["waiting"] = causes.pop("idle") + step.waiting
+    return causes
 
 
-def _layer_plans(formulation: Formulation, costed: Costed) -> dict[str, LayerPlan]:
-    """Every layer in the order of the forward pass."""
+def _layer_plans(
+    formulation: Formulation, costed: Costed, step: PlannedStep
+) -> dict[str, LayerPlan]:
+    """Every layer in the order of the forward pass.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    costed, step
+        The assignment, and its step as simulated.
+    """
     distributions = formulation.distributions(costed.choices)
     plans = {}
     for layer in formulation.layers:
-        times, sizes = costed.layers[layer.name], costed.sizes[layer.name]
+        spent, sizes = step.breakdown.layers.get(layer.name, {}), costed.sizes[layer.name]
         plans[layer.name] = LayerPlan(
             name=layer.name,
             kind=layer.kind,
             degrees=dict(distributions[layer.name].degrees),
             shape=formulation.machine.topology.shape,
-            **{f"{key}_s": value for key, value in asdict(times).items()},
+            **{f"{part}_s": spent.get(part, 0.0) for part in LAYER_PARTS},
+            # one task updates the weights of all layers
+            update_s=costed.layers[layer.name].update,
+            gradient_s=step.gradients[layer.name],
             weights_bytes=sizes.weights,
             gradients_bytes=sizes.gradients,
             state_bytes=sizes.state,
@@ -174,49 +179,54 @@ def _layer_plans(formulation: Formulation, costed: Costed) -> dict[str, LayerPla
 
 
 def _baseline(
-    formulation: Formulation,
+    simulator: PlanSimulator,
     name: str,
     rows: Mapping[str, Distribution] | Infeasible,
-    costed: Costed | None,
+    trial: SimulatedChoices | None,
     deadline: Deadline | None,
 ) -> Baseline:
     """What a usual strategy costs, or why it cannot be used.
 
     Parameters
     ----------
-    formulation
-        The network on the machine.
+    simulator
+        Of the network on the machine.
     name
         The strategy.
     rows
         How it splits every layer, or why it cannot.
-    costed
-        What it costs, if that is known already.
+    trial
+        Its step, if that is known already.
     deadline
-        After which it is not costed.
+        After which it is not simulated.
     """
+    reason, costed = "", True
     if isinstance(rows, Infeasible):
+        reason = rows.reason
+    elif trial is None and deadline is not None and deadline.passed:
+        reason, costed = "the time limit left no time", False
+    if reason:
         return Baseline(
-            name=name, step_time_s=None, peak_memory_bytes=None, fits=False, reason=rows.reason
+            name=name,
+            step_time_s=None,
+            peak_memory_bytes=None,
+            fits=False,
+            reason=reason,
+            costed=costed,
         )
-    if costed is None:
-        if deadline is not None and deadline.passed:
-            return Baseline(
-                name=name,
-                step_time_s=None,
-                peak_memory_bytes=None,
-                fits=False,
-                reason="the time limit left no time",
-                costed=False,
-            )
-        costed = cost(formulation, formulation.choices(rows))
-    short = costed.memory.total - formulation.cluster.device.memory
+    if trial is None:
+        assert not isinstance(rows, Infeasible), "those have a reason"
+        formulation = simulator.formulation
+        bucket = formulation.machine.training.bucket_bytes
+        trial = simulator.simulate(formulation.choices(rows), bucket)
+    short = trial.peak_memory - simulator.formulation.cluster.device.memory
     return Baseline(
         name=name,
-        step_time_s=costed.step.total,
-        peak_memory_bytes=costed.memory.total,
+        step_time_s=trial.seconds,
+        peak_memory_bytes=trial.peak_memory,
         fits=short <= 0,
         reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
+        bucket_bytes=trial.bucket_bytes,
     )
 
 
@@ -229,7 +239,12 @@ def _idle_notes(setting: Setting, formulation: Formulation, costed: Costed) -> t
     )
 
 
-def _memory_notes(formulation: Formulation, costed: Costed) -> tuple[Note, ...]:
-    """Whether the plan fits by so little that it may not fit."""
-    part = costed.memory.total / formulation.cluster.device.memory
+def _memory_notes(part: float) -> tuple[Note, ...]:
+    """Whether the plan fits by so little that it may not fit.
+
+    Parameters
+    ----------
+    part
+        Its peak as a part of the memory.
+    """
     return (Note.of("memory-nearly-full", part=part),) if NEARLY_FULL < part <= 1.0 else ()

@@ -17,6 +17,7 @@ from planner.planning.assemble import assemble_plan
 from planner.planning.bounds.additive_search import time_left
 from planner.planning.decision.decide import IDLE_WITHIN, Decision, decide
 from planner.planning.decision.fewer import better_of, fewer_devices
+from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import infeasible_error, stopped_error
 from planner.planning.memory.rows import SMALLEST_BUCKET
 from planner.planning.options import SearchOptions
@@ -33,6 +34,7 @@ from planner.planning.space.costing import cost
 from planner.planning.summary import least_memory_notes, summarise, summary_notes
 from planner.planning.tuning import Attempt, tune_step
 from planner.request.setting import Setting
+from planner.request.usual_strategies import Infeasible
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.interrupts import held_back
 from search.problem.notes import Note
@@ -106,29 +108,32 @@ def _assembled(
     deadline
         When the plan must be there.
     """
-    summary = summarise(found, decision)
+    simulator = PlanSimulator(decision.formulation)
+    step = simulator.planned_step(decision.best.choices)
+    summary = summarise(found, decision, step.seconds)
     if options.dump_problem is not None:
         # none was kept where the first was interrupted
         problem = found.result.problem or decision.formulation.problem()
         write_problem(options.dump_problem, problem, f"{setting.model.name} on {setting.gpus} GPUs")
+    usual = usual_strategies(setting)
+    usable = (name for name, rows in usual.items() if not isinstance(rows, Infeasible))
+    starts = zip(usable, found.starts, strict=False)
     return assemble_plan(
         setting,
-        decision.formulation,
+        simulator,
         decision.best,
+        step,
         summary,
-        usual=usual_strategies(setting),
+        usual=usual,
         notes=(
             *found.notes,
             *decision.notes,
             *found.result.incumbent.notes,
-            *(least_memory_notes(found, decision) if options.least_memory else ()),
+            *(least_memory_notes(found, step.memory.total) if options.least_memory else ()),
             *summary_notes(summary),
         ),
-        simulated=decision.simulated,
-        # under other options of the step they cost something else
-        met=found.result.met if decision.formulation is found.formulation else {},
-        starts=found.starts,
-        simulated_usual=decision.usual,
+        finalists=decision.finalists,
+        simulated_usual={n: decision.usual[c] for n, c in starts if c in decision.usual},
         deadline=deadline,
     )
 
@@ -257,7 +262,9 @@ def plan_of_strategy(
         cap=1,
         num_costed=1,
     )
-    return assemble_plan(setting, formulation, costed, summary, usual=usual, notes=notes)
+    simulator = PlanSimulator(formulation)
+    step = simulator.planned_step(costed.choices)
+    return assemble_plan(setting, simulator, costed, step, summary, usual=usual, notes=notes)
 
 
 def attempt(

@@ -27,7 +27,7 @@ class SearchOptions:
         Candidates that a layer may keep for the search; by default what makes about
         `planner.planning.prepare.NUM_CANDIDATES` in all. [items]
     num_best
-        How many best distinct assignments are costed on the timeline, and simulated. [items]
+        How many best distinct assignments of the search are simulated. [items]
     tune_trials
         Settings of bucket size and all-reduce algorithm to try, each with a search of its own;
         without any, a few bucket sizes are tried on the plan found. [items]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from costmodels.units import format_bytes
 from planner.plan import SearchSummary
 from planner.planning.decision.decide import Decision
@@ -15,7 +13,7 @@ from search.problem.notes import Note
 PROVEN_GAP = 1e-6
 
 
-def summarise(found: Attempt, decision: Decision) -> SearchSummary:
+def summarise(found: Attempt, decision: Decision, step: float) -> SearchSummary:
     """How the plan was found and how good it is.
 
     Parameters
@@ -24,13 +22,13 @@ def summarise(found: Attempt, decision: Decision) -> SearchSummary:
         The search.
     decision
         The assignment that becomes the plan.
+    step
+        Its step as simulated. [s]
     """
     known = found.result.incumbent
-    # the bound is one of the simulated step; where there was no time to simulate it is compared
-    # with what the search knows of it
-    step = decision.seconds if decision.seconds < math.inf else known.cost
-    # a bound that is reached may lie above the step by rounding
-    bound = min(known.bound, step)
+    # a bound that is reached may lie above the step by rounding; one that lies further above it is
+    # none of the simulated step, and says nothing
+    bound = min(known.bound, step) if known.bound <= (1.0 + PROVEN_GAP) * step else 0.0
     gap = (step - bound) / step
     return SearchSummary(
         solver=known.path or "none: there was no time to search",
@@ -62,16 +60,15 @@ def summary_notes(summary: SearchSummary) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def least_memory_notes(found: Attempt, decision: Decision) -> tuple[Note, ...]:
+def least_memory_notes(found: Attempt, peak: float) -> tuple[Note, ...]:
     """The least memory that was found, and what was proven.
 
     Parameters
     ----------
     found
         The search.
-    decision
-        The assignment that becomes the plan.
+    peak
+        Peak memory of the plan. [B]
     """
-    least = format_bytes(decision.best.memory.total)
-    bound = format_bytes(min(found.result.least_memory, decision.best.memory.total))
+    least, bound = format_bytes(peak), format_bytes(min(found.result.least_memory, peak))
     return (Note.of("least-memory", found=least, bound=bound),)

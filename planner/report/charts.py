@@ -25,7 +25,7 @@ def split_index(key: str) -> int:
 
 
 def step_chart(plan: Plan) -> Markup:
-    """The step by cause, and what hides behind the backward pass below it."""
+    """The step by cause, and the communication that is hidden below it."""
     parts = [
         svg.Part(
             value=row.value,
@@ -35,17 +35,20 @@ def step_chart(plan: Plan) -> Markup:
         )
         for row in figures.step_rows(plan)
     ]
-    hidden = plan.breakdown_s["gradient_hidden"]
+    rows = [row for row in figures.hidden_rows(plan) if row[2] > 0.0]
+    hidden = sum(seconds for _, _, seconds in rows)
     whole = max(plan.step_time_s, hidden)
     drawn = [svg.stacked(0, 4, WIDTH, 44, parts, whole)]
-    height = 74.0
-    if hidden > 0.0:
-        tip = f"{figures.HIDDEN}: {figures.seconds(hidden)}, behind the backward pass"
-        extent = WIDTH * hidden / whole
-        drawn.append(svg.rectangle(0, 52, extent, 14, "c-gradient_hidden hatch", tip))
-        label = f"{figures.HIDDEN} {figures.seconds(hidden)}"
-        if extent + len(label) * svg.CHARACTER + 8 < WIDTH:
-            drawn.append(svg.text(extent + 6, 63, label, "small"))
+    height, at = 74.0, 0.0
+    for cause, label, seconds in rows:
+        tip = f"{label}: {figures.seconds(seconds)}, behind"
+        extent = WIDTH * seconds / whole
+        drawn.append(svg.rectangle(at, 52, extent, 14, f"c-{cause} hatch", tip))
+        at += extent
+    if rows:
+        text = ", ".join(f"{label} {figures.seconds(seconds)}" for _, label, seconds in rows)
+        if at + len(text) * svg.CHARACTER + 8 < WIDTH:
+            drawn.append(svg.text(at + 6, 63, text, "small"))
         height = 92.0
     drawn += _time_axis(0, WIDTH, height - 22, whole)
     label = "Stacked bar of the step by cause: " + "; ".join(part.tip for part in parts)
@@ -158,7 +161,7 @@ def layers_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
                 bars += svg.rectangle(x, y, thick, height, f"c-{key}")
         down = layer.gradient_s * scale
         if down > 0.0:
-            bars += svg.rectangle(x, zero, thick, min(down, below), "c-gradient_hidden hatch")
+            bars += svg.rectangle(x, zero, thick, min(down, below), "c-gradient hatch")
         if down > below + 0.5:
             bars += svg.rectangle(x, zero + below - 3, thick, 3, "over")
         bars += svg.rectangle(x, strip, thick, 9, svg.fill_of(split_index(run.key)))
@@ -190,15 +193,15 @@ def _vertical_axis(
 
 
 def rivals_chart(plan: Plan) -> Markup:
-    """Step times of the plan and of the usual strategies, simulated where they were."""
-    mine = plan.simulated_step_time or plan.step_time_s
+    """Step times of the plan and of the usual strategies."""
+    mine = plan.step_time_s
     rows = [("this plan", mine, "c-plan", "" if plan.fits else "does not fit")]
     for rival in figures.rivals(plan):
         fill = "c-rival" if rival.fits else "c-rival hatch"
         remark = rival.verdict
         if rival.time is not None:
             remark = f"{figures.speed_up(rival.speed_up)}, {remark}".rstrip(", ")
-        rows.append((rival.name, rival.simulated or rival.time or 0.0, fill, remark))
+        rows.append((rival.name, rival.time or 0.0, fill, remark))
     longest = min(max(row[1] for row in rows), LONGEST_RIVAL * mine)
     left, room = 110.0, WIDTH - 110.0 - 260.0
     drawn = []

@@ -15,15 +15,21 @@ from planner.plan import Baseline, Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
 from planner.request.usual_strategies import STRATEGIES
 
-CAUSES = {
-    "compute": "compute",
-    "update": "weight update",
+COMMUNICATION = {
     "halo": "halo exchange",
     "reduction": "reductions",
     "shuffle": "shuffles",
-    "gradient_exposed": "gradient all-reduce, exposed",
+    "parameter": "gathering of weights",
+    "gradient": "gradient all-reduce",
 }
-HIDDEN = "gradient all-reduce, hidden"
+CAUSES = {
+    "compute": "compute",
+    "update": "weight update",
+    "slowdown": "slow-down by gradients",
+    **{cause: f"{label}, exposed" for cause, label in COMMUNICATION.items()},
+    "waiting": "waiting for slower GPUs",
+}
+HIDDEN = {cause: f"{label}, hidden" for cause, label in COMMUNICATION.items()}
 UNRECORDED = (
     "The plan was made from Python, so the command is put together from its inputs; options that a "
     "plan does not hold, such as the input size, the search, or the degree or file of a strategy, "
@@ -77,10 +83,8 @@ class Rival:
         The strategy.
     time, memory
         Step and peak memory, None where it cannot be used. [s], [B]
-    simulated
-        Its step as simulated, None where it was not. [s]
     speed_up
-        How many times faster the plan is, None without a time: simulated, if both are.
+        How many times faster the plan is, None without a time.
     fits
         Whether it could be used.
     remark
@@ -92,7 +96,6 @@ class Rival:
     name: str
     time: float | None
     memory: float | None
-    simulated: float | None
     speed_up: float | None
     fits: bool
     remark: str
@@ -245,6 +248,11 @@ def step_rows(plan: Plan) -> list[Figure]:
     ]
 
 
+def hidden_rows(plan: Plan) -> list[tuple[str, str, float]]:
+    """Communication behind computation or other communication: cause, label and time. [s]"""
+    return [(cause, label, plan.hidden_s[cause]) for cause, label in HIDDEN.items()]
+
+
 def memory_rows(plan: Plan) -> list[Figure]:
     """What holds memory at the peak, most first, as parts of the capacity."""
     holders = sorted(plan.memory_bytes.items(), key=lambda item: (-item[1], item[0]))
@@ -279,9 +287,6 @@ def rivals(plan: Plan) -> list[Rival]:
     """The usual strategies beside the plan."""
 
     def speed_up_over(baseline: Baseline) -> float | None:
-        again = plan.simulated_step_time
-        if again is not None and baseline.simulated_s is not None:
-            return baseline.simulated_s / again
         return None if baseline.step_time_s is None else baseline.step_time_s / plan.step_time_s
 
     return [
@@ -289,7 +294,6 @@ def rivals(plan: Plan) -> list[Rival]:
             name=b.name,
             time=b.step_time_s,
             memory=b.peak_memory_bytes,
-            simulated=b.simulated_s,
             speed_up=speed_up_over(b),
             fits=b.fits,
             remark=b.reason,
@@ -312,8 +316,6 @@ def rival_sentence(plan: Plan) -> str:
         return "none of the usual strategies can be used"
     much_faster = much(rival.speed_up)
     time = "" if much_faster == "as fast as" else f" ({format_seconds(rival.time)})"
-    if time and rival.simulated is not None:
-        time = f" ({format_seconds(rival.simulated)} simulated)"
     return f"{much_faster} {rival.name}{time}, the best usual strategy that fits"
 
 

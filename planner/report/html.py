@@ -68,7 +68,7 @@ def report_text(plan: Plan) -> str:
         "rival_sentence": figures.rival_sentence(plan),
         "best_rival": figures.best_rival(plan),
         "layer_causes": figures.LAYER_CAUSES,
-        "hidden_label": figures.HIDDEN,
+        "hidden_rows": figures.hidden_rows(plan),
         "command": command,
         "unrecorded": "" if recorded else figures.UNRECORDED,
         "plan_hash": figures.plan_hash(plan),

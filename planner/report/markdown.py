@@ -88,12 +88,18 @@ def _step_text(plan: Plan) -> str:
         (row.label, figures.seconds(row.value), figures.percent(row.share))
         for row in figures.step_rows(plan)
     ]
-    hidden = figures.seconds(plan.breakdown_s["gradient_hidden"])
     rows.append(("**step**", f"**{figures.seconds(plan.step_time_s)}**", "**100.0 %**"))
-    rows.append((figures.HIDDEN, hidden, "behind the backward pass"))
+    rows += [
+        (label, figures.seconds(hidden), "behind")
+        for _, label, hidden in figures.hidden_rows(plan)
+        if hidden > 0.0
+    ]
     table = markdown_table(["Cause", ">Time", ">Share of the step"], rows)
     received = figures.size(plan.communication_bytes)
-    return f"## What a step is made of\n\n{table}\n\nA GPU receives {received} in a step."
+    return (
+        f"## What a step is made of\n\n{table}\n\nA GPU receives {received} in a "
+        f"step. It was {sentences.simulation_sentence(plan)}."
+    )
 
 
 def _memory_text(plan: Plan) -> str:
@@ -136,7 +142,6 @@ def _rivals_text(plan: Plan) -> str:
         (
             "**this plan**",
             figures.seconds(plan.step_time_s),
-            figures.seconds_or_none(plan.simulated_step_time),
             figures.size(plan.peak_memory),
             "",
             "",
@@ -147,14 +152,12 @@ def _rivals_text(plan: Plan) -> str:
             (
                 rival.name,
                 figures.seconds_or_none(rival.time),
-                figures.seconds_or_none(rival.simulated),
                 "-" if rival.memory is None else figures.size(rival.memory),
                 figures.speed_up(rival.speed_up),
                 ": ".join(text for text in (rival.verdict, rival.remark) if text),
             )
         )
-    headings = ["Strategy", ">Step time", ">Simulated", ">Peak memory", ">Speed-up of the plan"]
-    headings.append("Remark")
+    headings = ["Strategy", ">Step time", ">Peak memory", ">Speed-up of the plan", "Remark"]
     return f"## Compared with the usual strategies\n\n{markdown_table(headings, rows)}"
 
 
@@ -166,7 +169,6 @@ def _quality_text(plan: Plan) -> str:
         f"- Result: {sentences.quality_sentence(plan)}",
         f"- Proven lower bound: {figures.seconds(bound) if bound > 0.0 else 'none'}",
         f"- Searched: {sentences.space_sentence(plan)}",
-        f"- Simulated: {sentences.simulation_sentence(plan)}",
     ]
     return "\n".join(lines)
 

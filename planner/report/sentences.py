@@ -37,7 +37,7 @@ def quality_sentence(plan: Plan) -> str:
     elif found.lower_bound_s > 0.0:
         text = (
             f"gap {figures.percent(found.gap)}: under the cost model, no split of the "
-            f"layers is faster than {format_seconds(found.lower_bound_s)}"
+            f"layers takes less than {format_seconds(found.lower_bound_s)}"
         )
     else:
         text = "no bound was proven"
@@ -57,21 +57,21 @@ def space_sentence(plan: Plan) -> str:
         text += f", out of {found.num_sensible:,} sensible ones (at most about {found.cap} a layer)"
     else:
         text += ", all sensible ones"
-    assignments = "assignment" if found.num_costed == 1 else "assignments"
-    return f"{text}; {found.num_costed:,} {assignments} costed on the timeline; by {found.solver}"
+    text += f"; {found.num_costed:,} assignments costed" if found.num_costed > 1 else ""
+    return f"{text}; by {found.solver}"
 
 
 def simulation_sentence(plan: Plan) -> str:
-    """What the best assignments take when they are simulated, and whether their order changed."""
-    rows = plan.simulated
-    if not rows:
-        return "not simulated: see 'planner simulate'"
-    place = next(n for n, row in enumerate(rows) if row.chosen)
-    text = f"{format_seconds(rows[place].simulated_s)} a step"
-    if len(rows) == 1:
-        return f"{text}; no other assignment was found"
-    others = [row.simulated_s for n, row in enumerate(rows) if n != place]
-    text += f", the fastest of {len(others)} others {format_seconds(min(others))}"
-    if place:
-        return f"{text}; the plan is number {place + 1} on the timeline"
-    return f"{text}; the plan is the fastest on the timeline"
+    """How the step was found, and what the best of the others take."""
+    under = f"under the runtime {plan.runtime} with gradient buckets of "
+    under += format_bytes(plan.training.bucket_bytes)
+    if plan.search.status == "given" or not plan.finalists:
+        return f"simulated {under}"
+    others = [row.step_time_s for row in plan.finalists if not row.chosen]
+    if not others:
+        return f"simulated {under}; no other assignment was"
+    noun = "assignment" if len(others) == 1 else "assignments"
+    return (
+        f"simulated {under}, as were {len(others)} other {noun}, the fastest of which takes "
+        f"{format_seconds(min(others))}"
+    )

@@ -69,22 +69,23 @@ def input_advice(simulation: Simulation) -> Note | None:
 
 
 def plan_sentence(simulation: Simulation) -> str | None:
-    """The step time that the plan states beside the simulated one."""
+    """The step time that the plan states, where something makes it another one here."""
     plan = simulation.subject.plan
     if plan is None:
         return None
     part = simulation.computed / plan.step_time_s - 1.0
-    stated = f"{format_seconds(plan.step_time_s)} on the timeline of the plan"
     if abs(part) < 5e-4:
-        return f"{stated}, as simulated"
-    text = f"{stated}; simulated {figures.percent(abs(part))} {'longer' if part > 0 else 'shorter'}"
+        return None
+    text = f"{format_seconds(plan.step_time_s)}, here {figures.percent(abs(part))} "
+    text += "longer" if part > 0 else "shorter"
     setting = simulation.subject.setting
-    changed = (
+    others = (
         plan.global_batch_size != setting.batch
         or plan.training != setting.machine.training
         or plan.cluster != setting.cluster.name
+        or plan.runtime != simulation.runtime.name
     )
-    return f"{text} (but with other options than the plan's)" if changed else text
+    return f"{text} (under other options than the plan's)" if others else text
 
 
 def input_bound(simulation: Simulation) -> bool:

@@ -47,8 +47,6 @@ def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None
     _show_rivals(plan, console)
     show_section(console, "Search")
     show_sentence(console, sentences.space_sentence(plan))
-    show_section(console, "Simulated")
-    show_sentence(console, sentences.simulation_sentence(plan))
     if plan.fallbacks:
         show_section(console, "Approximations and fallbacks")
         show_list(console, plan.fallbacks)
@@ -126,10 +124,11 @@ def _show_step(plan: Plan, console: Console, everything: bool) -> None:
         if row.value > 0.0 or everything:
             table.add_row(row.label, figures.seconds(row.value), figures.percent(row.share))
     table.add_row("step", figures.seconds(plan.step_time_s), "100.0 %", style="bold")
-    hidden = plan.breakdown_s["gradient_hidden"]
-    if hidden > 0.0 or everything:
-        table.add_row(figures.HIDDEN, figures.seconds(hidden), "(behind)", style="dim")
+    for _, label, hidden in figures.hidden_rows(plan):
+        if hidden > 0.0 or everything:
+            table.add_row(label, figures.seconds(hidden), "(behind)", style="dim")
     show_below(console, table)
+    show_sentence(console, sentences.simulation_sentence(plan))
     if plan.communication_bytes > 0.0 or everything:
         received = figures.size(plan.communication_bytes)
         show_sentence(console, f"a GPU receives {received} in a step")
@@ -206,13 +205,12 @@ def _show_layers(plan: Plan, console: Console) -> None:
 
 def _show_rivals(plan: Plan, console: Console) -> None:
     show_section(console, "Compared with the usual strategies on the same inputs")
-    table = terminal_table(["strategy", ">step time", ">simulated", ">memory", ">speed-up", ""])
+    table = terminal_table(["strategy", ">step time", ">memory", ">speed-up", ""])
     rivals = figures.rivals(plan)
     for rival in rivals:
         table.add_row(
             rival.name,
             figures.seconds_or_none(rival.time),
-            figures.seconds_or_none(rival.simulated),
             "-" if rival.memory is None else figures.size(rival.memory),
             figures.speed_up(rival.speed_up),
             rival.verdict,

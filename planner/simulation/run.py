@@ -49,6 +49,8 @@ OVERLAP_FACTOR = 0.1
 # assumption. It makes measured steps on several GPUs (benchmarks.accuracy) 7.6 % off on
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
+# The runtime under which plans are simulated, unless they say another one.
+PLAN_RUNTIME = "ddp"
 ASSUMED = Note.of("overlap-assumed", overlap=OVERLAP_FACTOR, variation=DEVICE_VARIATION)
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
@@ -68,12 +70,14 @@ def simulate_request(request: Request) -> Simulation:
         When an input cannot be used.
     """
     _check_heeded(request)
-    runtime = _find_runtime(request.runtime, request.servers)
     placed = place_network(request)
+    plan = placed.plan
+    usual = PLAN_RUNTIME if plan is None else plan.runtime
+    runtime = _find_runtime(request.runtime, request.servers, usual)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
-    if placed.plan is not None:
-        runtime = plan_runtime(runtime, placed.plan.training.bucket_bytes)
+    if plan is not None or request.bucket_bytes is not None:
+        runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
         placed = replace(placed, notes=(*placed.notes, ASSUMED))
@@ -115,10 +119,18 @@ def _unheeded(model: str, option: str) -> ConflictError:
     )
 
 
-def _find_runtime(runtime: str | Runtime | None, servers: int | None) -> Runtime:
-    """The runtime of a request, with the number of parameter servers where it is given."""
+def _find_runtime(runtime: str | Runtime | None, servers: int | None, usual: str) -> Runtime:
+    """The runtime of a request, with the number of parameter servers where it is given.
+
+    Parameters
+    ----------
+    runtime, servers
+        What is asked for.
+    usual
+        The runtime where nothing is.
+    """
     if runtime is None:
-        runtime = "ddp" if servers is None else "ps-sync"
+        runtime = usual if servers is None else "ps-sync"
     if servers is None:
         return runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
     if isinstance(runtime, Runtime):

@@ -136,6 +136,8 @@ PLAN: list[tuple[Path, Any]] = [
     *_each(("global_batch_size",), *_NO_COUNT),
     *_each(("step_time_s",), *_NO_TIME_SPENT),
     *_each(("breakdown_s", "compute"), *_NO_TIME_SPENT, 1e9),
+    *_each(("hidden_s", "gradient"), *_NO_TIME_SPENT),
+    *_each(("runtime",), "", 3, None),
     *_each(("memory_bytes", "weights"), *_NO_TIME_SPENT),
     *_each(("memory_capacity_bytes",), *_NO_TIME_SPENT),
     *_each(("communication_bytes",), *_NO_TIME_SPENT),

@@ -182,8 +182,7 @@ def test_weak_scaling_keeps_the_samples_of_a_gpu() -> None:
     facts = json.loads(result.stdout)
     small, large = facts["sizes"]
     assert [small["global_batch_size"], large["global_batch_size"]] == [128, 512]
-    # as simulated, which is how plans are chosen
-    rates = [size["global_batch_size"] / size["simulated_step_time_s"] for size in (small, large)]
+    rates = [size["global_batch_size"] / size["step_time_s"] for size in (small, large)]
     ratio = rates[1] / rates[0]
     assert large["speed_up"] == pytest.approx(ratio)
     assert large["efficiency"] == pytest.approx(ratio / 4)
@@ -343,7 +342,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, plan_file: Path) -> N
     for name, text in (
         ("cut.json", plan_file.read_text()[:500]),
         ("other.json", "{}"),
-        ("old.json", plan_file.read_text().replace('"version": 1', '"version": 0')),
+        ("old.json", plan_file.read_text().replace('"version": 2', '"version": 0')),
     ):
         path = tmp_path / name
         path.write_text(text)

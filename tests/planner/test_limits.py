@@ -95,10 +95,9 @@ def test_where_candidates_take_too_long_the_usual_strategies_remain(clock, monke
     assert plan.fits
     assert not plan.search.proven_optimal
     assert plan.search.lower_bound_s == 0.0
-    simulated = [b.simulated_s for b in plan.baselines if b.simulated_s is not None]
+    steps = [b.step_time_s for b in plan.baselines if b.step_time_s is not None]
     # or what is made of their runs of layers
-    assert plan.simulated_step_time is not None
-    assert plan.simulated_step_time <= min(simulated)
+    assert plan.step_time_s <= min(steps)
 
 
 def test_where_there_is_no_time_at_all_no_claim_is_made(clock, monkeypatch):
@@ -120,16 +119,16 @@ def test_simulation_and_buckets_wait_for_no_time(clock, monkeypatch):
     plan = planner.optimize("resnet18", time_limit=10.0, **QUESTION)
     assert "no time to simulate" in notes_of(plan)
     assert plan.fits
-    assert plan.simulated == ()
+    assert plan.finalists == ()
 
 
 def test_only_what_can_end_in_time_is_begun(clock):
-    time = TimeToDecide(deadline=Deadline(10.0), pace=0.5)
-    assert time.allows(16)
-    assert not time.allows(17)
+    time = TimeToDecide(deadline=Deadline(10.0), pace=0.2)
+    assert time.allows(21)
+    assert not time.allows(22)
     clock.now = 3.0
-    assert time.allows(10)
-    assert not time.allows(11)
+    assert time.allows(6)
+    assert not time.allows(7)
     assert TimeToDecide(deadline=Deadline(None), pace=1e9).allows(1e9)
 
 

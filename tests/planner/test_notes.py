@@ -42,9 +42,9 @@ def summary(num_candidates: int = 9, stopped_by: str = "") -> SearchSummary:
             "search stopped early by interrupt: best plan so far",
         ),
         (
-            Note.of("order-changed", place=2, faster=0.0312),
-            "simulation changed the order: the plan is number 2 on the timeline, and 3.1% faster "
-            "than the first when both are simulated",
+            Note.of("simplest-chosen", slower=0.0031, changes=1, others=7),
+            "the simplest of the plans within 1 % of the fastest was chosen: 1 changes of split "
+            "between neighbours instead of 7, and 0.3% slower",
         ),
         (
             Note.of("memory-nearly-full", part=0.953),

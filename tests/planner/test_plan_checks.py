@@ -31,7 +31,9 @@ EDITS: dict[str, object] = {
     "breakdown_s": {},
     "breakdown_s.compute": -1e308,
     "breakdown_s.compute ": 1e9,
-    "breakdown_s.gradient_hidden": -1.0,
+    "breakdown_s.gradient": -1.0,
+    "hidden_s": {},
+    "hidden_s.gradient": -1.0,
     "memory_bytes.weights": -1.0,
     "memory_bytes": {"activations": 0.0},
     "memory_capacity_bytes": 0.0,
@@ -58,10 +60,10 @@ EDITS: dict[str, object] = {
     "baselines.0.step_time_s": 0.0,
     "baselines.0.step_time_s ": None,
     "compute_sources_s.launch": -1.0,
-    "simulated.0.simulated_s": 0.0,
-    "simulated.0.chosen": False,
-    "baselines.0.simulated_s": 0.0,
+    "finalists.0.step_time_s": 0.0,
+    "finalists.0.chosen": False,
     "model": "",
+    "runtime": " ",
     "cluster": "\x1b",
 }
 
@@ -69,8 +71,8 @@ EDITS: dict[str, object] = {
 @pytest.mark.parametrize("place", EDITS)
 def test_a_plan_that_cannot_be_is_refused_with_one_sentence(document, place):
     edited = copy.deepcopy(document)
-    if place == "simulated.0.chosen":
-        edited["simulated"] = edited["simulated"][:1]
+    if place == "finalists.0.chosen":
+        edited["finalists"] = edited["finalists"][:1]
     inner: Any = edited
     *path, last = place.split()[0].split(".")
     for key in path:
@@ -93,6 +95,6 @@ def test_a_text_that_no_parser_takes_is_refused(text):
 
 def test_what_was_chosen_must_be_the_plan(document):
     edited = copy.deepcopy(document)
-    next(row for row in edited["simulated"] if row["chosen"])["timeline_s"] *= 1.01
-    with pytest.raises(InputError, match="of simulated that is chosen must be the step"):
+    next(row for row in edited["finalists"] if row["chosen"])["step_time_s"] *= 1.01
+    with pytest.raises(InputError, match="chosen one of finalists must be the step"):
         Plan.from_json(json.dumps(edited))

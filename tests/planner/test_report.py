@@ -70,15 +70,25 @@ def make_plan(**changes) -> Plan:
         "host_level": "host",
         "training": Training(),
         "hashes": {"network": "ab" * 32, "cluster": "cd" * 32, "training": "ef" * 32},
-        "step_time_s": compute + blocking + 0.0037,
+        "runtime": "ddp",
+        "step_time_s": compute + blocking + 0.0047,
         "breakdown_s": {
             "compute": compute,
             "update": 0.0007,
+            "slowdown": 0.0004,
             "halo": blocking,
             "reduction": 0.0,
             "shuffle": 0.0,
-            "gradient_exposed": 0.003,
-            "gradient_hidden": 0.0042,
+            "parameter": 0.0,
+            "gradient": 0.003,
+            "waiting": 0.0006,
+        },
+        "hidden_s": {
+            "halo": 0.0,
+            "reduction": 0.0,
+            "shuffle": 0.0,
+            "parameter": 0.0,
+            "gradient": 0.0042,
         },
         "memory_bytes": {"weights": 2.0 * 2**30, "activations": 5.5 * 2**30, "reserved": 2.0**29},
         "memory_moment": "backward of conv2",
@@ -281,7 +291,7 @@ def test_the_terminal_shows_all_key_figures_within_80_columns() -> None:
 def test_zeros_are_shown_when_everything_is_asked_for() -> None:
     plan = make_plan()
     zeros = [row.label for row in figures.step_rows(plan) if not row.value]
-    assert zeros == ["reductions", "shuffles"]
+    assert zeros == ["reductions, exposed", "shuffles, exposed", "gathering of weights, exposed"]
     whole = terminal(plan, everything=True)
     for label in zeros:
         assert re.search(rf"^  {label} ", terminal(plan), re.M) is None

@@ -13,6 +13,7 @@ from rich.console import Console
 import planner
 from costmodels.input_pipeline import list_loaders, list_storages
 from costmodels.simulation.runtimes import built_in_runtimes
+from costmodels.units import format_seconds
 from planner import Degrees
 from planner.cli.command import planner_command
 from planner.plan import Plan
@@ -118,18 +119,18 @@ def test_a_trace_is_written_and_said(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["otherData"]["model"] == "alexnet"
 
 
-def test_a_plan_stands_beside_its_own_step_time(plan_file: Path) -> None:
+def test_a_plan_has_the_step_time_that_it_states(plan_file: Path) -> None:
     plan = Plan.load(plan_file)
     found = facts(str(plan_file))
     assert found["strategy"] == "plan"
     assert found["gpus"] == plan.gpus
     assert found["global_batch_size"] == plan.global_batch_size
     assert found["precision"] == plan.training.precision
-    result = simulate(str(plan_file))
-    line = next(line for line in result.stdout.splitlines() if "Planned" in line)
-    assert "on the timeline of the plan" in line
-    assert "simulated" in result.stdout
-    assert "other options" not in result.stdout
+    assert found["step_time_s"] == plan.step_time
+    assert "Planned" not in simulate(str(plan_file)).stdout
+    other = " ".join(simulate(str(plan_file), "--runtime", "ps-sync").stdout.split())
+    assert f"Planned {format_seconds(plan.step_time)}, here " in other
+    assert "(under other options than the plan's)" in other
 
 
 def test_options_override_those_of_a_plan_and_nothing_else(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_options_override_those_of_a_plan_and_nothing_else(tmp_path: Path) -> No
         assert plan[key] == direct[key]
     slower = facts(str(path), "--launch-time", "1 ms")
     assert slower["step_time_s"] > 2 * plan["step_time_s"]
-    assert "with other options" in simulate(str(path), "--launch-time", "1 ms").stdout.replace(
+    assert "under other options" in simulate(str(path), "--launch-time", "1 ms").stdout.replace(
         "\n                 ", " "
     )
 

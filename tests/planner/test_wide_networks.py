@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from wide_networks import WIDE, cells, dense_blocks, hrnet, long_skips, random_dag, unet_plus_plus
 
 import planner
+from benchmarks.planning.wide import (
+    WIDE,
+    dense_blocks,
+    hrnet,
+    long_skips,
+    random_dag,
+    searched_cells,
+    unet_plus_plus,
+)
 from costmodels.graph import Network
 from search.elimination import buckets
 from search.errors import ProblemError
@@ -15,7 +23,7 @@ SMALL = {
     "dense": lambda: dense_blocks(1, 8, growth=8, size=32),
     "hrnet": lambda: hrnet(3, 2, filters=8, size=64),
     "unet-plus-plus": lambda: unet_plus_plus(3, filters=8, size=64),
-    "cells": lambda: cells(2, 4, filters=8),
+    "cells": lambda: searched_cells(2, 4, filters=8),
     "long-skips": lambda: long_skips(20, filters=8, size=32),
     "random": lambda: random_dag(200, filters=8, size=16),
     "random-1": lambda: random_dag(60, filters=8, size=16, seed=1),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodels.layers.layer_passes import SOURCES
-from planner.plan import Recost
+from planner.plan import Finalist
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import (
     EQUAL,
@@ -20,7 +20,6 @@ from planner.planning.decision.finals import (
     Finals,
     TimeToDecide,
     simulate_finalists,
-    usual_that_fit,
 )
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.options import SearchOptions
@@ -35,7 +34,7 @@ from search.problem.notes import Note
 # most so many times as slow as the best such one that has work for all devices.
 IDLE_WITHIN = 1.2
 # Notes of a decision on its order, which hold no longer where something else is chosen.
-ORDER_NOTES = ("order-changed", "first-does-not-fit", "plan-does-not-fit", "simplest-chosen")
+ORDER_NOTES = ("plan-does-not-fit", "simplest-chosen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,10 +47,10 @@ class Decision:
         The network on the machine, with the options of the step that were decided on.
     best
         The assignment, costed with them.
-    simulated
-        The assignments that were simulated, the fastest on the timeline first.
+    finalists
+        The assignments that were simulated, the fastest first.
     notes
-        Whether the simulation changed the order.
+        What is worth knowing of the choice.
     stopped_by
         "time limit" or "interrupt" where the search or the decision was cut short, else empty.
     seconds
@@ -59,15 +58,15 @@ class Decision:
     fewer_may_do
         Whether a plan that leaves devices without work of their own may be as fast.
     usual
-        Steps of the usual strategies that fit, as simulated, by their choices. [s]
+        The usual strategies that were simulated, by their choices.
     """
 
     formulation: Formulation
     best: Costed
     seconds: float = math.inf
     fewer_may_do: bool = False
-    usual: Mapping[Choices, float] = field(default_factory=dict)
-    simulated: tuple[Recost, ...] = ()
+    usual: Mapping[Choices, SimulatedChoices] = field(default_factory=dict)
+    finalists: tuple[Finalist, ...] = ()
     notes: tuple[Note, ...] = ()
     stopped_by: str = ""
 
@@ -150,17 +149,14 @@ def _decision(
     stopped_by
         What cut the search or the decision short.
     """
-    simulator = finals.simulator
-    costed = _on_timeline(finals)
-    usual = [finals.best_of[c] for c in usual_that_fit(attempt) if c in finals.best_of]
-    winner = fastest = _fastest(finals, costed, usual)
-    if patterns is not None and simulator.fits(fastest):
-        winner = _simplest(finals, patterns, costed, fastest, usual)
-    rows = sorted(finals.best_of.values(), key=lambda trial: costed[trial.choices].step.total)
-    notes = _late_notes(finals) + _order_notes(simulator, rows, fastest)
+    simulator, fastest = finals.simulator, finals.fastest
+    usual = [finals.best_of[c] for c in dict.fromkeys(attempt.starts) if c in finals.best_of]
+    notes, winner = _late_notes(finals), fastest
+    if not simulator.fits(fastest):
+        notes.append(Note.of("plan-does-not-fit"))
+    elif patterns is not None:
+        winner = _simplest(finals, patterns, usual)
     if winner is not fastest and patterns is not None:
-        # the place of the fastest is not that of the plan
-        notes = [note for note in notes if note.kind != "order-changed"]
         simple = Note.of(
             "simplest-chosen",
             slower=winner.seconds / fastest.seconds - 1.0,
@@ -170,84 +166,31 @@ def _decision(
         notes.append(simple)
     return Decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
-        best=costed[winner.choices],
+        best=simulator.cost(winner),
         seconds=winner.seconds,
         fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
-        or _computing_on_half(costed[fastest.choices]) <= fastest.seconds,
-        usual={trial.choices: trial.seconds for trial in usual},
-        simulated=tuple(
-            Recost(
-                timeline_s=costed[trial.choices].step.total,
-                simulated_s=trial.seconds,
+        or _computing_on_half(simulator.cost(fastest)) <= fastest.seconds,
+        usual={trial.choices: trial for trial in usual},
+        finalists=tuple(
+            Finalist(
+                step_time_s=trial.seconds,
                 peak_memory_bytes=trial.peak_memory,
                 chosen=trial is winner,
             )
-            for trial in rows
+            for trial in sorted(finals.best_of.values(), key=lambda trial: trial.seconds)
         ),
         notes=tuple(notes),
         stopped_by=stopped_by,
     )
 
 
-def _on_timeline(finals: Finals) -> dict[Choices, Costed]:
-    """What was simulated, on the timeline; of equal sizes of buckets that which is best there."""
-    simulator = finals.simulator
-    slowest = (1.0 + SIMPLER_WITHIN) * finals.fastest.seconds
-    found = {}
-    for choices, best in finals.best_of.items():
-        equal = [best]
-        if best.seconds <= slowest:
-            others = (simulator.trials.get((choices, size)) for size in finals.buckets)
-            equal += [
-                trial
-                for trial in others
-                if trial is not None
-                and trial is not best
-                and simulator.fits(trial) == simulator.fits(best)
-                and trial.seconds <= (1.0 + EQUAL / 2) * best.seconds
-            ]
-        rows = [(simulator.cost(trial), trial) for trial in equal]
-        found[choices], finals.best_of[choices] = min(rows, key=lambda row: row[0].step.total)
-    return found
-
-
-def _fastest(
-    finals: Finals, costed: Mapping[Choices, Costed], usual: Sequence[SimulatedChoices]
-) -> SimulatedChoices:
-    """The fastest when simulated, of equal ones that on the timeline.
-
-    Parameters
-    ----------
-    finals
-        What was simulated.
-    costed
-        The same on the timeline.
-    usual
-        The usual strategies among them, none of which may be faster.
-    """
-    first, fits = finals.fastest, finals.simulator.fits
-    limit = (1.0 + EQUAL / 2) * first.seconds
-    limit = min([limit, *(trial.seconds for trial in usual if fits(trial) == fits(first))])
-    equal = [
-        trial
-        for trial in finals.best_of.values()
-        if fits(trial) == fits(first) and trial.seconds <= limit
-    ]
-    return min(equal, key=lambda trial: costed[trial.choices].step.total)
-
-
 def _simplest(
-    finals: Finals,
-    patterns: Patterns,
-    costed: Mapping[Choices, Costed],
-    fastest: SimulatedChoices,
-    usual: Sequence[SimulatedChoices],
+    finals: Finals, patterns: Patterns, usual: Sequence[SimulatedChoices]
 ) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
-    Hardly slower they must be on the timeline, too, where plans are proved to be good. Equal ones
-    are told apart by time, then by memory, traffic and work done more than once. None is taken that
-    is slower than a usual strategy.
+    Equal ones are told apart by time, then by memory, traffic and work done more than once. None is
+    taken that is slower than a usual strategy.
 
     Parameters
     ----------
@@ -255,32 +198,20 @@ def _simplest(
         What was simulated.
     patterns
         Of the formulation.
-    costed
-        The same on the timeline.
-    fastest
-        The fastest.
     usual
         The usual strategies among them.
     """
-    fits = finals.simulator.fits
-    slower = 1.0 + SIMPLER_WITHIN
-    limit = min([slower * fastest.seconds, *(t.seconds for t in usual if fits(t))])
-    on_timeline = slower * costed[fastest.choices].step.total
-    near = [fastest] + [
-        trial
-        for trial in finals.best_of.values()
-        if fits(trial)
-        and trial.seconds <= limit
-        and costed[trial.choices].step.total <= on_timeline
-    ]
+    fastest, fits = finals.fastest, finals.simulator.fits
+    slowest = (1.0 + SIMPLER_WITHIN) * fastest.seconds
+    limit = min([slowest, *(trial.seconds for trial in usual if fits(trial))])
+    near = [trial for trial in finals.best_of.values() if fits(trial) and trial.seconds <= limit]
 
     def key(trial: SimulatedChoices) -> tuple[float, ...]:
-        known = costed[trial.choices]
         return (
             patterns.changes(trial.choices),
             round(trial.seconds / (EQUAL * fastest.seconds)),
-            known.memory.total,
-            known.communication_bytes,
+            trial.peak_memory,
+            trial.received,
             patterns.replicated(trial.choices),
         )
 
@@ -293,28 +224,3 @@ def _late_notes(finals: Finals) -> list[Note]:
     if done == finals.wanted:
         return []
     return [Note.of("no-time-to-simulate", simulated=done, wanted=finals.wanted)]
-
-
-def _order_notes(
-    simulator: PlanSimulator, rows: Sequence[SimulatedChoices], fastest: SimulatedChoices
-) -> list[Note]:
-    """Whether the simulation changed the order.
-
-    Parameters
-    ----------
-    simulator
-        What simulated them.
-    rows
-        What was simulated, the fastest on the timeline first.
-    fastest
-        The fastest of them that fits.
-    """
-    if not simulator.fits(fastest):
-        return [Note.of("plan-does-not-fit")]
-    place, first = rows.index(fastest), rows[0]
-    if not place:
-        return []
-    if not simulator.fits(first):
-        return [Note.of("first-does-not-fit")]
-    faster = 1.0 - fastest.seconds / first.seconds
-    return [Note.of("order-changed", place=place + 1, faster=faster)]

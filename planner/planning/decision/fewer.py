@@ -11,7 +11,7 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from planner.plan import Recost
+from planner.plan import Finalist
 from planner.planning.decision.decide import ORDER_NOTES, Decision
 from planner.planning.decision.finals import EQUAL
 from planner.planning.decision.simulator import PlanSimulator
@@ -66,24 +66,17 @@ def better_of(
     simulator = PlanSimulator(formulation)
     trial = simulator.simulate(formulation.choices(repeated), training.bucket_bytes)
     faster = trial.seconds < decision.seconds * (1.0 - EQUAL / 2)
-    costed = simulator.cost(trial)
-    fits = costed.memory.total <= asked.cluster.device.memory and simulator.fits(trial)
     decision = replace(decision, stopped_by=decision.stopped_by or smaller.stopped_by)
-    if not (faster and fits):
+    if not (faster and simulator.fits(trial)):
         return decision
-    mine = Recost(
-        timeline_s=costed.step.total,
-        simulated_s=trial.seconds,
-        peak_memory_bytes=trial.peak_memory,
-        chosen=True,
-    )
-    others = [replace(row, chosen=False) for row in decision.simulated]
-    rows = sorted([*others, mine], key=lambda row: row.timeline_s)
+    mine = Finalist(step_time_s=trial.seconds, peak_memory_bytes=trial.peak_memory, chosen=True)
+    others = [replace(row, chosen=False) for row in decision.finalists]
+    rows = sorted([*others, mine], key=lambda row: row.step_time_s)
     return replace(
         decision,
         formulation=formulation,
-        best=costed,
+        best=simulator.cost(trial),
         seconds=trial.seconds,
-        simulated=tuple(rows),
+        finalists=tuple(rows),
         notes=tuple(note for note in decision.notes if note.kind not in ORDER_NOTES),
     )

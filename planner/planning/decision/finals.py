@@ -1,6 +1,6 @@
 """The finals: what may be the best assignment is simulated, under the buckets that suit it.
 
-Finalists are all usual strategies that fit, the best of the search, those of each promising
+Finalists are all usual strategies, the best of the search, those of each promising
 pattern, and what moves of runs of layers make of the best of them. Estimates choose which of them
 to simulate.
 """
@@ -142,7 +142,7 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
         Assignments of the search and of the patterns to simulate. [items]
     """
     estimates = StepEstimates(finals.simulator.formulation)
-    finals.simulate(usual_that_fit(attempt))
+    finals.simulate(dict.fromkeys(attempt.starts))
     ranked = [costed.choices for costed in attempt.result.ranked]
     alike = patterns.assignments(patterns.promising())
     pool = list(dict.fromkeys([*ranked, *alike]))
@@ -186,9 +186,3 @@ def _idle_ratio(
         idle = patterns.leaves_idle(choices)
         best[idle] = min(best[idle], judged[choices])
     return best[True] / best[False] if best[True] < math.inf else math.inf
-
-
-def usual_that_fit(attempt: Attempt) -> list[Choices]:
-    """The usual strategies that fit, the fastest on the timeline first."""
-    usual = set(attempt.starts)
-    return [costed.choices for costed in attempt.result.ranked if costed.choices in usual]

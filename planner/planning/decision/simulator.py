@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costmodels.distribution import Distribution
-from costmodels.simulation import Behaviour, Compiler, Job, load_runtime, run_graph
+from costmodels.simulation import (
+    Behaviour,
+    Compiler,
+    Job,
+    Queue,
+    SimulatedStep,
+    load_runtime,
+    run_graph,
+)
+from costmodels.simulation.breakdown import Breakdown
 from costmodels.simulation.pieces import Pieces
+from costmodels.step.memory import PeakMemory
 from costmodels.strategy.usual import single_stage
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation
-from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
+from planner.simulation.run import (
+    OVERLAP_FACTOR,
+    PLAN_RUNTIME,
+    computing_time,
+    plan_runtime,
+    waiting_time,
+)
 
 Choices = tuple[int, ...]
 
@@ -29,12 +46,44 @@ class SimulatedChoices:
         The step. [s]
     peak_memory
         The most that a device holds. [B]
+    received
+        What a device receives. [B]
     """
 
     choices: Choices
     bucket_bytes: float
     seconds: float
     peak_memory: float
+    received: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlannedStep:
+    """The step of an assignment in full, as a plan states it.
+
+    Parameters
+    ----------
+    seconds
+        The step. [s]
+    waiting
+        What of it is spent waiting for slower devices. [s]
+    breakdown
+        The rest by cause and by layer.
+    gradients
+        Of the all-reduce of each gradient bucket what falls to each of its layers, by bytes; and
+        the exchange of shared weights. [s]
+    memory
+        Peak memory of a device.
+    received
+        What a device receives. [B]
+    """
+
+    seconds: float
+    waiting: float
+    breakdown: Breakdown
+    gradients: Mapping[str, float]
+    memory: PeakMemory
+    received: float
 
 
 class PlanSimulator:
@@ -49,7 +98,7 @@ class PlanSimulator:
     def __init__(self, formulation: Formulation) -> None:
         self.formulation = formulation
         self.trials: dict[tuple[Choices, float], SimulatedChoices] = {}
-        self.runtime = load_runtime("ddp")
+        self.runtime = load_runtime(PLAN_RUNTIME)
         self.compilers: dict[Choices, Compiler] = {}
         self.splits: dict[tuple[int, int], Distribution] = {}
         graph, machine = formulation.graph, formulation.machine
@@ -72,17 +121,61 @@ class PlanSimulator:
         """
         key = (choices, bucket_bytes)
         if key not in self.trials:
-            runtime = plan_runtime(self.runtime, bucket_bytes)
-            compiler = self._compiler(choices).with_runtime(runtime)
-            step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
-            devices = compiler.job.strategy.num_waiting
+            step, waiting = self._run(choices, bucket_bytes)
             self.trials[key] = SimulatedChoices(
                 choices=choices,
                 bucket_bytes=bucket_bytes,
-                seconds=step.step_time + waiting_time(computing_time(step), devices),
-                peak_memory=step.peak.memory.total,
+                seconds=step.step_time + waiting,
+                peak_memory=self._memory(choices, step).total,
+                received=step.peak.received,
             )
         return self.trials[key]
+
+    def planned_step(self, choices: Choices) -> PlannedStep:
+        """The step of an assignment in full, under the options of the formulation.
+
+        Parameters
+        ----------
+        choices
+            Candidate of each layer.
+        """
+        step, waiting = self._run(choices, self.formulation.machine.training.bucket_bytes)
+        return PlannedStep(
+            seconds=step.step_time + waiting,
+            waiting=waiting,
+            breakdown=step.break_down(0),
+            gradients=self._gradients(choices, step),
+            memory=self._memory(choices, step),
+            received=step.peak.received,
+        )
+
+    def _run(self, choices: Choices, bucket_bytes: float) -> tuple[SimulatedStep, float]:
+        """The step of an assignment, and how long it waits for slower devices. [s]"""
+        runtime = plan_runtime(self.runtime, bucket_bytes)
+        compiler = self._compiler(choices).with_runtime(runtime)
+        step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
+        return step, waiting_time(computing_time(step), compiler.job.strategy.num_waiting)
+
+    def _gradients(self, choices: Choices, step: SimulatedStep) -> dict[str, float]:
+        """See `PlannedStep.gradients`."""
+        work, times = self._compiler(choices).weights[0], step.task_times
+        found = dict.fromkeys(work.pieces, 0.0)
+        buckets = iter(work.buckets)
+        for task, start, end in zip(times.graph.tasks, times.starts, times.ends, strict=True):
+            if task.queue == Queue.GRADIENT and task.kind == "exchange":
+                found[task.name] += end - start
+            elif task.queue == Queue.GRADIENT:
+                bucket = next(buckets)
+                for name in bucket.layers:
+                    part = work.pieces[name].gradient_bytes / bucket.num_bytes
+                    found[name] += part * (end - start)
+        return found
+
+    def _memory(self, choices: Choices, step: SimulatedStep) -> PeakMemory:
+        """What the memory model says that a device holds: the simulation, unless told otherwise."""
+        if self.formulation.machine.training.memory_model == "liveness":
+            return step.peak.memory
+        return cost(self.formulation, choices).memory
 
     def with_bucket(self, bucket_bytes: float) -> Formulation:
         """The formulation under a size of gradient buckets."""

@@ -79,8 +79,8 @@ NUM_BEST: Input[int] = Input(
     option="--num-best",
     metavar="N",
     kind="whole",
-    help="Best assignments to cost on the timeline, and to simulate.",
-    text="How many best distinct assignments are costed on the timeline, and simulated. [items]",
+    help="Best assignments to simulate.",
+    text="How many best distinct assignments of the search are simulated. [items]",
     rule=at_least(1, "the number of assignments to cost and simulate (--num-best)", "raise it"),
 )
 TUNE_TRIALS: Input[int] = Input(

@@ -20,9 +20,11 @@ from costmodels.simulation import (
     Behaviour,
     Compiler,
     Queue,
+    SimulatedStep,
     built_in_runtimes,
     run_graph,
 )
+from costmodels.simulation.breakdown import CAUSES, COMMUNICATION, COMPUTATION
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid
 
@@ -86,6 +88,23 @@ behaviours = st.builds(
 )
 
 
+def check_breakdown(result: SimulatedStep, role: int) -> None:
+    """The parts of a step add up to it, and all communication is either exposed or hidden."""
+    found, use = result.break_down(role), result.roles[role]
+    assert set(found.causes) == set(CAUSES)
+    assert all(seconds >= 0.0 for seconds in (*found.causes.values(), *found.hidden.values()))
+    assert math.fsum(found.causes.values()) == pytest.approx(result.step_time, rel=1e-9)
+    assert sum(found.causes[c] for c in COMPUTATION) == pytest.approx(use.busy["compute"])
+    assert found.causes["idle"] == pytest.approx(use.idle, abs=1e-9 * result.step_time)
+    exposed = math.fsum(found.causes[cause] for cause in COMMUNICATION)
+    assert exposed == pytest.approx(use.exposed)
+    busy = math.fsum(use.busy[queue.name.lower()] for queue in Queue if queue != Queue.COMPUTE)
+    assert exposed + math.fsum(found.hidden.values()) == pytest.approx(busy)
+    whole = ("compute", "halo", "reduction", "shuffle")
+    of_layers = math.fsum(t for parts in found.layers.values() for t in parts.values())
+    assert of_layers == pytest.approx(sum(found.causes[cause] for cause in whole))
+
+
 @given(job=jobs(), behaviour=behaviours, steps=st.sampled_from([1, 2]))
 @settings(max_examples=60)
 def test_laws_of_every_plan(job, behaviour, steps):
@@ -112,6 +131,7 @@ def test_laws_of_every_plan(job, behaviour, steps):
         assert line.ledger.total[role] == pytest.approx(fixed)
         assert use.memory.total >= fixed * (1 - 1e-12)
         assert use.memory.total == pytest.approx(sum(use.memory.holders.values()))
+        check_breakdown(result, role)
     again = run_graph(compiled(job).compile(steps), behaviour)
     assert again.step_time == result.step_time
     assert again.task_times.starts == line.starts

@@ -7,7 +7,7 @@ import random
 from costmodels.graph import Network
 from planner.models.builder import Builder, image_builder
 
-SOURCE = "written for the tests"
+SOURCE = "written for the benchmark"
 
 
 def _finished(net: Builder, name: str, *outputs: str) -> Network:
@@ -20,20 +20,20 @@ def _finished(net: Builder, name: str, *outputs: str) -> Network:
     return net.network(name, source=SOURCE)
 
 
-def _conv(net: Builder, name: str, *inputs: str, filters: int, stride: int = 1) -> str:
+def _same_conv(net: Builder, name: str, *inputs: str, filters: int, stride: int = 1) -> str:
     return net.add(name, "conv", *inputs, filters=filters, kernel=3, padding=1, stride=stride)
 
 
 def dense_blocks(blocks: int = 2, width: int = 12, growth: int = 32, size: int = 64) -> Network:
     """A DenseNet whose layers each join all outputs of their block anew, so blocks are cliques."""
     net = image_builder(size)
-    _conv(net, "stem", filters=2 * growth, stride=2)
+    _same_conv(net, "stem", filters=2 * growth, stride=2)
     for block in range(blocks):
         before = [net.last]
         for layer in range(width):
             if len(before) > 1:
                 net.add(f"b{block}.{layer}.join", "concat", *before)
-            before.append(_conv(net, f"b{block}.{layer}.conv", filters=growth))
+            before.append(_same_conv(net, f"b{block}.{layer}.conv", filters=growth))
         net.add(f"b{block}.join", "concat", *before)
         net.add(f"b{block}.narrow", "conv", filters=4 * growth, kernel=1)
         net.add(f"b{block}.pool", "pool", kernel=2)
@@ -43,13 +43,15 @@ def dense_blocks(blocks: int = 2, width: int = 12, growth: int = 32, size: int =
 def hrnet(branches: int = 4, stages: int = 3, filters: int = 16, size: int = 128) -> Network:
     """Branches of halved resolutions that all exchange what they found after every stage."""
     net = image_builder(size)
-    _conv(net, "stem", filters=filters, stride=2)
+    _same_conv(net, "stem", filters=filters, stride=2)
     heads = [net.last]
     for branch in range(1, branches):
-        heads.append(_conv(net, f"down{branch}", heads[-1], filters=filters * 2**branch, stride=2))
+        heads.append(
+            _same_conv(net, f"down{branch}", heads[-1], filters=filters * 2**branch, stride=2)
+        )
     for stage in range(stages):
         tips = [
-            _conv(net, f"s{stage}.b{b}", head, filters=filters * 2**b)
+            _same_conv(net, f"s{stage}.b{b}", head, filters=filters * 2**b)
             for b, head in enumerate(heads)
         ]
         heads = []
@@ -79,8 +81,8 @@ def unet_plus_plus(depth: int = 4, filters: int = 32, size: int = 128) -> Networ
     made: dict[tuple[int, int], str] = {}
 
     def convs(level: int, place: int) -> None:
-        _conv(net, f"x{level}{place}.1", filters=filters * 2**level)
-        made[level, place] = _conv(net, f"x{level}{place}.2", filters=filters * 2**level)
+        _same_conv(net, f"x{level}{place}.1", filters=filters * 2**level)
+        made[level, place] = _same_conv(net, f"x{level}{place}.2", filters=filters * 2**level)
 
     for level in range(depth + 1):
         if level:
@@ -99,12 +101,12 @@ def unet_plus_plus(depth: int = 4, filters: int = 32, size: int = 128) -> Networ
     return net.network("unet-plus-plus", source=SOURCE)
 
 
-def cells(count: int = 8, blocks: int = 5, filters: int = 32, seed: int = 0) -> Network:
+def searched_cells(count: int = 8, blocks: int = 5, filters: int = 32, seed: int = 0) -> Network:
     """Cells as a search of architectures finds them: each reads the two before it, in blocks."""
     rng = random.Random(seed)
     net = image_builder(64)
-    before = [_conv(net, "stem", filters=filters, stride=2)]
-    before.append(_conv(net, "stem2", filters=filters))
+    before = [_same_conv(net, "stem", filters=filters, stride=2)]
+    before.append(_same_conv(net, "stem2", filters=filters))
     for cell in range(count):
         known = [
             net.add(f"c{cell}.in{i}", "conv", tip, filters=filters, kernel=1)
@@ -113,7 +115,7 @@ def cells(count: int = 8, blocks: int = 5, filters: int = 32, seed: int = 0) -> 
         for block in range(blocks):
             pair = rng.sample(known, 2)
             halves = [
-                _conv(net, f"c{cell}.{block}.{i}", tip, filters=filters)
+                _same_conv(net, f"c{cell}.{block}.{i}", tip, filters=filters)
                 for i, tip in enumerate(pair)
             ]
             known.append(net.add(f"c{cell}.{block}.sum", "add", *halves))
@@ -124,12 +126,12 @@ def cells(count: int = 8, blocks: int = 5, filters: int = 32, seed: int = 0) -> 
 def long_skips(count: int = 20, filters: int = 32, size: int = 64) -> Network:
     """Convolutions that each add the outputs of several far before them."""
     net = image_builder(size)
-    outputs = [_conv(net, "conv0", filters=filters)]
+    outputs = [_same_conv(net, "conv0", filters=filters)]
     for i in range(1, count):
         reads = sorted({i - 1, i // 2, i // 3, max(i - 7, 0)})
         if len(reads) > 1:
             net.add(f"sum{i}", "add", *(outputs[r] for r in reads))
-        outputs.append(_conv(net, f"conv{i}", filters=filters))
+        outputs.append(_same_conv(net, f"conv{i}", filters=filters))
     return _finished(net, "long-skips")
 
 
@@ -137,7 +139,7 @@ def random_dag(layers: int = 200, filters: int = 16, size: int = 32, seed: int =
     """A random graph of convolutions and sums of two to four of the layers before."""
     rng = random.Random(seed)
     net = image_builder(size)
-    outputs = [_conv(net, "layer0", filters=filters)]
+    outputs = [_same_conv(net, "layer0", filters=filters)]
     loose = {outputs[0]}
     while len(outputs) < layers - 4:
         name = f"layer{len(outputs)}"
@@ -146,7 +148,7 @@ def random_dag(layers: int = 200, filters: int = 16, size: int = 32, seed: int =
             net.add(name, "add", *reads)
         else:
             reads = [rng.choice(outputs[-12:])]
-            _conv(net, name, *reads, filters=filters)
+            _same_conv(net, name, *reads, filters=filters)
         loose -= set(reads)
         outputs.append(name)
         loose.add(name)
@@ -159,8 +161,8 @@ WIDE = {
     "hrnet": hrnet,
     "hrnet-5": lambda: hrnet(5, 4),
     "unet-plus-plus": unet_plus_plus,
-    "cells": cells,
-    "cells-7": lambda: cells(6, 7, seed=1),
+    "cells": searched_cells,
+    "cells-7": lambda: searched_cells(6, 7, seed=1),
     "long-skips": long_skips,
     "random-200": random_dag,
     "random-200-1": lambda: random_dag(seed=1),
