@@ -11,7 +11,7 @@ from machines import cluster, graph
 from pipelines import simulated
 
 from costmodels.communication.layout import AXES, Layouts
-from costmodels.communication.patterns import match
+from costmodels.communication.patterns import KINDS, match, match_all
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
 from costmodels.simulation import (
@@ -175,3 +175,22 @@ def test_readers_in_one_layout_share_what_is_moved():
     scatter = ("reduce_scatter", WHOLE * 3 / 4)
     changes = moved(g, (4,), a=split, b=split, c=split, add={"channel": [4]})
     assert changes == [gather, scatter, scatter]
+
+
+def test_all_pairs_are_matched_like_each_one():
+    rng = np.random.default_rng(0)
+    shape = (60, 2, len(AXES))
+    ways = np.where(rng.random(shape) < 0.8, 1, rng.choice([2, 2, 3, 4], size=shape))
+    steps = np.where(ways > 1, rng.integers(1, 3, size=shape), 0)
+    table = Layouts(degrees=ways, strides=steps, partial=rng.choice([1, 1, 1, 2], size=shape[:2]))
+    found = match_all(table, table)
+    rows = [table.take(np.array([n])) for n in range(len(table))]
+    kinds = set()
+    for i, source in enumerate(rows):
+        for j, target in enumerate(rows):
+            pattern = match(source, target)
+            kinds.add(pattern.kind)
+            assert KINDS[found.kinds[i, j]] == pattern.kind
+            if pattern.kind in ("all_gather", "all_to_all"):
+                assert tuple(found.gathered[i, j]) == pattern.group
+    assert {"nothing", "slice", "all_gather", "all_reduce", "send_recv"} <= kinds
