@@ -77,12 +77,12 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
         # the others carry theirs at once
         paths = np.minimum(bandwidth, topology.peer_bandwidth * np.maximum(members - 1.0, 1.0))
         carried = np.where(active, moves.volume[some] / paths, 0.0).max(axis=1)
-        fixed = _largest(active, topology.start_latency) + np.minimum(
+        fixed = _highest(active, topology.start_latency) + np.minimum(
             ((members - 1.0) * topology.latency).sum(axis=1), _ring_latency(members, topology)
         )
         seconds[some] = np.minimum(seconds[some], carried)
         latency[some] = np.minimum(latency[some], fixed)
-        ramp[some] = np.minimum(ramp[some], _largest(active, topology.ramp))
+        ramp[some] = np.minimum(ramp[some], _highest(active, topology.ramp))
     summed = patterns.which("all_reduce")
     nothing = summed | patterns.which(NOTHING, SLICE, "reduce_scatter")
     seconds[nothing] = latency[nothing] = 0.0
@@ -97,7 +97,7 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
     )
 
 
-def _largest(active: NDArray[np.bool_], values: Floats) -> Floats:
+def _highest(active: NDArray[np.bool_], values: Floats) -> Floats:
     """The largest value of the levels that are active; (pairs,)."""
     largest: Floats = np.where(active, values, 0.0).max(axis=1)
     return largest

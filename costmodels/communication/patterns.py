@@ -87,7 +87,7 @@ def match(source: Layouts, target: Layouts) -> Pattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Patterns:
+class Matches:
     """The communication between every source and every target layout.
 
     Parameters
@@ -106,7 +106,7 @@ class Patterns:
         return np.isin(self.kinds, [KINDS.index(kind) for kind in kinds])
 
 
-def match_all(source: Layouts, target: Layouts) -> Patterns:
+def match_all(source: Layouts, target: Layouts) -> Matches:
     """The communication between every source and every target layout, as of `match`.
 
     Parameters
@@ -152,4 +152,4 @@ def match_all(source: Layouts, target: Layouts) -> Patterns:
     )
     for where, kind in reversed(cases):
         kinds[where] = KINDS.index(kind)
-    return Patterns(kinds=kinds, gathered=gathered)
+    return Matches(kinds=kinds, gathered=gathered)

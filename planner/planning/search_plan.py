@@ -14,7 +14,7 @@ from planner.planning.bounds.memory_certificate import certify_under_limit
 from planner.planning.bounds.memory_search import fit_into_memory, hold_least
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.profile import Profile
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline

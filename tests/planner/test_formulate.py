@@ -24,7 +24,7 @@ from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.memory.rows import memory_by_moment
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
-from planner.planning.space.step_terms import NUM_KINDS, SLOWED, Profile
+from planner.planning.space.profile import NUM_KINDS, SLOWED, Profile
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search import cost_and_peak
 

@@ -11,7 +11,7 @@ from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.space.formulate import formulate
-from planner.planning.space.step_terms import PLAIN, SLOWED, gaps_of
+from planner.planning.space.profile import PLAIN, SLOWED, gaps_of
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 from search.problem.deadline import Deadline
 

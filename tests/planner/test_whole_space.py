@@ -16,7 +16,7 @@ from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import WholeSpace
 from planner.planning.space.formulate import Formulation, formulate
 from planner.planning.space.layer_space import NO_CAP
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.profile import Profile
 from search import SOLVERS, ProblemError
 from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline

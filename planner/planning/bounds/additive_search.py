@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from planner.planning.memory.prices import MemoryPrices
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.profile import Profile
 from search import SOLVERS, Assignment, Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.memory.prices import MemoryPrices
-from planner.planning.space.step_terms import NUM_KINDS, SLOWED, Profile
+from planner.planning.space.profile import NUM_KINDS, SLOWED, Profile
 from search import Assignment
 from search.problem.incumbent import RELATIVE_TOLERANCE
 

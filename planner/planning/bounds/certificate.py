@@ -18,7 +18,7 @@ from planner.planning.bounds.additive_search import AdditiveSearch, time_left
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.profile import Profile
 from planner.planning.space.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan

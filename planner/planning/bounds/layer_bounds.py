@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.bounds.left_out import LayerComputation, LeftOut, cut_level, leave_out
-from planner.planning.space.formulate import CostKey, Formulation
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import CostKey, Profile
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]

@@ -21,8 +21,8 @@ from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
-from planner.planning.space.formulate import CostKey
 from planner.planning.space.layer_space import LayerSpace
+from planner.planning.space.profile import CostKey
 from planner.planning.space.step_terms import PassTimes
 
 Floats = NDArray[np.float64]

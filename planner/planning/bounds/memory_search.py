@@ -21,7 +21,7 @@ from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.memory.prices import ROUNDING, MemoryPrices, Point, prices_to_try
 from planner.planning.memory.rows import MemoryRows, memory_by_moment
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.profile import Profile
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to

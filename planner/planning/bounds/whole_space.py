@@ -19,8 +19,8 @@ from costmodels.communication.layout_changes import LayoutChanges, layout_change
 from costmodels.distribution.rows import unique_rows
 from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
-from planner.planning.space.formulate import CostKey, Formulation
-from planner.planning.space.step_terms import Profile
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import CostKey, Profile
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime

@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +30,16 @@ from planner.planning.space.layer_space import (
     cost_sharers,
     largest_bucket,
 )
-from planner.planning.space.shuffles import EdgeTimes, number_layouts, shuffle_times
-from planner.planning.space.step_terms import (
-    ChosenTimes,
+from planner.planning.space.profile import (
+    CostKey,
     Gaps,
     LayerShare,
-    PassTimes,
     Profile,
     gaps_of,
     shares_of,
 )
+from planner.planning.space.shuffles import EdgeTimes, number_layouts, shuffle_times
+from planner.planning.space.step_terms import ChosenTimes, PassTimes
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -53,14 +52,6 @@ BEYOND_LIMIT = 2.0
 
 class TooManyCandidates(OutOfTime):
     """Time was up among the shuffles, of which fewer candidates have fewer."""
-
-
-class CostKey(NamedTuple):
-    """What layers must agree in to have the same costs in an additive problem: the first layer that
-    is alike, and how much of it counts."""
-
-    space: str
-    share: LayerShare
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,15 +146,7 @@ class Formulation:
         return np.logical_and.outer(whole, np.logical_and.reduce(unlike))
 
     def edge_costs(self, edge: Edge, share: LayerShare) -> Floats:
-        """What the shuffles of an edge between layers that follow each other cost. [s]
-
-        Parameters
-        ----------
-        edge
-            The edge.
-        share
-            How much of the target counts.
-        """
+        """What the shuffles of an edge cost, by how much of its target counts. [s]"""
         times = self.edge_times[edge]
         forward = times.forward
         if edge in self.repeated:
