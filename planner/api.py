@@ -46,6 +46,8 @@ def optimize(
     precision: str | None = None,
     optimizer: str | None = None,
     input_size: int | None = None,
+    vocab_padding: int | None = None,
+    expert_capacity: float | None = None,
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
@@ -95,6 +97,8 @@ def evaluate(
     precision: str | None = None,
     optimizer: str | None = None,
     input_size: int | None = None,
+    vocab_padding: int | None = None,
+    expert_capacity: float | None = None,
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
@@ -134,6 +138,8 @@ def scale(
     precision: str | None = None,
     optimizer: str | None = None,
     input_size: int | None = None,
+    vocab_padding: int | None = None,
+    expert_capacity: float | None = None,
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
@@ -187,6 +193,8 @@ def simulate(
     precision: str | None = None,
     optimizer: str | None = None,
     input_size: int | None = None,
+    vocab_padding: int | None = None,
+    expert_capacity: float | None = None,
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
@@ -314,10 +322,7 @@ def evaluate_request(request: Request) -> Plan:
 
 
 def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:
-    """Answer a request for the best plan at each number of GPUs; what `scale` does.
-
-    Whoever watches is told what `optimize_request` tells.
-    """
+    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
     cluster = find_cluster(request.cluster)
     counts = gpu_counts(request, cluster)
     if request.cluster is not None:
@@ -334,10 +339,9 @@ def _plans_of_sizes(
     plan_one = optimize_request if watch is None else partial(optimize_request, watch=watch)
     for count in counts:
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
+        sized = replace(request, gpus=count, global_batch_size=size)
         try:
-            answer: Plan | InfeasibleError = plan_one(
-                replace(request, gpus=count, global_batch_size=size)
-            )
+            answer: Plan | InfeasibleError = plan_one(sized)
         except InfeasibleError as error:
             answer = error
         if request.global_batch_size is None and isinstance(answer, Plan):

@@ -38,7 +38,16 @@ from benchmarks.accuracy.measured import (
 from benchmarks.accuracy.report import show_comparison
 from benchmarks.accuracy.row_report import print_tables, tables_as_dict
 from benchmarks.accuracy.steps import ALL_STEP_MODELS, TIMELINE
-from benchmarks.published import congestion, dryden, juwels, kahira, kahira_raw, li, proteus
+from benchmarks.published import (
+    congestion,
+    dryden,
+    juwels,
+    kahira,
+    kahira_raw,
+    li,
+    proteus,
+    volumes,
+)
 
 DEFAULT_DATA = Path("../shared/data")
 # Tables whose figures lie in this project.
@@ -48,6 +57,8 @@ PUBLISHED_TABLES: dict[str, Callable[[], list[Comparison]]] = {
     "Dryden III": dryden.table_three,
     "Dryden VI": lambda: [dryden.single_layers()],
     "Kahira": kahira.compare_published,
+    "volumes": lambda: [volumes.compare_volumes()],
+    "JUWELS": lambda: [juwels.run_time_efficiencies()],
     "Li, transfers": lambda: [li.transfers(), li.ring_transfers()],
     "Li, saturation": lambda: [li.saturation_points()],
     "Li, cap of a flow": lambda: [li.flow_cap()],

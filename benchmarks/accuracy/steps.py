@@ -17,7 +17,7 @@ from typing import Any, cast
 from costmodels.cluster import Cluster, Device
 from costmodels.compute import ComputeModel, Work
 from costmodels.distribution import Distribution
-from costmodels.graph import Graph, Layer, Network
+from costmodels.graph import Graph, Network
 from costmodels.simulation import Runtime
 from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
@@ -68,7 +68,7 @@ class MeasuredRun:
     options
         Further fields of `planner.Request`.
     winograd
-        Whether the framework lets its library use Winograd's algorithm.
+        Whether the framework's library may use Winograd's algorithm; None: its runtime says so.
     """
 
     model: str | Network
@@ -80,12 +80,12 @@ class MeasuredRun:
     rule: Rule | None = None
     pipeline: tuple[str, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    winograd: bool = True
+    winograd: bool | None = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the timeline expects of a run.
+    """What is expected of a run.
 
     Parameters
     ----------
@@ -125,6 +125,10 @@ class CalibratedCompute(ComputeModel):
         """Time of each candidate, and the `Source` of each time. [s]"""
         seconds, source = self._inner.time(work)
         return seconds * self._factor, source
+
+
+# A run, predicted with its computation multiplied by a factor.
+Predict = Callable[[MeasuredRun, float], Prediction]
 
 
 @lru_cache(maxsize=64)
@@ -217,18 +221,22 @@ def layer_seconds(run: MeasuredRun, name: str) -> float:
     return times.forward + times.backward + times.halo + times.reduction
 
 
-def calibrate(pairs: Sequence[tuple[MeasuredRun, float]]) -> float:
+def calibrate(
+    pairs: Sequence[tuple[MeasuredRun, float]], predict: Predict = timeline_step
+) -> float:
     """The factor on computation with which the mean prediction is the mean measurement.
 
     Parameters
     ----------
     pairs
         Runs that may calibrate, each with its measured time. [s]
+    predict
+        Predicts a run with its computation multiplied by a factor.
     """
     wanted = statistics.fmean(seconds for _, seconds in pairs)
     factor = 1.0
     for _ in range(8):
-        found = [timeline_step(run, factor) for run, _ in pairs]
+        found = [predict(run, factor) for run, _ in pairs]
         missing = wanted - statistics.fmean(p.total for p in found)
         if abs(missing) <= 1e-4 * wanted:
             break
@@ -294,45 +302,6 @@ def simulated_step(
     return simulate_placed(subject, runtime, model, overlap_factor, loader, variation)
 
 
-def split_rule(
-    samples: Sequence[int], others: Mapping[str, Sequence[int]], *, last: str | None = None
-) -> Rule:
-    """Split samples as given, and further dims of layers that have them, up to one layer.
-
-    Parameters
-    ----------
-    samples
-        Ways at each level.
-    others
-        Ways of further dims at each level; a layer with too few positions is replicated.
-    last
-        Layer after which only samples are split; none by default.
-    """
-
-    def rule(graph: Graph, shape: tuple[int, ...]) -> Mapping[str, Distribution]:
-        found, after = {}, False
-        for layer in graph.compute_layers:
-            degrees = {} if after else _fitting_ways(layer, others)
-            if max(samples) > 1:
-                degrees["sample"] = tuple(samples)
-            found[layer.name] = Distribution(degrees=degrees, shape=shape)
-            after = after or layer.name == last
-        return found
-
-    return rule
-
-
-def _fitting_ways(layer: Layer, others: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    fitting = {}
-    for dim, ways in others.items():
-        total = 1
-        for way in ways:
-            total *= way
-        if dim in layer.splittable and 1 < total <= layer.dims[dim]:
-            fitting[dim] = tuple(ways)
-    return fitting
-
-
 __all__ = [
     "ALL_STEP_MODELS",
     "DEVICE_VARIATION",
@@ -352,7 +321,6 @@ __all__ = [
     "named_split",
     "simulated_step",
     "simulation_input",
-    "split_rule",
     "timeline_step",
     "with_factor",
 ]

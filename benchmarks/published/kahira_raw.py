@@ -21,8 +21,20 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Comparison
-from benchmarks.accuracy.steps import Prediction, built_in_network, calibrate, timeline_step
-from benchmarks.published.kahira import AIMS, PER_HOST, SAMPLES, abci_run, published_calibration
+from benchmarks.accuracy.steps import (
+    Prediction,
+    built_in_network,
+    calibrate,
+)
+from benchmarks.published.kahira import (
+    AIMS,
+    PER_HOST,
+    SAMPLES,
+    abci_prediction,
+    abci_run,
+    published_calibration,
+)
+from benchmarks.published.simulated import simulated_prediction
 from benchmarks.published.tables import published_rows
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
@@ -202,7 +214,8 @@ def _calibrations(runs: list[RawRun], reasons: list[str]) -> dict[str, float]:
         ]
         if single:
             factors[model] = calibrate(
-                [(abci_run(r.model, r.strategy, 1, r.batch), r.seconds) for r in single]
+                [(abci_run(r.model, r.strategy, 1, r.batch), r.seconds) for r in single],
+                simulated_prediction,
             )
         else:
             try:
@@ -212,9 +225,11 @@ def _calibrations(runs: list[RawRun], reasons: list[str]) -> dict[str, float]:
     return factors
 
 
-def _timeline_or_reason(run: RawRun, factor: float) -> Prediction | str:
+def _prediction_or_reason(run: RawRun, factor: float) -> Prediction | str:
     try:
-        return timeline_step(abci_run(run.model, run.strategy, run.gpus, run.batch), factor)
+        return abci_prediction(
+            abci_run(run.model, run.strategy, run.gpus, run.batch), run.strategy, factor
+        )
     except (InputError, ValueError) as error:
         return str(error)
 
@@ -227,7 +242,7 @@ def compare_raw_runs(path: Path) -> Comparison:
     cells = []
     impossible = 0
     for run, reason in zip(runs, reasons, strict=True):
-        prediction = _timeline_or_reason(run, factors[run.model])
+        prediction = _prediction_or_reason(run, factors[run.model])
         if isinstance(prediction, str):
             impossible += 1
             continue

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates
 from costmodels.graph import Tensor
 
-AXES = ("sample", "sequence", "channel", "hidden", "depth", "height", "width")
+AXES = (
+    *("sample", "sequence", "channel", "hidden", "depth", "height", "width"),
+    *("expert", "table"),
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,12 +75,18 @@ class Layouts:
         steps = np.ones_like(degrees)
         for axis in tensor.axes:
             if axis.dim in candidates.dims:
-                column = candidates.dims.index(axis.dim)
-                degrees[:, :, axes.index(axis.name)] = candidates.degrees[:, :, column]
-                steps[:, :, axes.index(axis.name)] = strides[:, :, column]
+                column, place = candidates.dims.index(axis.dim), axes.index(axis.name)
+                ways = candidates.axis_degrees(axis)
+                degrees[:, :, place] = ways
+                # what repeats a block lies inside of what tells blocks apart
+                steps[:, :, place] = strides[:, :, column] * (
+                    candidates.degrees[:, :, column] // ways
+                )
         # an axis that is not split has no stride: equal layouts must look equal
         steps[degrees == 1] = 0
-        return cls(degrees=degrees, strides=steps, partial=candidates.group(partial_dims))
+        return cls(
+            degrees=degrees, strides=steps, partial=candidates.sharing_group(tensor, partial_dims)
+        )
 
     def codes(self) -> Ints:
         """One row of numbers for each layout; equal rows are equal layouts."""

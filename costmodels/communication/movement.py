@@ -212,7 +212,8 @@ def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
     coarser = np.zeros((len(source), len(target), source.degrees.shape[1]))
     finer = coarser.copy()
     log_source, log_target = np.log2(source.degrees), np.log2(target.degrees)
-    for axis in range(source.degrees.shape[2]):
+    split = (source.degrees > 1).any(axis=(0, 1)) | (target.degrees > 1).any(axis=(0, 1))
+    for axis in np.flatnonzero(split):
         change = log_source[:, None, :, axis] - log_target[None, :, :, axis]
         coarser += np.maximum(change, 0.0)
         finer += np.maximum(-change, 0.0)

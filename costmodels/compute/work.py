@@ -67,6 +67,20 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Logarithm of the softmax, then one value per sample; the gradient is written in one pass.
     ("loss", "forward"): (2, 1, 0),
     ("loss", "backward"): (1, 1, 0),
+    # Both halves are read, and in the backward pass written, too.
+    ("glu", "forward"): (1, 1, 0),
+    ("glu", "backward"): (2, 1, 0),
+    # The input is what is turned or normalised of the output; the rest is left as it is.
+    ("rotary", "forward"): (2, 0, 0),
+    ("rotary", "backward"): (2, 0, 0),
+    ("head_norm", "forward"): (2, 0, 0),
+    ("head_norm", "backward"): (3, 0, 0),
+    # Tokens are read once for each expert that they go to, and gradients summed on the way back.
+    ("dispatch", "forward"): (0, 2, 0),
+    ("dispatch", "backward"): (1, 1, 0),
+    # The gradient of the scores needs the outputs of the experts again.
+    ("combine", "forward"): (1, 1, 0),
+    ("combine", "backward"): (2, 1, 0),
     ("dropout", "forward"): (1, 1, 1),
     ("dropout", "backward"): (1, 1, 1),
     # Rows of the table are gathered; the backward pass adds to them.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.errors import InputError
-from costmodels.graph import DIMS, Layer
+from costmodels.graph import DIMS, Axis, Layer, Tensor
 
 REPLICATED = "replicated"
 
@@ -159,6 +159,45 @@ class Candidates:
     def local(self, dim: str, extent: int) -> NDArray[np.int64]:
         """Positions of the largest block of a dim of that extent; (candidates,). [items]"""
         return -(-extent // self.degree(dim))
+
+    def axis_degrees(self, axis: Axis) -> NDArray[np.int64]:
+        """Ways that an axis is really split at each level; (candidates, levels).
+
+        Fewer than those of its dim where that is split into more ways than the axis has units: the
+        outer levels tell the units apart, and what is left over of the inner ones repeats them.
+        """
+        ways = self.level_degrees(axis.dim) if axis.dim is not None else self.level_degrees("")
+        if axis.units is None or axis.dim not in self.dims:
+            return ways
+        left, kept = np.full(len(self), axis.units), ways.copy()
+        for level in reversed(range(len(self.shape))):
+            kept[:, level] = np.gcd(left, ways[:, level])
+            left //= kept[:, level]
+        few = self.degree(axis.dim) <= axis.units
+        return np.where(few[:, None], ways, kept)
+
+    def axis_extent(self, axis: Axis) -> NDArray[np.int64]:
+        """Positions of the largest block of an axis; (candidates,). [items]"""
+        if axis.units is None:
+            return self.local(axis.dim or "", axis.extent)
+        ways: NDArray[np.int64] = reduce(np.multiply, self.axis_degrees(axis).T)
+        return -(-axis.units // ways) * (axis.extent // axis.units)
+
+    def sharing_group(self, tensor: Tensor, dims: Iterable[str]) -> NDArray[np.int64]:
+        """Members at each level of the groups that have the same block; (candidates, levels).
+
+        Parameters
+        ----------
+        tensor
+            A tensor of the layer.
+        dims
+            Dims of the layer that the tensor lacks.
+        """
+        members = self.group(dims)
+        for axis in tensor.axes:
+            if axis.units is not None and axis.dim in self.dims:
+                members = members * (self.level_degrees(axis.dim) // self.axis_degrees(axis))
+        return members
 
     def distribution(self, index: int) -> Distribution:
         """One candidate as a distribution."""

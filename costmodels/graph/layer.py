@@ -23,7 +23,10 @@ from costmodels.errors import InputError
 SPATIAL_DIMS = ("depth", "height", "width")
 # Canonical order: the most significant digit of a rank within a level comes first, so that going
 # from a split of few dims to one of more keeps as much data as possible where it already lies.
-DIMS = ("sample", "sequence", "head", "filter", "channel", "depth", "height", "width")
+DIMS = (
+    *("sample", "sequence", "expert", "table", "head", "filter", "channel"),
+    *("depth", "height", "width"),
+)
 # Operations of the compute models that are products of matrices.
 _DENSE_OPERATIONS = frozenset({"conv", "linear", "matmul"})
 # Longer dims than any network has, and short enough that no product of counts overflows.
@@ -44,11 +47,16 @@ class Axis:
         Number of positions. [items]
     dim
         The dim of the layer that indexes this axis, or None when the layer needs the whole axis.
+    units
+        Equal parts that no split of the dim divides, such as heads of keys that several heads of
+        queries share: a split into more ways than there are units repeats them. None where every
+        position may lie elsewhere. [items]
     """
 
     name: str
     extent: int
     dim: str | None
+    units: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +118,33 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Products of matrices of activations, one for each position of some dims.
+
+    Parameters
+    ----------
+    batch
+        Dims for each position of which there is one product.
+    rows
+        Rows of its result. [items]
+    row_dim
+        The dim that divides the rows, if any does.
+    columns, contracted
+        The other two extents, as far as they are computed: where a mask is known to a kernel, that
+        is how many positions a row sees on average. [items]
+    macs
+        Multiply-adds of one product as publications count them. [items]
+    """
+
+    batch: tuple[str, ...]
+    rows: int
+    row_dim: str | None = None
+    columns: float
+    contracted: float
+    macs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One operation of a network.
 
@@ -142,6 +177,12 @@ class Layer:
         Whether the output may overwrite the input.
     saved_bytes
         Further bytes kept for backward (dropout masks, pooling indices), split as the output. [B]
+    saved_elements
+        Further activations kept for backward (scores of attention), split as the output. [items]
+    products
+        What it multiplies, where it multiplies activations by each other.
+    between
+        Memory-bound operations between its products, on as many elements as the first product has.
     splittable
         Dims that may be split at all.
     shares_weight_with
@@ -164,6 +205,9 @@ class Layer:
     keeps_output: bool = False
     in_place: bool = False
     saved_bytes: int = 0
+    saved_elements: int = 0
+    products: tuple[Product, ...] = ()
+    between: tuple[str, ...] = ()
     splittable: frozenset[str] = frozenset()
     shares_weight_with: str | None = None
 
@@ -219,9 +263,10 @@ class Layer:
         if not self.is_dense:
             return 0
         if self.multiplies_activations:
-            # scores and weighted values: two products over every pair of positions
-            hidden = self.output.extent("hidden")
-            return 2 * self.dims["sample"] * self.dims["sequence"] ** 2 * hidden
+            return sum(
+                product.macs * math.prod(self.dims[dim] for dim in product.batch)
+                for product in self.products
+            )
         kernel = math.prod(window.kernel for window in self.windows.values())
         return math.prod(self.dims.values()) // self.groups * kernel
 
@@ -244,6 +289,9 @@ class Layer:
             self.keeps_output,
             self.in_place,
             self.saved_bytes,
+            self.saved_elements,
+            self.products,
+            self.between,
             self.splittable,
             self.shares_weight_with is None,
         )

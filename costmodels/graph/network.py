@@ -167,8 +167,7 @@ def _after_inputs(network: Network) -> list[LayerSpec]:
             f"network '{network.name}': layer names must be unique and not 'input' but "
             f"'{twice[0]}' is taken; rename the layer"
         )
-    order: nx.DiGraph[str] = nx.DiGraph()
-    order.add_nodes_from(names)
+    known, seen, in_order = {"input", *names}, {"input"}, True
     for spec in network.layers:
         if not spec.inputs:
             raise InputError(
@@ -176,13 +175,23 @@ def _after_inputs(network: Network) -> list[LayerSpec]:
                 "give inputs = ['input'] for the first"
             )
         for source in spec.inputs:
-            if source not in order and source != "input":
+            if source not in known:
                 raise InputError(
                     f"network '{network.name}': layer '{spec.name}' reads '{source}', which is no "
                     f"layer; name one of {closest(source, ['input', *names])}"
                 )
-            if source != "input":
-                order.add_edge(source, spec.name)
+        in_order = in_order and seen.issuperset(spec.inputs)
+        seen.add(spec.name)
+    return list(network.layers) if in_order else _sorted_layers(network)
+
+
+def _sorted_layers(network: Network) -> list[LayerSpec]:
+    """Layers after all they read, where the order given is another."""
+    names = [spec.name for spec in network.layers]
+    order: nx.DiGraph[str] = nx.DiGraph()
+    order.add_nodes_from(names)
+    for spec in network.layers:
+        order.add_edges_from((source, spec.name) for source in spec.inputs if source != "input")
     try:
         # the order given is kept wherever it is possible
         index = {name: i for i, name in enumerate(names)}

@@ -54,6 +54,8 @@ class HaloWork:
         the pass, where the layer is not cut. [s]
     cut
         Whether it is.
+    apart
+        Whether the exchange waits for the independent work, instead of hiding behind it.
     slabs
         What the pass computes longer because it is cut. [s]
     exposed
@@ -64,6 +66,7 @@ class HaloWork:
     interior: Floats
     boundary: Floats
     cut: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
     slabs: Floats
     exposed: Floats
 
@@ -81,7 +84,8 @@ def halo_work(
     With overlap the messages travel during independent work (backward-weight), and the interior
     is computed meanwhile, then what waits by kernels of its own (Dryden et al. 2019, section
     IV.A): thin slabs, which take nearly as long as thick ones. A layer is only cut that way where
-    it pays, unless the framework always does.
+    it pays, unless the framework always does; some frameworks cut the forward pass only, and some
+    do not hide a backward halo with corners (`Training`).
 
     Parameters
     ----------
@@ -111,22 +115,38 @@ def halo_work(
             interior=compute,
             boundary=zero,
             cut=whole,
+            apart=whole,
             slabs=zero,
             exposed=halo.time,
         )
-    waiting: Floats = np.maximum(halo.time - independent, 0.0)
+    training, backward = machine.training, direction != "forward"
+    apart: NDArray[np.bool_] = whole
+    if backward and not training.corner_overlap:
+        apart = np.sum([sides > 0 for sides, _ in halo.slabs.values()], axis=0) > 1
+    waiting: Floats = np.maximum(halo.time - independent * ~apart, 0.0)
+    if backward and not training.cuts_backward:
+        return HaloWork(
+            exchange=halo.time,
+            interior=compute,
+            boundary=zero,
+            cut=whole,
+            apart=apart,
+            slabs=zero,
+            exposed=waiting,
+        )
     interior = compute * (1.0 - halo.boundary)
     slabs = _boundary_time(layer, candidates, direction, halo, machine)
     needed = halo.boundary > 0.0
     extra = np.maximum(slabs - compute * halo.boundary, 0.0) * needed
     exposed = np.maximum(waiting - interior, 0.0) + extra
-    cut = needed if machine.training.always_cut else needed & (exposed < waiting)
-    exposed = exposed if machine.training.always_cut else np.minimum(exposed, waiting)
+    cut = needed if training.always_cut else needed & (exposed < waiting)
+    exposed = exposed if training.always_cut else np.minimum(exposed, waiting)
     return HaloWork(
         exchange=halo.time,
         interior=np.where(cut, interior, compute),
         boundary=np.where(cut, compute * halo.boundary + extra, 0.0),
         cut=cut,
+        apart=apart,
         slabs=np.where(cut, extra, 0.0),
         exposed=exposed,
     )

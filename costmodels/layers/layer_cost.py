@@ -217,7 +217,7 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
-        saved=layer.saved_bytes * saved_part,
+        saved=(layer.saved_bytes + layer.saved_elements * size) * saved_part,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
         sources=computation.sources,

@@ -188,7 +188,7 @@ def layer_reductions(
     topology, algorithm = machine.topology, machine.training.all_reduce
 
     def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats, Floats]:
-        group = candidates.group(dims)
+        group = candidates.sharing_group(tensor, dims)
         block = local_size(tensor, candidates) * size
         members = group.prod(axis=1)
         received = block * (1.0 - 1.0 / members)
@@ -207,9 +207,8 @@ def layer_reductions(
             time, summed, received = reduced(tensor, layer.absent_dims(slot))
             backward, summed_backward = backward + time, summed_backward + summed
             least = least + np.minimum(time, summed)
-            link = link + outermost_time(
-                topology, candidates.group(layer.absent_dims(slot)), received
-            )
+            group = candidates.sharing_group(tensor, layer.absent_dims(slot))
+            link = link + outermost_time(topology, group, received)
             num_bytes.append(received)
     return LayerReductions(
         forward, backward, summed_forward, summed_backward, least, link, num_bytes

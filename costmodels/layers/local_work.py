@@ -10,13 +10,15 @@ from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
 
 Floats = NDArray[np.float64]
+# Axes of activations that are no features, beside those of space.
+_MORE_EXTENTS = ("sequence", "expert", "table")
 
 
 def local_size(tensor: Tensor, candidates: Candidates) -> Floats:
     """Elements of the largest local block of a tensor; (candidates,). [items]"""
     size = np.ones(len(candidates))
     for axis in tensor.axes:
-        size = size * (candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent)
+        size = size * candidates.axis_extent(axis)
     return size
 
 
@@ -34,37 +36,72 @@ def local_parameters(layer: Layer, candidates: Candidates) -> Floats:
 def _extents(tensor: Tensor, candidates: Candidates) -> tuple[Floats, ...]:
     rows = []
     for axis in tensor.axes:
-        if axis.name in SPATIAL_DIMS or axis.name == "sequence":
-            extent = candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
-            rows.append(np.asarray(extent, dtype=float))
+        if axis.name in SPATIAL_DIMS or axis.name in _MORE_EXTENTS:
+            rows.append(candidates.axis_extent(axis).astype(float))
     return tuple(rows)
 
 
 def _features(tensor: Tensor, candidates: Candidates) -> Floats:
     for axis in tensor.axes:
         if axis.name in ("channel", "hidden"):
-            extent = candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
-            return np.asarray(extent, dtype=float)
+            return candidates.axis_extent(axis).astype(float)
     return np.ones(1)
 
 
-def _attention(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
-    """Scores and weighted values: two batched products over heads."""
-    length, heads = layer.dims["sequence"], layer.dims["head"]
-    products = candidates.local("sample", layer.dims["sample"]) * candidates.local("head", heads)
-    rows = (candidates.local("sequence", length).astype(float),)
-    width = layer.output.extent("hidden") // heads
+def _products(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+    """Products of activations (scores and weighted values of attention), and what lies between."""
+    works: list[Work] = []
+    for product in layer.products:
+        samples: Floats = np.ones(len(candidates))
+        for dim in product.batch:
+            samples = samples * candidates.local(dim, layer.dims[dim])
+        rows = (candidates.local(product.row_dim or "", product.rows).astype(float),)
+        columns = np.asarray(float(product.columns))
+        works.append(
+            Work(
+                operation="matmul",
+                direction=direction,
+                samples=samples,
+                channels=np.asarray(float(product.contracted)),
+                filters=columns,
+                in_extents=rows,
+                out_extents=rows,
+            )
+        )
+        if product is layer.products[0] and direction != "backward_weight":
+            works += [
+                Work(
+                    operation=operation,
+                    direction="forward" if direction == "forward" else "backward",
+                    samples=samples,
+                    channels=columns,
+                    filters=columns,
+                    in_extents=rows,
+                    out_extents=rows,
+                )
+                for operation in layer.between
+            ]
+    return works
+
+
+def _expert_products(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+    """One product for each local expert: the linear layers of a mixture, as groups of one."""
+    experts, filters, channels = (
+        candidates.local(dim, layer.dims[dim]).astype(float)
+        for dim in ("expert", "filter", "channel")
+    )
+    rows = (candidates.local("sequence", layer.dims.get("sequence", 1)).astype(float),)
     return [
         Work(
-            operation="matmul",
+            operation="linear",
             direction=direction,
-            samples=products.astype(float),
-            channels=np.asarray(float(contracted)),
-            filters=np.asarray(float(columns)),
+            samples=candidates.local("sample", layer.dims["sample"]).astype(float),
+            channels=experts * channels,
+            filters=experts * filters,
             in_extents=rows,
             out_extents=rows,
+            groups=experts,
         )
-        for contracted, columns in ((width, length), (length, width))
     ]
 
 
@@ -82,7 +119,9 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
         their backward work in "backward_data".
     """
     if layer.multiplies_activations:
-        return _attention(layer, candidates, direction)
+        return _products(layer, candidates, direction)
+    if layer.multiplies_weight and "expert" in layer.dims:
+        return _expert_products(layer, candidates, direction)
     if not layer.is_dense:
         if direction == "backward_weight":
             return []

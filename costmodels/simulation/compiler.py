@@ -17,6 +17,7 @@ from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.job import Job
+from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.operations import Key, Operation, Ref
@@ -74,13 +75,20 @@ class Compiler:
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
+            handling=Handling(
+                per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
+                fixed=job.runtime.activation_waits * job.training.launch_time,
+            ),
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
         self.groups = strategy.groups
         self._begin()
 
     def with_runtime(self, runtime: Runtime) -> Compiler:
-        """The same job under another runtime, which changes nothing but what is done to weights."""
+        """The same job under another runtime, which changes nothing but what is done to weights.
+
+        What it does around collectives of activations stays as it was.
+        """
         other = copy(self)
         other.job = replace(self.job, runtime=runtime)
         other._begin()
@@ -249,7 +257,9 @@ class Compiler:
         after = tuple(self.ids[step, other, micro, phase, key] for other, phase, key in op.after)
         for mark in self.extra_after.get(number, ()):
             after = (*after, self.ids[mark])
-        tag = step * STEP_TAG + max(micro, 0)
+        retained = self.job.training.memory_model == "retained"
+        # tensors that no step frees are the same in every step
+        tag = (0 if retained else step * STEP_TAG) + max(micro, 0)
         return Task(
             name=op.name,
             kind=op.kind,
@@ -265,8 +275,8 @@ class Compiler:
             num_bytes=op.num_bytes,
             group=op.key[2] if op.kind == "fused" else -1,
             makes=tuple(((tag, *key), holder, size) for key, holder, size in op.makes),
-            takes=tuple((tag, *key) for key in op.takes),
-            uses=tuple((tag, *key) for key in op.uses),
+            takes=() if retained else tuple((tag, *key) for key in op.takes),
+            uses=() if retained else tuple((tag, *key) for key in op.uses),
             scratch=op.scratch,
             buffer=op.buffer,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,31 @@ from costmodels.communication.layout import Layouts
 from costmodels.communication.movement import movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, Pattern, match
 from costmodels.simulation.messages import NO_MESSAGE, Message, StageLinks
+
+
+class Handling(NamedTuple):
+    """What a framework adds around a collective of activations. [s/B], [s]"""
+
+    per_byte: float = 0.0
+    fixed: float = 0.0
+
+    def around(self, message: Message, num_bytes: float) -> Message:
+        """A collective with what is added to it, before its bytes flow.
+
+        Parameters
+        ----------
+        message
+            The collective.
+        num_bytes
+            Its buffer. [B]
+        """
+        if message.time <= 0.0:
+            return message
+        added = self.fixed + self.per_byte * num_bytes
+        return message._replace(seconds=message.seconds + added)
+
+
+_NOTHING_ADDED = Handling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +68,9 @@ class Change:
 class Changes:
     """Changes of layout in one stage, each worked out once."""
 
-    def __init__(self, stage_links: StageLinks) -> None:
+    def __init__(self, stage_links: StageLinks, handling: Handling = _NOTHING_ADDED) -> None:
         self.stage_links = stage_links
+        self.handling = handling
         self.known: dict[tuple[object, ...], Change] = {}
         # by identity, which is quicker to compare than what layouts are; they are kept for that
         self.met: dict[tuple[object, ...], tuple[Layouts, Layouts, Change]] = {}
@@ -88,9 +115,10 @@ class Changes:
             "all_to_all": max(held, needed),
         }[pattern.kind]
         passes = 2.0 if pattern.kind == "all_reduce" else 1.0
+        message = self.stage_links.collective(pattern.kind, pattern.group, buffer)
         return Change(
             pattern=pattern,
-            message=self.stage_links.collective(pattern.kind, pattern.group, buffer),
+            message=self.handling.around(message, buffer),
             num_bytes=passes * buffer * (1.0 - 1.0 / size),
             sliced=pattern.kind == "all_reduce" and needed < held,
         )
@@ -115,4 +143,5 @@ class Changes:
                 message.transfer + reduction.transfer,
                 message.loads or reduction.loads,
             )
+            message = self.handling.around(message, held)
         return Change(pattern=pattern, message=message, num_bytes=received)

@@ -6,9 +6,9 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any
 
@@ -32,6 +32,10 @@ _RANGES = {
     "cycle": (0.0, 60.0, "s"),
     "negotiation_base": (0.0, 60.0, "s"),
     "negotiation_per_rank": (0.0, 60.0, "s"),
+    "launch_time": (0.0, 1.0, "s"),
+    "outside_layers": (0.0, 60.0, "s"),
+    "activation_copies": (0.0, 100.0, ""),
+    "activation_waits": (0.0, 100.0, ""),
     "server_rate": (1e3, 1e18, "B/s"),
     "stack_bandwidth": (1e3, 1e18, "B/s"),
     "cpu_bandwidth": (1e3, 1e18, "B/s"),
@@ -85,6 +89,17 @@ class Runtime:
         Bandwidth of a link between devices and their host's memory, and how many share it. [B/s]
     low_precision_gradients
         Whether gradients travel in the precision of activations, instead of that of weights.
+    outside_layers
+        What a step spends outside of layers, one after the other with them: input handed over,
+        metrics, waiting for the host. [s]
+    activation_copies, activation_waits
+        Around each collective of activations and of their gradients: how often the framework reads
+        and writes the tensor in device memory (pieces joined, sums made), and how often its host
+        waits for the device, which then waits for the next launch. [items]
+    launch_time
+        Time in which the host launches an operation; None for that of `Training`. [s]
+    winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
+        As of `costmodels.step.Training`, where the framework decides it; None where it does not.
     """
 
     name: str
@@ -111,6 +126,16 @@ class Runtime:
     cpu_bandwidth: float = 12e9
     devices_per_cpu_link: int = 2
     low_precision_gradients: bool = False
+    outside_layers: float = 0.0
+    activation_copies: float = 0.0
+    activation_waits: float = 0.0
+    launch_time: float | None = None
+    winograd: bool | None = None
+    halo_overlap: bool | None = None
+    always_cut: bool | None = None
+    cuts_backward: bool | None = None
+    corner_overlap: bool | None = None
+    memory_model: str | None = None
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -153,12 +178,31 @@ class Runtime:
             state="state" in self.shard,
         )
 
+    @property
+    def decided(self) -> dict[str, object]:
+        """What it decides of a step's `Training`, by the names there."""
+        values = {name: getattr(self, name) for name in _DECIDED}
+        return {name: value for name, value in values.items() if value is not None}
+
     def negotiation(self, ranks: int) -> float:
         """Time to agree on what is ready. [s]"""
         return self.negotiation_base + self.negotiation_per_rank * ranks
 
 
-_PARSE = {
+# Fields of `Training` that a framework may decide.
+_DECIDED = (
+    "launch_time",
+    "winograd",
+    "halo_overlap",
+    "always_cut",
+    "cuts_backward",
+    "corner_overlap",
+    "memory_model",
+)
+
+_PARSE: Mapping[str, Callable[..., float]] = {
+    "launch_time": partial(parse_seconds, allow_zero=True),
+    "outside_layers": parse_seconds,
     "bucket": parse_bytes,
     "first_bucket": parse_bytes,
     "fusion": parse_bytes,

@@ -271,8 +271,10 @@ class StageProgram:
             weight = weight._replace(after=((self.number, BACKWARD, base.key),), makes=())
             self.phases[WEIGHT].append(weight)
         else:
-            # work that needs no halo comes first, beside the exchange
+            # work that needs no halo comes first, beside the exchange where that overlaps
             self.phases[BACKWARD].append(weight)
+            if piece.halo_backward is not None and piece.halo_backward[0].apart[0]:
+                data = data._replace(after=(*data.after, (self.number, BACKWARD, weight.key)))
             self._pass(BACKWARD, data, piece)
         self.weight_ready[name] = (self.number, phase, weight.key)
 

@@ -15,7 +15,7 @@ from costmodels.communication.layout import Layouts
 from costmodels.communication.patterns import NOTHING, Pattern
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
-from costmodels.simulation.layouts import Change, Changes
+from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
 from costmodels.simulation.operations import Key, Local
 from costmodels.simulation.pieces import Piece
@@ -48,6 +48,8 @@ class JobView:
         For each user of a shared weight, the layer that holds it in its stage.
     shared
         What each layer adds whose weight another layer of its stage holds.
+    handling
+        What the framework adds around collectives of activations.
     """
 
     graph: Graph
@@ -59,6 +61,7 @@ class JobView:
     weight_apart: bool
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
+    handling: Handling
 
 
 class StageTensors:
@@ -68,7 +71,7 @@ class StageTensors:
         self.view, self.number = view, number
         self.graph, self.pieces = view.graph, view.pieces
         self.stage = view.strategy.stages[number]
-        self.changes = Changes(view.stage_links[number])
+        self.changes = Changes(view.stage_links[number], view.handling)
         self.change_of: dict[Edge, Change] = {}
         self.summed_up: dict[int, tuple[Layouts, Layouts]] = {}
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}

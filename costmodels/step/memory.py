@@ -3,7 +3,9 @@
 `liveness` walks through the step and counts what is allocated: an activation lives from the
 layer that makes it until the last pass that reads it, in-place layers take over their input,
 partial sums are whole only while their layer runs and then leave each rank its part of them, and
-the gradient of an activation lives from its reader's backward pass to its maker's. `paradl` is the
+the gradient of an activation lives from its reader's backward pass to its maker's. `retained` frees
+nothing within the step: every output and every gradient of an input has memory of its own, which
+frameworks allocate once. `paradl` is the
 conservative closed form of Kahira et al. (equation 7 and its likes): twice the inputs, outputs and
 weights of every layer, nothing shared.
 """
@@ -252,8 +254,47 @@ def _follow_backward(
             ledger.free((kind, name, 0))
 
 
+def retained(graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float) -> PeakMemory:
+    """Memory where every output and every gradient of an input keeps memory of its own.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    sizes
+        Local sizes of every layer but the inputs.
+    reserved
+        Memory that the device and the framework take. [B]
+    """
+    activations = gradients = 0.0
+    for name, memory in sizes.items():
+        activations += memory.kept + memory.saved
+        for edge in graph.producers[name]:
+            own = memory.inputs[edge.slot]
+            first = edge == graph.consumers[edge.source][0]
+            is_data = graph.layers[edge.source].kind == "input"
+            activations += own * (memory.copied[edge.slot] or (is_data and first))
+            gradients += own * graph.needs_input_gradient(edge)
+    largest = max(sizes.values(), key=lambda m: m.workspace + m.buffer + m.output - m.kept)
+    holders = {
+        "weights": sum(m.weights for m in sizes.values()),
+        "weight gradients": sum(m.gradients for m in sizes.values()),
+        "optimizer state": sum(m.state for m in sizes.values()),
+        "activations": activations + largest.output - largest.kept,
+        "activation gradients": gradients,
+        "workspace": largest.workspace,
+        "communication buffers": largest.buffer,
+        "reserved": reserved,
+    }
+    return PeakMemory(total=sum(holders.values()), holders=holders, moment="all layers at once")
+
+
 def paradl(graph: Graph, sizes: Mapping[str, LayerMemory], *, reserved: float) -> PeakMemory:
     """Memory by the closed form of Kahira et al.: 2 (x + y + w) summed over layers.
+
+    Equations 16, 17 and 20 count the whole of y_l and x_l where filters or channels are split; here
+    a rank has its part of what it makes or reads, and the whole where a layer reads what was
+    gathered: the part is no second copy of that.
 
     Parameters
     ----------

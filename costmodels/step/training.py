@@ -21,7 +21,7 @@ _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
 # [B]
 LARGEST_BUCKET = 1e18
-MEMORY_MODELS = ("liveness", "paradl")
+MEMORY_MODELS = ("liveness", "retained", "paradl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,12 @@ class Training:
     always_cut
         Whether layers with a halo are always computed as an interior and boundaries, and not only
         where that is faster than to wait.
+    cuts_backward
+        Whether the backward pass of data may be cut so, too; otherwise its halo hides behind the
+        filter's gradient only.
+    corner_overlap
+        Whether the backward halo of a layer that is split along several dims, which has corners,
+        travels beside the filter's gradient as others do.
     gradient_overlap
         Whether gradients are all-reduced while the backward pass goes on.
     all_reduce
@@ -54,14 +60,17 @@ class Training:
         Whether convolutions may use Winograd's algorithm, which needs workspace that some
         frameworks do not allow.
     memory_model
-        "liveness" follows what is allocated when; "paradl" is the conservative closed form of
-        Kahira et al.
+        "liveness" follows what is allocated when; "retained" keeps the output of every layer and
+        the gradients of its inputs, as frameworks do that allocate them once; "paradl" is the
+        conservative closed form of Kahira et al.
     """
 
     precision: str = "fp32"
     optimizer: str = "sgd"
     halo_overlap: bool = True
     always_cut: bool = False
+    cuts_backward: bool = True
+    corner_overlap: bool = True
     gradient_overlap: bool = True
     all_reduce: str = "auto"
     bucket_bytes: float = 25 * 2**20

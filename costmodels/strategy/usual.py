@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Layer
+from costmodels.graph import Graph, Layer, Tensor
 from costmodels.strategy.cut import cut_graph
 from costmodels.strategy.propagate import inner_first, propagate
 from costmodels.strategy.strategy import Schedule, Stage, Strategy
@@ -83,8 +83,41 @@ def pipeline_stages(
 
 
 def _reads_cut_features(graph: Graph, layer: Layer, cut: set[str]) -> bool:
-    """Whether a layer only reads outputs of layers in `cut`, whose features are cut."""
-    return all(edge.source in cut for edge in graph.producers[layer.name])
+    """Whether a layer reads outputs of layers in `cut`, whose features are cut, or what is whole.
+
+    What all heads of attention share is whole.
+    """
+    return all(
+        edge.source in cut or _is_whole(layer.inputs[edge.slot])
+        for edge in graph.producers[layer.name]
+    )
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether no split of a layer divides the features of a tensor that it reads."""
+    return any(axis.name == "hidden" and axis.dim is None for axis in tensor.axes)
+
+
+# Layers of a transformer that work on each head, and on each feature, by itself; the loss sums two
+# numbers a token where the vocabulary is cut.
+_ON_HEADS = ("attention", "rotary", "head_norm")
+_NORMS = ("layer_norm", "rms_norm")
+_ON_FEATURES = ("activation", "glu", "dropout", "bias", "loss")
+
+
+def _needed_whole(graph: Graph, name: str) -> bool:
+    """Whether a layer reads all features of another one at once: norms, and keys of all heads.
+
+    Such are the narrow layers of latent attention, which every rank computes whole.
+    """
+    for edge in graph.consumers[name]:
+        reader = graph.layers[edge.target]
+        if reader.kind in _NORMS or _is_whole(reader.inputs[edge.slot]):
+            return True
+        passed_on = reader.kind in (*_ON_HEADS, *_ON_FEATURES)
+        if passed_on and _needed_whole(graph, edge.target):
+            return True
+    return False
 
 
 def _transformer_dims(graph: Graph) -> dict[str, str]:
@@ -98,14 +131,16 @@ def _transformer_dims(graph: Graph) -> dict[str, str]:
         follows = _reads_cut_features(graph, layer, cut)
         if layer.kind == "embedding" and layer.dims["channel"] == vocabulary:
             dims[layer.name] = "channel"
-        elif layer.kind == "linear":
-            dims[layer.name] = "channel" if follows else "filter"
-            if not follows:
+        elif layer.kind == "linear" and layer.dims["filter"] > 1:
+            if follows:
+                dims[layer.name] = "channel"
+            elif not _needed_whole(graph, layer.name):
+                dims[layer.name] = "filter"
                 cut.add(layer.name)
-        elif layer.kind == "attention" and follows:
+        elif layer.kind in _ON_HEADS and follows:
             dims[layer.name] = "head"
             cut.add(layer.name)
-        elif layer.kind in ("activation", "dropout", "loss") and follows:
+        elif layer.kind in _ON_FEATURES and follows:
             dims[layer.name] = "channel"
             cut.add(layer.name)
     return dims

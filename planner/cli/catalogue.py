@@ -44,6 +44,8 @@ def models_command(name: str | None, input_size: int | None, output: str | None)
         if output is not None or input_size is not None:
             raise click.UsageError("-o and --input-size need --export NAME")
         show(_list_models)
+        write("")
+        show(_list_families)
         return
     from costmodels.errors import InputError
     from planner.models import load_network
@@ -166,6 +168,20 @@ def _list_models(console: Console) -> None:
         rows.append((cells, model.description))
     headings = ["name", ">sample", ">layers", ">weights", ">multiply-adds"]
     _print_table(console, headings, rows)
+
+
+def _list_families(console: Console) -> None:
+    """Families of transformers whose config.json stands for a network, and what it may say."""
+    from planner.models import families
+
+    rows = []
+    for name, family in families().items():
+        needed = dict.fromkeys((*family.required.values(), "model_type"))
+        optional = dict.fromkeys((family.size, *family.optional.values()))
+        further = ", ".join(field for field in optional if field not in needed)
+        text = f"{family.description}. Needs {', '.join(needed)}; may say {further}"
+        rows.append(([name], text))
+    _print_table(console, ["model_type of a config.json"], rows)
 
 
 def _list_clusters(console: Console) -> None:

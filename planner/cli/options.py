@@ -83,6 +83,7 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         )
     return click.option(
         one.option,
+        *one.aliases,
         one.called,
         metavar=one.metavar,
         type=_TYPES[one.kind],

@@ -28,6 +28,7 @@ from costmodels.units.tables import (
     read_text,
     refuse_faults,
 )
+from planner.models.configs import config_network, is_config
 from planner.models.registry import BUILT_IN, build
 from planner.models.repeats import Block, is_block, written_out
 
@@ -182,7 +183,7 @@ def network_of(tables: object, *, where: str = "the network") -> Network:
 
 
 def load_network(name_or_path: str | Path, input_size: int | None = None) -> Network:
-    """A built-in network by its name, or one from a file that ends in .toml or .json.
+    """A built-in network by its name, or one from a network file or a Hugging Face config.json.
 
     Parameters
     ----------
@@ -200,9 +201,31 @@ def load_network(name_or_path: str | Path, input_size: int | None = None) -> Net
     path = Path(name_or_path)
     if str(name_or_path) in BUILT_IN or path.suffix not in SUFFIXES:
         return build(str(name_or_path), input_size)
-    text = read_text(path, f"the network file {path}")
-    network = parse_network(text, suffix=path.suffix, where=f"the network file {path}")
-    return resized(network, input_size)
+    text, where = read_text(path, f"the network file {path}"), f"the network file {path}"
+    parse = parse_toml if path.suffix == ".toml" else parse_json
+    return network_of_tables(parse(text, where), str(path), input_size)
+
+
+def network_of_tables(tables: object, path: str, input_size: int | None = None) -> Network:
+    """The network of a network file, or of a Hugging Face config.json.
+
+    Parameters
+    ----------
+    tables
+        Contents of the file, parsed.
+    path
+        Where it lies.
+    input_size
+        As of `load_network`. [items]
+
+    Raises
+    ------
+    InputError
+        When the file is wrong.
+    """
+    if is_config(tables):
+        return config_network(tables, f"the config {path}", input_size)
+    return resized(network_of(tables, where=f"the network file {path}"), input_size)
 
 
 def resized(network: Network, input_size: int | None) -> Network:

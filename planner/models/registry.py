@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 from costmodels.errors import InputError, closest
 from costmodels.graph import Network
+from planner.models.built_in import BuiltInNetwork
+from planner.models.configs import config_rows, transformer
 from planner.models.cosmoflow import SIZES as COSMOFLOW_SIZES
 from planner.models.cosmoflow import cosmoflow
 from planner.models.densenet import DEPTHS as DENSENET_DEPTHS
 from planner.models.densenet import densenet
-from planner.models.gpt import gpt2
+from planner.models.dlrm import CONFIGS as DLRM_CONFIGS
+from planner.models.dlrm import DENSE as DLRM_DENSE
+from planner.models.dlrm import dlrm
 from planner.models.inception import googlenet, inception_v3
 from planner.models.mesh import SIZES as MESH_SIZES
 from planner.models.mesh import mesh
@@ -23,59 +25,6 @@ from planner.models.resnet import resnet
 from planner.models.unet import unet
 from planner.models.vgg import DEPTHS as VGG_DEPTHS
 from planner.models.vgg import alexnet, vgg
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltInNetwork:
-    """A built-in network and the input sizes that it takes.
-
-    Parameters
-    ----------
-    description
-        One line for a list.
-    make
-        Makes the network for an input size.
-    size
-        Published input size: pixels or voxels a side, or tokens. [items]
-    minimum
-        Smallest input size. [items]
-    multiple
-        What input sizes must be a multiple of. [items]
-    sizes
-        All input sizes there are, when the architecture depends on them. [items]
-    unit
-        What the input size counts.
-    """
-
-    description: str
-    make: Callable[[int], Network]
-    size: int
-    minimum: int = 32
-    multiple: int = 1
-    sizes: tuple[int, ...] = ()
-    unit: str = "pixels a side"
-
-    @property
-    def source(self) -> str:
-        """Where the architecture is published."""
-        return self.make(self.size).source
-
-    def build(self, name: str, input_size: int | None = None) -> Network:
-        """The network at an input size, at the published one by default. [items]"""
-        size = self.size if input_size is None else input_size
-        rule = ""
-        if self.sizes:
-            if size not in self.sizes:
-                rule = f"one of {', '.join(map(str, self.sizes))}"
-        elif size < self.minimum or size % self.multiple:
-            rule = f"a multiple of {self.multiple} and " if self.multiple > 1 else ""
-            rule += f"at least {self.minimum}"
-        if rule:
-            raise InputError(
-                f"the input size of {name} must be {rule} {self.unit} but is {size}; the published "
-                f"size is {self.size}"
-            )
-        return self.make(size)
 
 
 def _image_models() -> dict[str, BuiltInNetwork]:
@@ -152,15 +101,38 @@ def _science_models() -> dict[str, BuiltInNetwork]:
     return models
 
 
-_GPT2 = BuiltInNetwork(
-    description="GPT-2 with 124 million parameters",
-    make=gpt2,
-    size=1024,
-    minimum=1,
-    unit="tokens",
-)
+def _transformers() -> dict[str, BuiltInNetwork]:
+    return {
+        name: transformer(
+            row.config,
+            f"the built-in {name}",
+            name=name,
+            description=row.description,
+            source=row.source,
+            notes=row.notes,
+            fixed=row.fixed,
+        )
+        for row in config_rows()
+        for name in row.names
+    }
 
-BUILT_IN = MappingProxyType({**_image_models(), **_science_models(), "gpt2": _GPT2})
+
+def _recommendation_models() -> dict[str, BuiltInNetwork]:
+    return {
+        name: BuiltInNetwork(
+            description=f"Recommendation, 26 tables of {sum(of.rows) / 1e6:.0f} million rows",
+            make=partial(dlrm, name),
+            size=DLRM_DENSE,
+            sizes=(DLRM_DENSE,),
+            unit="dense features",
+        )
+        for name, of in DLRM_CONFIGS.items()
+    }
+
+
+BUILT_IN = MappingProxyType(
+    {**_image_models(), **_science_models(), **_transformers(), **_recommendation_models()}
+)
 
 
 def list_models() -> tuple[str, ...]:

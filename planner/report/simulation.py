@@ -148,6 +148,9 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
     if simulation.waiting > 0.0:
         waits = figures.seconds(simulation.waiting)
         rows.append(("Waits", f"{waits} of it, for the slowest of the GPUs (--variation)", ""))
+    if simulation.outside > 0.0:
+        spent = figures.seconds(simulation.outside)
+        rows.append(("Outside", f"{spent} of it, which the runtime spends outside of layers", ""))
     planned = plan_sentence(simulation)
     if planned is not None:
         rows.append(("Planned", planned, ""))

@@ -108,7 +108,8 @@ def made_as(plan: Plan, request: Request) -> Request:
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
-        **asdict(plan.training),
+        # what only a runtime decides is no input
+        **{k: v for k, v in asdict(plan.training).items() if hasattr(request, k)},
     }
     if request.cluster is None:
         if carried.cluster is None and plan.cluster not in list_clusters():

@@ -70,6 +70,8 @@ class Request:
     precision: str | None = asked.PRECISION.default
     optimizer: str | None = asked.OPTIMIZER.default
     input_size: int | None = asked.INPUT_SIZE.default
+    vocab_padding: int | None = asked.VOCAB_PADDING.default
+    expert_capacity: float | None = asked.EXPERT_CAPACITY.default
     memory: str | float | None = asked.MEMORY.default
     all_reduce: str | None = asked.ALL_REDUCE.default
     bucket_bytes: str | float | None = asked.BUCKET_BYTES.default

@@ -11,10 +11,11 @@ from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, build_graph
+from costmodels.simulation import Runtime, load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
-from planner.models import load_network, resized
+from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
@@ -121,6 +122,16 @@ def find_network(request: Request) -> Network:
     InputError
         When there is no such network, it cannot have that input size, or the file is wrong.
     """
+    network = _named_network(request)
+    if request.vocab_padding is not None:
+        network = padded_vocabulary(network, request.vocab_padding)
+    if request.expert_capacity is not None:
+        network = with_capacity(network, request.expert_capacity)
+    return network
+
+
+def _named_network(request: Request) -> Network:
+    """The network of a request as it is published, at the input size that is asked for."""
     if isinstance(request.source, Network):
         return resized(request.source, request.input_size)
     if isinstance(request.source, Plan):
@@ -177,8 +188,13 @@ def resolve(request: Request) -> Setting:
 
 
 def _training(request: Request, cluster: Cluster) -> Training:
-    """Options of the step; what is not asked for is as `Training` has it."""
+    """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
+    runtime = request.runtime
+    if runtime is not None:
+        runtime = runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
+        for name, value in runtime.decided.items():
+            options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):

@@ -11,7 +11,7 @@ import os
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.units.tables import parse_toml, read_text
-from planner.models import network_of, resized
+from planner.models import is_config, network_of_tables
 from planner.plan import Plan
 from planner.plan.plan import read_plan_file
 from planner.request.strategy_tables import FORMAT, StrategyFile, strategy_file_of
@@ -68,11 +68,13 @@ def file_of_another_kind(path: str) -> str | None:
 
 def _read_json(path: str, input_size: int | None, networks: bool) -> Plan | Network | None:
     document = read_plan_file(path)
+    if is_config(document):
+        return network_of_tables(document, path, input_size) if networks else None
     if not isinstance(document, dict) or "format" in document or "name" not in document:
         return Plan.of_document(document, where=path)
     if not networks:
         return None
-    return resized(network_of(document, where=f"the network file {path}"), input_size)
+    return network_of_tables(document, path, input_size)
 
 
 def _read_toml(path: str, input_size: int | None, networks: bool) -> StrategyFile | Network | None:
@@ -85,4 +87,4 @@ def _read_toml(path: str, input_size: int | None, networks: bool) -> StrategyFil
             raise InputError(f"the strategy file {path}: {error}") from None
     if not networks:
         return None
-    return resized(network_of(tables, where=f"the network file {path}"), input_size)
+    return network_of_tables(tables, path, input_size)

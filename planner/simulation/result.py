@@ -35,6 +35,8 @@ class Simulation:
         The step without loading. [s]
     waiting
         The part of it in which all other devices wait for the slowest one. [s]
+    outside
+        The part of it that the runtime spends outside of layers. [s]
     simulated
         The simulation, None with a closed form.
     closed_form
@@ -51,6 +53,7 @@ class Simulation:
     step_time: float
     computed: float
     waiting: float
+    outside: float
     simulated: SimulatedStep | None
     closed_form: ClosedForm | None
     input: InputTime | None
@@ -104,6 +107,7 @@ class Simulation:
             "step_time_s": self.step_time,
             "step_time_without_input_s": self.computed,
             "waiting_for_slowest_s": self.waiting,
+            "outside_layers_s": self.outside,
             "throughput_samples_per_s": self.throughput,
             "mfu": self.mfu,
             "model_flops": model_flops(setting.graph),

@@ -253,7 +253,8 @@ def simulate_placed(
         usual = DEVICE_VARIATION if model == "simulate" else 0.0
         spread = usual if variation is None else variation
         waiting = waiting_time(busy, placed.strategy.num_waiting, spread)
-    computed += waiting
+    outside = runtime.outside_layers if simulated is not None else 0.0
+    computed += waiting + outside
     if time is not None:
         assert loading is not None, "only what is asked for is loaded"
         notes += [time.advice(computed), *loading_notes(placed, loading)]
@@ -264,6 +265,7 @@ def simulate_placed(
         step_time=max(computed, time.seconds) if time else computed,
         computed=computed,
         waiting=waiting,
+        outside=outside,
         simulated=simulated,
         closed_form=form,
         input=time,

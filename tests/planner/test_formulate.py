@@ -174,7 +174,7 @@ def test_kept_memory_is_never_more_than_the_peak(formulation):
         assert kept + reserved <= cost(f, choices).memory.total
 
 
-@pytest.mark.parametrize("model", ["liveness", "paradl"])
+@pytest.mark.parametrize("model", ["liveness", "retained", "paradl"])
 def test_memory_by_moment_is_nearly_the_peak_and_never_more(formulation, model):
     training = replace(formulation.machine.training, memory_model=model)
     f = formulation.with_training(training)
@@ -186,8 +186,9 @@ def test_memory_by_moment_is_nearly_the_peak_and_never_more(formulation, model):
         assert held == pytest.approx(rows.profile(choices))
         parts.append(held.max() / (cost(f, choices).memory.total - reserved))
     assert max(parts) <= 1 + 1e-9
-    # all but what only whole assignments tell, such as what three users of a weight hold
-    assert np.mean(parts) > 0.9
+    # all but what only whole assignments tell, such as what three users of a weight hold, or, where
+    # all layers count at once, whose workspace and buffers are the largest
+    assert np.mean(parts) > (0.75 if model == "retained" else 0.9)
 
 
 def test_prices_charge_what_is_held_at_each_moment(formulation):

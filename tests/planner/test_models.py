@@ -143,7 +143,8 @@ def test_every_network_is_one_graph_that_ends_in_a_loss(name: str) -> None:
     for edge in graph.edges:
         produced = graph.layers[edge.source].output
         read = graph.layers[edge.target].inputs[edge.slot]
-        if graph.layers[edge.target].kind != "attention":
+        # these read some heads of a tensor that holds more
+        if graph.layers[edge.target].kind not in ("attention", "rotary", "head_norm"):
             assert [(a.name, a.extent) for a in produced.axes] == [
                 (a.name, a.extent) for a in read.axes
             ]

@@ -70,7 +70,11 @@ def test_options_are_the_inputs_that_are_described(command):
     assert set(offered) - SHOWING - arguments == set(inputs)
     assert len(arguments) == 1
     for name, described in inputs.items():
-        assert "/".join((*offered[name].opts, *offered[name].secondary_opts)) == described.option
+        named = (*offered[name].opts, *offered[name].secondary_opts)
+        if described.aliases:
+            assert named == (described.option, *described.aliases)
+        else:
+            assert "/".join(named) == described.option
         assert offered[name].help == described.help
         assert offered[name].required == described.required
         shown = offered[name].to_info_dict()["default"]

@@ -59,7 +59,7 @@ def test_a_head_that_needs_the_whole_table_is_charged_for_it():
     assert split.memory.total >= plain.memory.total - 16 * MIB
     _, both = costed("filter", "channel")
     assert held(both) == pytest.approx(TABLE / 16)
-    for model in ("liveness", "paradl"):
+    for model in ("liveness", "retained", "paradl"):
         kept = [
             costed(embedding, head, memory_model=model)[1].memory.holders
             for embedding, head in (("filter", "sample"), ("sample", "sample"))

@@ -101,17 +101,20 @@ def add(name: str, inputs: Sequence[Tensor]) -> Layer:
 
 @layer_kind("scale", num_inputs=2)
 def scale_channels(name: str, inputs: Sequence[Tensor]) -> Layer:
-    """A feature map times one number per channel (squeeze and excitation)."""
+    """A feature map times one number per channel (squeeze and excitation), or one for all."""
     x, gate = inputs
     layer = _elementwise(name, [x], "scale", keeps_inputs=True)
     extents = {a.name: a.extent for a in x.axes}
-    if any(extents.get(a.name) != a.extent for a in gate.axes):
+    if any(a.extent not in (1, extents.get(a.name)) for a in gate.axes):
         raise InputError(
             f"layer '{name}': its second input must have axes of the first but has "
             f"{[(a.name, a.extent) for a in gate.axes]} where the first has "
             f"{list(extents.items())}; correct the layers before it"
         )
-    gate = relabel(gate, own_dims(gate))
+    own = own_dims(gate)
+    # what is the same for all positions of an axis is not split with it
+    alike = {a.name: None for a in gate.axes if a.extent == 1 < extents.get(a.name, 1)}
+    gate = relabel(gate, {**own, **alike})
     return replace(layer, inputs=(layer.inputs[0], gate), operation="add")
 
 
@@ -136,34 +139,41 @@ def dropout(name: str, inputs: Sequence[Tensor], *, rate: float = 0.5) -> Layer:
     return _elementwise(name, inputs, "dropout", saved_bytes=inputs[0].size)
 
 
+# Over which ranks batch norm sums its statistics.
+_STATISTICS = ("local", "spatial", "synchronised")
+
+
 @layer_kind("batch_norm")
 def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
-    """Batch norm with statistics of the local part, or summed over all that split the samples.
+    """Batch norm with statistics of the local part, or summed over ranks.
 
     Parameters
     ----------
     name, inputs
         The layer, and the one tensor that it reads.
     statistics
-        "local" or "synchronised".
+        "local", "spatial" (over all that split the space of the same samples) or "synchronised"
+        (over all that split the samples, too).
     """
     (x,) = inputs
-    if statistics not in ("local", "synchronised"):
+    if statistics not in _STATISTICS:
         raise InputError.rule(
             f"layer '{name}': statistics",
-            "be 'local' or 'synchronised'",
+            f"be one of {', '.join(_STATISTICS)}",
             f"'{statistics}'",
-            "choose one of the two",
+            "choose one",
         )
-    spatial = tuple(a.name for a in spatial_axes(x))
-    sync = Statistics(over=("sample", *spatial), per=("channel",), count=2)
+    over = tuple(a.name for a in spatial_axes(x))
+    over = over if statistics == "spatial" else ("sample", *over)
     return _elementwise(
         name,
         inputs,
         "batch_norm",
         keeps_inputs=True,
         parameters=2 * x.extent(features_axis(x)),
-        statistics=sync if statistics == "synchronised" else None,
+        statistics=None
+        if statistics == "local"
+        else Statistics(over=over, per=("channel",), count=2),
     )
 
 
@@ -179,6 +189,63 @@ def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
         keeps_inputs=True,
         parameters=2 * x.extent(features_axis(x)),
         statistics=Statistics(over=("channel",), per=per, count=2),
+    )
+
+
+@layer_kind("rms_norm")
+def rms_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Norm of the features by their root mean square: one weight each, no mean and no bias."""
+    layer = layer_norm(name, inputs)
+    assert layer.statistics is not None, "layer norm sums over its features"
+    return replace(
+        layer,
+        kind="rms_norm",
+        operation="layer_norm",
+        parameters=layer.parameters // 2,
+        statistics=replace(layer.statistics, count=1),
+    )
+
+
+@layer_kind("bias")
+def bias(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Adds a number of its own to each feature, in place."""
+    (x,) = inputs
+    layer = _elementwise(name, inputs, "bias", in_place=True, parameters=x.extent(features_axis(x)))
+    return replace(layer, operation="copy")
+
+
+@layer_kind("glu")
+def glu(name: str, inputs: Sequence[Tensor], *, function: str = "silu") -> Layer:
+    """One half of the features through an activation, times the other half (Shazeer 2020).
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads, which holds both halves.
+    function
+        One of `FUNCTIONS`.
+    """
+    (x,) = inputs
+    features = features_axis(x)
+    if x.extent(features) % 2:
+        raise InputError(
+            f"layer '{name}': a gate must read two halves but reads {x.extent(features)} features; "
+            "correct the layer before it"
+        )
+    layer = activation(name, inputs, function=function)
+    half = tuple(
+        replace(axis, extent=axis.extent // 2) if axis.name == features else axis
+        for axis in layer.output.axes
+    )
+    return replace(
+        layer,
+        kind="glu",
+        operation="glu",
+        dims={**layer.dims, "channel": x.extent(features) // 2},
+        output=Tensor(axes=half),
+        keeps_inputs=True,
+        keeps_output=False,
+        in_place=False,
     )
 
 

@@ -1,11 +1,10 @@
-"""Layers that multiply matrices over features: linear, embedding, attention."""
+"""Layers that multiply their features by a weight: linear, embedding."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from costmodels.errors import InputError
 from costmodels.graph.kinds.registry import layer_kind
 from costmodels.graph.kinds.tensors import features_axis, relabel
 from costmodels.graph.layer import Axis, Layer, Tensor
@@ -22,6 +21,8 @@ def linear(
 ) -> Layer:
     """Fully connected layer over all axes but sample and sequence, which it flattens.
 
+    Where its input has experts, each of them has a weight of its own.
+
     Parameters
     ----------
     name, inputs
@@ -34,7 +35,7 @@ def linear(
         Name of the layer whose weight this one uses; empty for a weight of its own.
     """
     (x,) = inputs
-    kept = [a for a in x.axes if a.name in ("sample", "sequence")]
+    kept = [a for a in x.axes if a.name in ("sample", "sequence", "expert")]
     channels = x.size // math.prod(a.extent for a in kept)
     features = features_axis(x)
     x_dims: dict[str, str | None] = {a.name: a.name for a in kept}
@@ -44,14 +45,15 @@ def linear(
     y_axes = [Axis(name=a.name, extent=a.extent, dim=a.name) for a in kept]
     y_axes.append(Axis(name=features, extent=filters, dim="filter"))
     dims = {**{a.name: a.extent for a in kept}, "filter": filters, "channel": channels}
+    experts = dims.get("expert", 1)
     return Layer(
         name=name,
         kind="linear",
         dims=dims,
         inputs=(relabel(x, x_dims),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=("filter", "channel"),
-        parameters=channels * filters + (filters if bias else 0),
+        weight_dims=(*(("expert",) if "expert" in dims else ()), "filter", "channel"),
+        parameters=experts * (channels * filters + (filters if bias else 0)),
         keeps_inputs=True,
         splittable=frozenset(dims),
         shares_weight_with=share or None,
@@ -90,62 +92,4 @@ def embedding(
         keeps_inputs=True,
         splittable=frozenset(dims),
         shares_weight_with=share or None,
-    )
-
-
-@layer_kind("attention")
-def attention(name: str, inputs: Sequence[Tensor], *, heads: int, fused: bool = True) -> Layer:
-    """Scaled dot-product attention on one tensor that holds query, key and value side by side.
-
-    It is read twice: as queries, which a split of sequence divides, and as keys and values, which
-    every query needs whole. Without a fused kernel the scores are kept for backward.
-
-    Parameters
-    ----------
-    name, inputs
-        The layer, and the one tensor that it reads.
-    heads
-        Number of heads. [items]
-    fused
-        Whether one kernel computes scores and weighted values.
-    """
-    (x,) = inputs
-    hidden, length, samples = (
-        x.extent("hidden") // 3,
-        x.extent("sequence"),
-        x.extent("sample"),
-    )
-    if x.extent("hidden") % 3:
-        raise InputError(
-            f"layer '{name}': attention must read query, key and value side by side, three times "
-            f"the hidden size, but reads {x.extent('hidden')} features; put a linear layer before"
-        )
-    if heads < 1 or hidden % heads:
-        raise InputError(
-            f"layer '{name}': heads must divide the hidden size but {heads} does not divide "
-            f"{hidden}; choose another number of heads"
-        )
-
-    def view(parts: int, sequence: str | None) -> Tensor:
-        return Tensor(
-            axes=(
-                Axis(name="sample", extent=samples, dim="sample"),
-                Axis(name="sequence", extent=length, dim=sequence),
-                Axis(name="hidden", extent=parts * hidden, dim="head"),
-            )
-        )
-
-    dims = {"sample": samples, "sequence": length, "head": heads}
-    return Layer(
-        name=name,
-        kind="attention",
-        operation="matmul",
-        dims=dims,
-        inputs=(view(1, "sequence"), view(2, None)),
-        output=view(1, "sequence"),
-        keeps_inputs=True,
-        keeps_output=True,
-        # scores before and after softmax and dropout in the unfused form
-        saved_bytes=0 if fused else 2 * 4 * samples * heads * length * length,
-        splittable=frozenset(dims),
     )

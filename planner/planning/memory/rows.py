@@ -134,8 +134,6 @@ class MemoryRows:
 
 def memory_by_moment(formulation: Formulation) -> MemoryRows:
     """What a device holds at every moment under the candidates of a formulation."""
-    if formulation.machine.training.memory_model == "paradl":
-        return _at_once(formulation)
     return _Follower(formulation).rows()
 
 
@@ -149,24 +147,7 @@ def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpa
     candidates
         Other candidates of every layer, and what they cost.
     """
-    if formulation.machine.training.memory_model == "paradl":
-        return _at_once(replace(formulation, spaces=candidates, shared={}))
     return _Follower(replace(formulation, spaces=candidates), alone=True).rows()
-
-
-def _at_once(formulation: Formulation) -> MemoryRows:
-    """All layers at once, twice their inputs, outputs and weights: Kahira et al., equation 7."""
-    training = formulation.machine.training
-    size = training.weight_size + training.gradient_size
-    uses = []
-    for i, layer in enumerate(formulation.layers):
-        space = formulation.spaces[layer.name]
-        read = sum(local_size(tensor, space.candidates) for tensor in layer.inputs)
-        sizes = 2.0 * (space.costs.output + training.activation_size * read)
-        sizes = sizes + _weight_parts(formulation, i) * size
-        uses.append(LayerUse(layer=i, sizes=sizes, first=0, last=1))
-    pairs = _shared_uses(formulation, size, 1)
-    return MemoryRows(num_moments=1, layers=tuple(uses), pairs=tuple(pairs))
 
 
 def _num_users(formulation: Formulation, index: int) -> int:
@@ -211,7 +192,7 @@ def _shared_uses(formulation: Formulation, size: int, num_moments: int) -> Itera
 
 @dataclass(slots=True)
 class _Follower:
-    """Follows what `liveness` allocates, for all candidates at once."""
+    """Follows what the memory model counts, for all candidates at once."""
 
     formulation: Formulation
     alone: bool = False
@@ -225,6 +206,8 @@ class _Follower:
         """All that is held."""
         f = self.formulation
         self.index = {layer.name: i for i, layer in enumerate(f.layers)}
+        if f.machine.training.memory_model != "liveness":
+            return self._at_once(retains=f.machine.training.memory_model == "retained")
         # two buckets are in flight, or all gradients; the part that is if no weight is split is the
         # least part that can be
         most = float(f.graph.parameters * f.machine.training.gradient_size)
@@ -248,6 +231,25 @@ class _Follower:
             pairs=tuple(self.pairs),
             spare=max(buckets - min(2.0 * SMALLEST_BUCKET, most), 0.0),
         )
+
+    def _at_once(self, *, retains: bool) -> MemoryRows:
+        """All layers at one moment: what is retained, or Kahira et al., equation 7."""
+        f, training = self.formulation, self.formulation.machine.training
+        size = training.weight_size + training.gradient_size + training.state_size * retains
+        for i, layer in enumerate(f.layers):
+            costs = f.spaces[layer.name].costs
+            made = costs.scattered + costs.saved if retains else 2.0 * costs.output
+            self._use(i, made + _weight_parts(f, i) * size, 0, 1)
+            for edge in f.graph.producers[layer.name]:
+                times, is_data = 2, edge.source not in self.index
+                if retains:  # the gradient, and the data with its first reader
+                    times = f.graph.needs_input_gradient(edge)
+                    times += is_data and edge == f.graph.consumers[edge.source][0]
+                self._use(i, times * self._input(edge), 0, 1)
+                if retains and not is_data:
+                    self._pair(edge, "copy", 0, 1)
+        self.pairs += () if self.alone else _shared_uses(f, size, 1)
+        return MemoryRows(num_moments=1, layers=tuple(self.uses), pairs=tuple(self.pairs))
 
     def _back(self, index: int) -> int:
         """The moment of the backward pass of a layer."""

@@ -13,7 +13,7 @@ from costmodels.layers.layer_cost import LayerCosts
 from costmodels.layers.layer_passes import NUM_SOURCES, SOURCES
 from costmodels.layers.local_work import local_size
 from costmodels.layers.shared_weight import SharedBlock
-from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl
+from costmodels.step.memory import LayerMemory, PeakMemory, liveness, paradl, retained
 from costmodels.step.timeline import LayerStep, StepTime, overlapped_step
 from costmodels.step.training import Training
 from planner.planning.space.formulate import Formulation
@@ -204,6 +204,8 @@ def _peak_memory(
     reserved = float(formulation.cluster.device.reserved_memory)
     if training.memory_model == "paradl":
         return paradl(formulation.graph, sizes, reserved=reserved)
+    if training.memory_model == "retained":
+        return retained(formulation.graph, sizes, reserved=reserved)
     return liveness(formulation.graph, sizes, reserved=reserved, bucket_bytes=training.bucket_bytes)
 
 

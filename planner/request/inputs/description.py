@@ -38,6 +38,8 @@ class Input(Generic[T]):
         Its name in Python functions, where that is not the field's.
     option
         Its name on the command line; empty where it has none.
+    aliases
+        Further names there.
     metavar, kind, help
         What the option takes, and its help text.
     required, shown
@@ -62,6 +64,7 @@ class Input(Generic[T]):
     text: str
     keyword: str = ""
     option: str = ""
+    aliases: tuple[str, ...] = ()
     metavar: str | None = None
     kind: Kind = "text"
     help: str = ""

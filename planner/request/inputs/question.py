@@ -94,10 +94,30 @@ INPUT_SIZE: Input[int | None] = Input(
     name="input_size",
     default=None,
     option="--input-size",
+    aliases=("--seq-len",),
     metavar="N",
     kind="whole",
     help="Pixels or voxels a side, or tokens.",
     text="Pixels or voxels a side, or tokens; as published by default. [items]",
+)
+VOCAB_PADDING: Input[int | None] = Input(
+    name="vocab_padding",
+    default=None,
+    option="--vocab-padding",
+    metavar="N",
+    kind="count",
+    help="Round the vocabulary up to a multiple of N.",
+    text="Multiple that the vocabulary is rounded up to; as published by default. [items]",
+)
+EXPERT_CAPACITY: Input[float | None] = Input(
+    name="expert_capacity",
+    default=None,
+    option="--expert-capacity",
+    metavar="F",
+    kind="number",
+    help="Tokens of the busiest expert, or slots of each, over an even share.",
+    text="Tokens of the busiest expert, or slots of each, over an even share; 1 by default.",
+    rule=at_least(0.01, "the expert capacity (--expert-capacity)", "1 is an even share"),
 )
 MEMORY: Input[None] = Input(
     name="memory",
@@ -145,8 +165,9 @@ MEMORY_MODEL: Input[str | None] = Input(
     default=None,
     option="--memory-model",
     metavar="NAME",
-    help="liveness or paradl (conservative).",
-    text='"liveness" (what is allocated when) or "paradl" (conservative).',
+    help="liveness, retained (nothing freed within a step) or paradl (conservative).",
+    text='"liveness" (what is allocated when), "retained" (every output and every gradient of an '
+    'input has memory of its own) or "paradl" (conservative).',
     usual="liveness",
 )
 HALO_OVERLAP: Input[bool | None] = Input(
@@ -250,6 +271,8 @@ QUESTION: tuple[AnyInput, ...] = (
     PRECISION,
     OPTIMIZER,
     INPUT_SIZE,
+    VOCAB_PADDING,
+    EXPERT_CAPACITY,
     MEMORY,
     ALL_REDUCE,
     BUCKET_BYTES,

@@ -20,6 +20,8 @@ IMAGE = {"sample": 2, "channel": 6, "height": 8, "width": 10}
 TOKENS = {"sample": 2, "sequence": 5}
 HIDDEN = {**TOKENS, "hidden": 12}
 FEATURES = {"sample": 2, "channel": 6}
+MEMORY = {"sample": 2, "sequence": 7, "hidden": 12}
+EXPERTS = {"sample": 2, "sequence": 3, "expert": 4, "hidden": 12}
 
 
 def tensor(**extents: int) -> Tensor:
@@ -50,6 +52,24 @@ EXAMPLES: dict[str, Layer] = {
     "linear, flattening": make("linear", IMAGE, filters=7),
     "embedding": make("embedding", TOKENS, rows=50, filters=12),
     "attention": make("attention", HIDDEN, heads=2),
+    "attention, grouped": make("attention", HIDDEN, heads=4, kv_heads=1),
+    "attention, cross": make("attention", HIDDEN, {**MEMORY, "hidden": 8}, heads=4, kv_heads=2),
+    "attention, latent": make("attention", HIDDEN, MEMORY, {**MEMORY, "hidden": 2}, heads=2),
+    "attention, unfused": make("attention", HIDDEN, heads=2, fused=False, position_buckets=3),
+    "rotary": make("rotary", HIDDEN, heads=4, touched=3),
+    "head_norm": make("head_norm", HIDDEN, heads=4, touched=3),
+    "glu": make("glu", HIDDEN),
+    "rms_norm": make("rms_norm", HIDDEN),
+    "bias": make("bias", HIDDEN),
+    "router": make("router", HIDDEN, experts=4),
+    "dispatch": make("dispatch", HIDDEN, experts=4, top_k=2),
+    "linear, of experts": make("linear", EXPERTS, filters=7),
+    "glu, of experts": make("glu", EXPERTS),
+    "combine": make("combine", EXPERTS, {**TOKENS, "hidden": 4}),
+    "tokens": make("tokens", IMAGE),
+    "take": make("take", HIDDEN, axis="sequence", count=1),
+    "embedding_tables": make("embedding_tables", FEATURES, rows=(5, 9), filters=6),
+    "interaction": make("interaction", FEATURES, {"sample": 2, "table": 3, "hidden": 6}),
     "activation": make("activation", IMAGE),
     "add": make("add", IMAGE, IMAGE),
     "scale": make("scale", IMAGE, FEATURES),
@@ -77,7 +97,9 @@ def test_tensors_are_indexed_by_dims_of_the_layer(layer: Layer) -> None:
     assert set(layer.weight_dims) <= set(layer.dims)
     assert layer.splittable <= set(layer.dims)
     assert set(layer.windows) <= set(layer.dims)
-    assert (layer.parameters > 0) == bool(layer.weight_dims)
+    # the weights of a norm that heads share are whole on every rank
+    shared = layer.kind == "head_norm"
+    assert (layer.parameters > 0) == bool(layer.weight_dims) or shared
     if layer.statistics:
         assert {*layer.statistics.over, *layer.statistics.per} <= set(layer.dims)
 
@@ -257,8 +279,11 @@ def test_what_backward_keeps() -> None:
     assert EXAMPLES["dropout"].saved_bytes == math.prod(HIDDEN.values())
     assert EXAMPLES["pool"].saved_bytes == 8 * EXAMPLES["pool"].output.size
     assert make("pool", IMAGE, kernel=2, mode="average").saved_bytes == 0
+    squares = 2 * 2 * 5 * 5
     unfused = make("attention", HIDDEN, heads=2, fused=False)
-    assert unfused.saved_bytes == 2 * 4 * (2 * 2 * 5 * 5)
+    assert (unfused.saved_elements, unfused.saved_bytes) == (squares, 0)
+    dropping = make("attention", HIDDEN, heads=2, fused=False, dropout=True)
+    assert (dropping.saved_elements, dropping.saved_bytes) == (2 * squares, squares)
 
 
 def test_equal_work_has_an_equal_signature() -> None:
@@ -286,10 +311,25 @@ def test_equal_work_has_an_equal_signature() -> None:
         ("pool", [IMAGE], {"kernel": 9}, "dim height must have at least 1 position"),
         ("attention", [HIDDEN], {"heads": 3}, "heads must divide"),
         ("attention", [{**TOKENS, "hidden": 8}], {"heads": 1}, "query, key and value"),
+        ("attention", [HIDDEN], {"heads": 3, "kv_heads": 2}, "2 does not divide 3"),
+        ("attention", [HIDDEN] * 4, {"heads": 3}, "all heads add to their keys, too) but reads 4"),
+        ("attention", [HIDDEN, {**TOKENS, "hidden": 4}], {"heads": 4}, "values need some, too"),
+        ("attention", [HIDDEN], {"heads": 2, "window": -1}, "must be at least 0"),
+        ("rotary", [HIDDEN], {"heads": 2, "touched": 3}, "from 1 to all 2 but are 3"),
+        ("head_norm", [HIDDEN], {"heads": 5}, "heads must divide the features of its input"),
+        ("glu", [{**TOKENS, "hidden": 3}], {}, "two halves but reads 3"),
+        ("dispatch", [HIDDEN], {"experts": 4, "top_k": 5}, "from 1 to the 4 experts but is 5"),
+        ("dispatch", [HIDDEN], {"experts": 4, "top_k": 1, "capacity": 0.0}, "capacity must be"),
+        ("combine", [EXPERTS, HIDDEN], {}, "a score for each of the 4 experts but has 12"),
+        ("tokens", [HIDDEN], {}, "must read positions of space"),
+        ("take", [HIDDEN], {"axis": "width", "count": 1}, "but takes 1 of 'width'"),
+        ("take", [HIDDEN], {"axis": "sequence", "count": 6}, "but takes 6 of 'sequence'"),
+        ("embedding_tables", [FEATURES], {"rows": (3, 0), "filters": 2}, "at least 1 row"),
+        ("interaction", [FEATURES, EXPERTS], {}, "but are 6 and 12"),
         ("add", [IMAGE, {**IMAGE, "width": 9}], {}, "must have the same shape"),
         ("concat", [IMAGE, {**IMAGE, "width": 9}], {}, "must agree in all but channels"),
         ("scale", [IMAGE, {**FEATURES, "channel": 5}], {}, "must have axes of the first"),
-        ("batch_norm", [IMAGE], {"statistics": "global"}, "'local' or 'synchronised'"),
+        ("batch_norm", [IMAGE], {"statistics": "global"}, "one of local, spatial, synchronised"),
         ("dropout", [IMAGE], {"rate": 1.0}, "rate must be at least 0 and less than 1"),
         ("upsample", [IMAGE], {"factor": 0}, "factor must be"),
     ],

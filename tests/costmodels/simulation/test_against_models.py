@@ -184,14 +184,26 @@ def test_weights_that_are_shared_alike_cost_nothing_more():
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("synchronised", ["local", "synchronised"])
-def test_statistics_are_waited_for(overlap, synchronised):
-    rows = [conv("a"), ("bn", "batch_norm", {"statistics": synchronised}), conv("b")]
+@pytest.mark.parametrize(
+    ("statistics", "split", "count"),
+    [
+        ("local", by_sample, 0),
+        ("spatial", by_sample, 0),
+        ("spatial", by_height, 2),
+        ("synchronised", by_sample, 2),
+    ],
+)
+def test_statistics_are_waited_for(overlap, statistics, split, count):
+    rows: list[Any] = [
+        ("a", "conv", {"filters": 8, "kernel": 1}),  # needs no halo
+        ("bn", "batch_norm", {"statistics": statistics}),
+        ("b", "conv", {"filters": 8, "kernel": 1}),
+    ]
     g = graph(IMAGE, rows, 16)
-    costed, result = both_models(g, by_sample, 1e9, gradient_overlap=overlap)
+    costed, result = both_models(g, split, 1e9, gradient_overlap=overlap)
     assert result.step_time == pytest.approx(costed.step.total)
     sums = [t for t in result.task_times.graph.tasks if t.queue == Queue.FEATURE]
-    assert len(sums) == (2 if synchronised == "synchronised" else 0)
+    assert len(sums) == count
 
 
 @pytest.mark.parametrize("rows", [CHAIN, RESIDUAL])

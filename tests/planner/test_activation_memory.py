@@ -1,0 +1,109 @@
+"""Activations of a block are those of Korthikanti et al. 2022, "Reducing Activation Recomputation
+in Large Transformer Models", equations 1, 2 and 4, term by term."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import planner
+from costmodels.graph import Network
+from planner.models.configs import transformer
+from planner.simulation.result import Simulation
+
+S, B, H, HEADS = 512, 2, 256, 8
+UNFUSED = {"fused": False, "attention_dropout": True}
+
+
+def network(blocks: int, **fixed: object) -> Network:
+    config = {
+        "model_type": "gpt2",
+        "n_embd": H,
+        "n_head": HEADS,
+        "n_layer": blocks,
+        "n_positions": S,
+        "vocab_size": 8192,
+    }
+    described = transformer(config, "a test", name="test", source="a test", fixed=fixed)
+    return described.build("test")
+
+
+def held(simulation: Simulation) -> float:
+    """Activations that a device holds when it holds most: at the end of the forward pass. [B]"""
+    assert simulation.simulated is not None
+    return simulation.simulated.peak.memory.holders["activations"]
+
+
+def of_a_block(**question: object) -> float:
+    """What a further block adds to the activations. [B]"""
+    fixed = question.pop("fixed", UNFUSED)
+    three, four = (
+        held(planner.simulate(network(n, **fixed), precision="fp16", **question)) for n in (3, 4)
+    )
+    return four - three
+
+
+def test_a_block_on_one_device() -> None:
+    per_block = of_a_block(gpus=1, global_batch_size=B)
+    norms, qkv, out = 2 * 2 * S * B * H, (2 + 6) * S * B * H, (2 + 1) * S * B * H
+    scores = (2 + 1 + 2) * HEADS * S**2 * B
+    mlp = (2 + 8 + 8 + 1) * S * B * H
+    assert per_block == norms + qkv + scores + out + mlp
+    # equation 1
+    assert per_block == S * B * H * (34 + 5 * HEADS * S / H)
+
+
+def test_a_fused_kernel_keeps_its_output_and_no_scores() -> None:
+    per_block = of_a_block(gpus=1, global_batch_size=B, fixed={})
+    assert per_block == S * B * H * 34
+
+
+@pytest.mark.parametrize("ways", [2, 4, 8])
+def test_tensor_parallelism_divides_what_is_between_its_linear_layers(ways: int) -> None:
+    degrees = planner.Degrees(tp=ways)
+    per_block = of_a_block(gpus=ways, global_batch_size=B, degrees=degrees)
+    # equation 2
+    expected = S * B * H * (10 + 24 / ways + 5 * HEADS * S / (H * ways))
+    assert per_block == pytest.approx(expected, rel=1e-12)
+
+
+def sequence_parallel(ways: int, blocks: int, folder: Path) -> Path:
+    """Norms, dropout and additions by the sequence; all else as in tensor parallelism."""
+    parts = {
+        "sequence": ("ln_1", "ln_2", "attn.dropout", "mlp.dropout", "add_1", "add_2"),
+        "filter": ("attn.c_attn", "mlp.c_fc"),
+        "channel": ("attn.c_proj", "mlp.c_proj", "mlp.gelu"),
+        "head": ("attn",),
+    }
+    rows = ['format = "planner-strategy"', f"gpus = {ways}"]
+    for block in range(blocks):
+        for dim, names in parts.items():
+            for name in names:
+                rows.append(
+                    f'[[layer]]\nname = "h.{block}.{name}"\npartition = {{ {dim} = {ways} }}'
+                )
+    rows.append(f'[[layer]]\nname = "embedding.dropout"\npartition = {{ sequence = {ways} }}')
+    path = folder / f"sequence{blocks}.toml"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("ways", [2, 4])
+def test_sequence_parallelism_divides_all_but_what_is_gathered(ways: int, tmp_path: Path) -> None:
+    three, four = (
+        held(
+            planner.simulate(
+                network(n, **UNFUSED),
+                precision="fp16",
+                gpus=ways,
+                global_batch_size=B,
+                strategy=sequence_parallel(ways, n, tmp_path),
+            )
+        )
+        for n in (3, 4)
+    )
+    # equation 4 has 34 / t: there the inputs of both column-parallel layers are gathered again in
+    # the backward pass, here each keeps what it gathered
+    expected = S * B * H * (4 + 30 / ways + 5 * HEADS * S / (H * ways))
+    assert four - three == pytest.approx(expected, rel=1e-12)
