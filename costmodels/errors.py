@@ -127,3 +127,27 @@ def require_not_negative(what: str, value: float, unit: str = "") -> None:
     if not (math.isfinite(value) and value >= 0):
         rule = "not be negative and must be finite"
         raise InputError.rule(what, rule, f"{value:g} {unit}".rstrip(), "correct it")
+
+
+def require_between(
+    what: str, value: float, limits: tuple[float, float], advice: str, *, unit: str = ""
+) -> None:
+    """Refuse a figure below the least or above the largest one that can be used.
+
+    Parameters
+    ----------
+    what
+        What error messages call it.
+    value
+        The figure.
+    limits
+        The least and the largest one.
+    advice
+        What to do if it is another.
+    unit
+        Its unit, if it has one.
+    """
+    least, most = limits
+    if not least <= value <= most:
+        rule = f"be from {least:g} to {most:g} {unit}".rstrip()
+        raise InputError.rule(what, rule, f"{float(value):g} {unit}".rstrip(), advice)

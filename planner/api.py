@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
@@ -19,6 +18,7 @@ from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
 from planner.plan import Plan
+from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for, plan_of_strategy
 from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
@@ -272,7 +272,9 @@ def throughput(
     return predict_throughput(request)
 
 
-def optimize_request(request: Request, watch: Watch | None = None, *, spent: float = 0.0) -> Plan:
+def optimize_request(
+    request: Request, watch: Watch | None = None, *, spent: float = 0, known: Answers | None = None
+) -> Plan:
     """Answer a request for the fastest plan; what `optimize` does.
 
     Parameters
@@ -281,8 +283,8 @@ def optimize_request(request: Request, watch: Watch | None = None, *, spent: flo
         The question.
     watch
         Told the phase, and the best step and the bound so far. [s]
-    spent
-        What has passed of the time limit already. [s]
+    spent, known
+        What has passed of the time limit already [s], and answers for fewer GPUs, to add this to.
     """
     deadline = Deadline(request.time_limit).earlier(spent)
     given = request.bucket_bytes
@@ -299,7 +301,7 @@ def optimize_request(request: Request, watch: Watch | None = None, *, spent: flo
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    return plan_for(resolve(request), options, deadline)
+    return plan_for(resolve(request), options, deadline, known)
 
 
 def evaluate_request(request: Request) -> Plan:
@@ -336,12 +338,12 @@ def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan
 def _plans_of_sizes(
     request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
 ) -> Iterator[Plan | InfeasibleError]:
-    plan_one = optimize_request if watch is None else partial(optimize_request, watch=watch)
+    known: Answers = {}
     for count in counts:
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         sized = replace(request, gpus=count, global_batch_size=size)
         try:
-            answer: Plan | InfeasibleError = plan_one(sized)
+            answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
         except InfeasibleError as error:
             answer = error
         if request.global_batch_size is None and isinstance(answer, Plan):

@@ -26,7 +26,7 @@ class InfeasibleError(Exception):
     layer
         The layer that holds most, empty where no plan was met.
     proven
-        Whether it is proven that no plan of the searched space fits.
+        Whether it is proven that no plan fits, whatever distributions of the layers it has.
     stopped_by
         "time limit" or "interrupt" where the search was cut short, else empty.
     """

@@ -86,8 +86,7 @@ WORDS: Mapping[str, str] = {
         "not simulated ones; 'planner simulate' and 'planner evaluate' simulate it"
     ),
     "least-memory": (
-        "the least memory found is {found} a GPU; proven: no plan searched fits in less than "
-        "{bound}"
+        "the least memory found is {found} a GPU; proven: no plan at all fits in less than {bound}"
     ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
     "gpus-without-work": (

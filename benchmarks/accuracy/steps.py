@@ -67,8 +67,9 @@ class MeasuredRun:
         Schedule and micro-batches of a pipeline with one GPU a stage, instead of a strategy.
     options
         Further fields of `planner.Request`.
-    winograd
-        Whether the framework's library may use Winograd's algorithm; None: its runtime says so.
+    winograd, runtime
+        Whether the framework's library may use Winograd's algorithm, None where its runtime says
+        so; what runs the step.
     """
 
     model: str | Network
@@ -81,6 +82,7 @@ class MeasuredRun:
     pipeline: tuple[str, int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     winograd: bool | None = True
+    runtime: Runtime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,7 @@ def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
         cluster=run.cluster,
         global_batch_size=run.batch,
         winograd=run.winograd,
+        runtime=run.runtime,
         degrees=degrees,
         **run.options,
     )

@@ -1,13 +1,18 @@
 """How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
     python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
+    python -m benchmarks.planning monotonic [--sample N] [--seed S] [--json]
 
-The tables, all of them unless some are named:
+The tables, all but the last unless some are named:
 
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
 gaps       every built-in network on 64 and 256 GPUs, some on 1024: time, memory and gap.
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
+limits     every built-in network on 64 GPUs under limits on memory: plan, proof or neither; the
+           exit status is 1 where more memory gives a slower plan.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
+monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
+           questions, which take days, or a sample of N of three each. Faults are told as found.
 """
 
 from __future__ import annotations
@@ -24,13 +29,20 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
+from benchmarks.planning.memory_limits import SHARES, faults, limit_rows
+from benchmarks.planning.monotonic import monotonic_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.wide import WIDE
 
 Rows = list[dict[str, object]]
+TABLES = ("speed", "gaps", "wide", "limits", "heuristic", "monotonic")
+# The table that is only made when it is named.
+LARGE = "monotonic"
 
 
-def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]]]:
+def tables(
+    smoke: bool, repeats: int, sample: int | None, seed: int
+) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
     Parameters
@@ -39,6 +51,8 @@ def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]
         One quick case of each.
     repeats
         Processes of each case of the table of speeds. [items]
+    sample, seed
+        Series to draw for the last table, None for all of them, and the seed of the draw. [items]
     """
     from planner.models import BUILT_IN
 
@@ -56,9 +70,17 @@ def tables(smoke: bool, repeats: int) -> dict[str, tuple[str, Callable[[], Rows]
             "networks too wide for elimination",
             lambda: wide_rows(wide, 8 if smoke else 64),
         ),
+        "limits": (
+            "planner optimize --memory, as parts of the peak without a limit",
+            lambda: limit_rows(models, 64, SHARES[:1] if smoke else SHARES),
+        ),
         "heuristic": (
             "longest-path heuristic against the exact optimum",
             lambda: heuristic_rows(models, 64),
+        ),
+        LARGE: (
+            "where more of something makes a plan slower",
+            lambda: monotonic_rows(1 if smoke else sample, seed),
         ),
     }
 
@@ -67,7 +89,7 @@ def print_rows(rows: Rows, title: str) -> None:
     """Print rows of figures as a table."""
     table = Table(title=title)
     for key in rows[0]:
-        words = key in ("model", "network", "status")
+        words = key in ("model", "network", "status", "answer", "more")
         table.add_column(key, justify="left" if words else "right")
     for row in rows:
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
@@ -77,17 +99,20 @@ def print_rows(rows: Rows, title: str) -> None:
 def main() -> None:
     """Make the tables that are asked for, and print them or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="speed, gaps, wide, heuristic")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--smoke", action="store_true", help="one quick case of each")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sample", type=int, help="series of 'monotonic' to draw")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
     options = parser.parse_args()
-    known = tables(options.smoke, options.repeats)
+    known = tables(options.smoke, options.repeats, options.sample, options.seed)
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")
     # a new process counts the memory of the one it was forked from: whole processes come first
-    wanted = [name for name in known if name in options.tables or not options.tables]
+    named = options.tables or [name for name in known if name != LARGE]
+    wanted = [name for name in known if name in named]
     rows = {name: known[name][1]() for name in wanted}
     head = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -96,10 +121,12 @@ def main() -> None:
     }
     if options.json:
         print(json.dumps({**head, **rows}, indent=1))
-        return
-    print(f"{head['date']}, {head['machine']}")
-    for name in wanted:
-        print_rows(rows[name], known[name][0])
+    else:
+        print(f"{head['date']}, {head['machine']}")
+        for name in wanted:
+            print_rows(rows[name], known[name][0])
+    if found := faults(rows.get("limits", [])):
+        raise SystemExit("more memory is worse: " + "; ".join(found))
 
 
 if __name__ == "__main__":

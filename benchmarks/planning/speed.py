@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
+
+from benchmarks.planning.processes import run_planner
 
 # How long the whole process may take; with None, twice as long as resnet50 on 256 GPUs. [s]
 TARGETS = {
@@ -24,16 +23,11 @@ TARGETS = {
 
 def cold(model: str, gpus: int) -> tuple[float, float, dict[str, object]]:
     """Wall time [s] and peak resident memory [B] of one process, and what it printed."""
-    command = [sys.executable, "-m", "planner", "optimize", model, "--gpus", str(gpus), "--json"]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    if status != 0:
-        raise SystemExit(f"{' '.join(command)} failed with status {status}")
-    return wall, usage.ru_maxrss * 1024.0, json.loads(output)
+    words = ("optimize", model, "--gpus", str(gpus), "--json")
+    run = run_planner(*words)
+    if run.status != 0:
+        raise SystemExit(f"planner {' '.join(words)} failed with status {run.status}")
+    return run.wall, run.memory, json.loads(run.output)
 
 
 def search_seconds(model: str, gpus: int) -> float:

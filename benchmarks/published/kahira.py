@@ -27,13 +27,13 @@ from benchmarks.published.simulated import simulated_prediction
 from benchmarks.published.tables import published_rows
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Layer
+from costmodels.simulation import load_runtime
 
 SAMPLES = 1_280_000  # ImageNet samples of an epoch, as in the authors' tool
 CLUSTER, PER_HOST = "abci", 4
 OPTIONS = {
     "precision": "fp32",
     "optimizer": "adam",
-    "runtime": "chainermnx",
 }
 HYBRID = {**OPTIONS, "all_reduce": "hierarchical"}
 AIMS = {"": 0.15}
@@ -86,6 +86,7 @@ def abci_run(model: str, strategy: str, gpus: int, batch: int) -> MeasuredRun:
             rule=rule,
             options=HYBRID,
             winograd=None,
+            runtime=load_runtime("chainermnx"),
         )
     hybrid = "+" in strategy
     return MeasuredRun(
@@ -98,6 +99,7 @@ def abci_run(model: str, strategy: str, gpus: int, batch: int) -> MeasuredRun:
         rule=convolutions_only(strategy, gpus) if strategy != "data" else None,
         options=HYBRID if hybrid else OPTIONS,
         winograd=None,
+        runtime=load_runtime("chainermnx"),
     )
 
 

@@ -17,7 +17,7 @@ from costmodels.simulation import load_runtime
 def simulated_prediction(
     run: MeasuredRun, factor: float = 1.0, loader: Loading | None = None
 ) -> Prediction:
-    """Predict a run by simulation under the runtime that its options name.
+    """Predict a run by simulation under its runtime.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def simulated_prediction(
         How samples are loaded; None where they cost nothing.
     """
     subject = with_factor(simulation_input(run), factor)
-    runtime = load_runtime(str(run.options["runtime"]))
+    runtime = run.runtime or load_runtime("ddp")
     done = simulated_step(subject, runtime, overlap_factor=OVERLAP_FACTOR, loader=loader)
     assert done.simulated is not None
     compute = done.simulated.slowest.busy["compute"]

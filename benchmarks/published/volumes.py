@@ -12,6 +12,7 @@ from benchmarks.accuracy.steps import MeasuredRun
 from benchmarks.published.simulated import simulated_prediction
 from benchmarks.published.tables import published_rows
 from costmodels.graph import LayerSpec, Network
+from costmodels.simulation import load_runtime
 
 PATCH, MODALITIES, CLASSES = 128, 4, 4
 FILTERS = (32, 64, 128, 256, 320, 320)
@@ -74,7 +75,8 @@ def compare_volumes() -> Comparison:
             cluster=CLUSTERS[row["gpu"]],
             gpus=1,
             batch=batch,
-            options={"precision": row["precision"], "runtime": "horovod"},
+            options={"precision": row["precision"]},
+            runtime=load_runtime("horovod"),
         )
         cells.append(
             Cell(

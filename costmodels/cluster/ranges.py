@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from costmodels.errors import InputError
+from costmodels.errors import require_between
 
 # Field of a device, a level or a cluster: the least and the most that it can be, and its unit.
 PLAUSIBLE: Mapping[str, tuple[float, float, str]] = MappingProxyType(
@@ -55,8 +55,4 @@ def require_plausible(label: str, field: str, value: float) -> None:
         When it is out of the range of its field.
     """
     least, most, unit = PLAUSIBLE[field.split(".")[0]]
-    if not least <= value <= most:
-        rule = f"be from {least:g} to {most:g} {unit}".rstrip()
-        raise InputError.rule(
-            f"{label}: {field}", rule, f"{value:g} {unit}".rstrip(), "correct the figure"
-        )
+    require_between(f"{label}: {field}", value, (least, most), "correct the figure", unit=unit)

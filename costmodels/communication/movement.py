@@ -11,18 +11,17 @@ host is counted once, however many of its devices need it. Uneven blocks are cha
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.lacking import TINY, lacking_part, parts_of_pairs
 from costmodels.communication.layout import Layouts
 from costmodels.communication.topology import Topology
 from costmodels.distribution.rows import unique_rows
-
-_TINY = 1e-12
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,147 +65,6 @@ class Movement:
         return time
 
 
-def _blocks_of_codes(codes: Ints, shape: tuple[int, ...]) -> Floats:
-    """Start of the block of every rank for axis codes (codes, 2, levels): (codes, ranks)."""
-    start = np.zeros((len(codes), 1))
-    width = np.ones(len(codes))
-    # outermost level first: its blocks are the largest
-    for level in reversed(range(len(shape))):
-        degree, stride = codes[:, 0, level], np.maximum(codes[:, 1, level], 1)
-        digit = np.arange(shape[level])[None, :] // stride[:, None] % degree[:, None]
-        width = width / degree
-        start = (start[:, :, None] + (digit * width[:, None])[:, None, :]).reshape(len(codes), -1)
-    return start
-
-
-@dataclass(frozen=True, slots=True)
-class _AxisOverlap:
-    """Overlap of source and target blocks along one axis, for pairs of axis codes."""
-
-    source: Ints  # code of each source layout
-    target: Ints
-    least: Floats  # smallest overlap over ranks; (codes, codes)
-    constant: NDArray[np.bool_]  # whether it is the same on all ranks
-    starts: Floats
-    widths: Floats
-
-    def exact(self, source_codes: Ints, target_codes: Ints, ranks: int) -> Floats:
-        """Overlap on the first ranks for pairs of axis codes; (pairs, ranks)."""
-        start_a, start_b = self.starts[source_codes, :ranks], self.starts[target_codes, :ranks]
-        end_a = start_a + self.widths[source_codes, None]
-        end_b = start_b + self.widths[target_codes, None]
-        common: Floats = np.minimum(end_a, end_b) - np.maximum(start_a, start_b)
-        return np.maximum(common, 0.0)
-
-
-def _axis_overlap(
-    source: Layouts, target: Layouts, axis: int, cut: int, shape: tuple[int, ...]
-) -> _AxisOverlap:
-    pick = [
-        np.stack([x.degrees[:, cut:, axis], x.strides[:, cut:, axis]], axis=1)
-        for x in (source, target)
-    ]
-    rows = np.concatenate(pick).reshape(len(source) + len(target), -1)
-    first, inverse = unique_rows(rows)
-    unique = rows[first]
-    inverse = inverse.reshape(-1)
-    codes = unique.reshape(len(unique), 2, -1)
-    starts = _blocks_of_codes(codes, shape[cut:])
-    widths = 1.0 / codes[:, 0].prod(axis=1)
-    ends = starts + widths[:, None]
-    least = np.empty((len(codes), len(codes)))
-    most = np.empty_like(least)
-    for i in range(len(codes)):
-        overlap = np.minimum(ends[i], ends) - np.maximum(starts[i], starts)
-        least[i] = np.maximum(overlap.min(axis=1), 0.0)
-        most[i] = np.maximum(overlap.max(axis=1), 0.0)
-    return _AxisOverlap(
-        inverse[: len(source)],
-        inverse[len(source) :],
-        least,
-        most - least < _TINY,
-        starts,
-        widths,
-    )
-
-
-def lacking_part(source: Layouts, target: Layouts, cut: int, shape: tuple[int, ...]) -> Floats:
-    """Part of the tensor that the worst-off child of a level lacks; (sources, targets).
-
-    Parameters
-    ----------
-    source, target
-        Layouts that the tensor is in, and that it must get.
-    cut
-        The level, 0 for devices.
-    shape
-        Members of each level, from the inside out. [items]
-    """
-    split = (source.degrees[:, cut:] > 1).any(axis=(0, 1)) | (target.degrees[:, cut:] > 1).any(
-        axis=(0, 1)
-    )
-    need = 1.0 / target.degrees[:, cut:].prod(axis=(1, 2))
-    held = np.ones((len(source), len(target)))
-    varying = np.zeros(held.shape, dtype=np.int64)
-    overlaps = [_axis_overlap(source, target, int(a), cut, shape) for a in np.flatnonzero(split)]
-    for overlap in overlaps:
-        pair = (overlap.source[:, None], overlap.target[None, :])
-        held *= overlap.least[pair]
-        varying += ~overlap.constant[pair]
-    # where two axes vary over the ranks, the worst rank need not be the worst in both
-    i, j = np.nonzero(varying > 1)
-    if len(i):
-        held[i, j] = _worst_rank(source, target, (i, j), overlaps, cut, shape)
-    lacking: Floats = np.maximum(need[None, :] - held, 0.0)
-    lacking[lacking < _TINY] = 0.0
-    return lacking
-
-
-def _worst_rank(
-    source: Layouts,
-    target: Layouts,
-    pairs: tuple[Ints, Ints],
-    overlaps: list[_AxisOverlap],
-    cut: int,
-    shape: tuple[int, ...],
-) -> Floats:
-    """Least overlap over the ranks for pairs of layouts that vary in several axes; (pairs,)."""
-    i, j = pairs
-    # samples have the most significant digit: blocks of samples that both sides tell apart repeat
-    # the same pattern, so that one of them speaks for all
-    outer = max((level for level in range(cut, len(shape)) if shape[level] > 1), default=cut)
-    repeats = np.gcd(source.degrees[i, outer, 0], target.degrees[j, outer, 0])
-    # pairs that agree in the axes that vary share one walk over the ranks
-    steady = np.ones(len(i))
-    columns = [repeats]
-    for overlap in overlaps:
-        a, b = overlap.source[i], overlap.target[j]
-        constant = overlap.constant[a, b]
-        steady *= np.where(constant, overlap.least[a, b], 1.0)
-        columns += [np.where(constant, -1, a), np.where(constant, -1, b)]
-    table = np.stack(columns, axis=1)
-    first, inverse = unique_rows(table)
-    keys = table[first]
-    ranks = math.prod(shape[cut:])
-    least = np.empty(len(keys))
-    # keys that vary in the same axes are walked together, as many at once as the cache likes
-    kinds = np.concatenate([keys[:, :1], keys[:, 1::2] >= 0], axis=1)
-    leader, kind = unique_rows(kinds)
-    for number, row in enumerate(leader):
-        some, count = np.flatnonzero(kind == number), ranks // int(keys[row, 0])
-        chunk = max(1, 100_000 // count)
-        for start in range(0, len(some), chunk):
-            part = some[start : start + chunk]
-            product = np.ones(1)
-            for n, overlap in enumerate(overlaps):
-                if kinds[row, 1 + n]:
-                    a, b = keys[part, 1 + 2 * n], keys[part, 2 + 2 * n]
-                    product = product * overlap.exact(a, b, count)
-            least[part] = product.min(axis=1)
-    worst: Floats = least[inverse] * steady
-    return worst
-
-
 def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
     """log2 of how much coarser and how much finer the target is; (sources, targets, levels)."""
     coarser = np.zeros((len(source), len(target), source.degrees.shape[1]))
@@ -245,6 +103,96 @@ def movement(
         Steps among p ranks: "ring" takes p - 1, as the collectives do (Kahira et al. 2021, section
         IV), "doubling" log2 p, as recursive doubling does (Thakur et al. 2005, section 4.1).
     """
+    if source is not target or steps != "ring":
+        return _counted(source, target, topology, steps)
+    codes, known = source.codes(), _KNOWN.get(topology)
+    moves = (
+        _counted(source, source, topology, steps)
+        if known is None
+        else _recounted(source, codes, known, topology)
+    )
+    _KNOWN[topology] = (codes, moves)
+    return moves
+
+
+# The layouts that were compared last on a machine, and what moves between them: a search asks for
+# the same ones and some more again and again.
+_KNOWN: WeakKeyDictionary[Topology, tuple[Ints, Movement]] = WeakKeyDictionary()
+
+
+def _recounted(
+    layouts: Layouts, codes: Ints, known: tuple[Ints, Movement], topology: Topology
+) -> Movement:
+    """What moves between any two layouts, when it is known for some of them.
+
+    Parameters
+    ----------
+    layouts, codes
+        The layouts, and their codes.
+    known
+        Codes of others, and what moves between those.
+    topology
+        Links of the devices used.
+    """
+    before, moves = known
+    first, number = unique_rows(np.concatenate([before, codes]))
+    place = first[number[len(before) :]]
+    old, new = np.flatnonzero(place < len(before)), np.flatnonzero(place >= len(before))
+    if len(new) > len(old):
+        return _counted(layouts, layouts, topology, "ring")
+    some = layouts.take(new)
+    parts = [
+        (np.ix_(new, np.arange(len(layouts))), _counted(some, layouts, topology, "ring")),
+        (np.ix_(old, new), _counted(layouts.take(old), some, topology, "ring")),
+    ]
+    found = {}
+    for item in fields(Movement):
+        values = getattr(moves, item.name)
+        table = np.empty((len(layouts), len(layouts), *values.shape[2:]))
+        table[np.ix_(old, old)] = values[np.ix_(place[old], place[old])]
+        for pairs, part in parts:
+            table[pairs] = getattr(part, item.name)
+        found[item.name] = table
+    return Movement(**found)
+
+
+def _counted(
+    source: Layouts, target: Layouts, topology: Topology, steps: Literal["ring", "doubling"]
+) -> Movement:
+    """As `movement`, some sources at a time."""
+    shape = topology.shape
+    lacking = [lacking_part(source, target, level, shape) for level in range(len(shape))]
+    count = (len(source), len(target))
+    moves = Movement(
+        volume=np.empty((*count, len(shape))),
+        seconds_per_byte=np.empty(count),
+        latency=np.empty(count),
+        ramp=np.empty(count),
+    )
+    for rows in parts_of_pairs(*count):
+        some = source.take(np.arange(rows.start, rows.stop))
+        part = _movement(some, target, [table[rows] for table in lacking], topology, steps)
+        for item in fields(Movement):
+            getattr(moves, item.name)[rows] = getattr(part, item.name)
+    return moves
+
+
+def _movement(
+    source: Layouts,
+    target: Layouts,
+    lacking: list[Floats],
+    topology: Topology,
+    steps: Literal["ring", "doubling"],
+) -> Movement:
+    """What moves, for some of the sources.
+
+    Parameters
+    ----------
+    source, target, topology, steps
+        As of `movement`.
+    lacking
+        For each level the part that its worst-off child lacks; (sources, targets).
+    """
     shape = topology.shape
     levels = len(shape)
     gathered, spread = _log_changes(source, target)
@@ -253,7 +201,7 @@ def movement(
     volume = np.zeros((len(source), len(target), levels))
     for level in range(levels):
         need = 1.0 / target.degrees[:, level:].prod(axis=(1, 2))
-        held = need[None, :] - lacking_part(source, target, level, shape)
+        held = need[None, :] - lacking[level]
         # of what a child holds, scattering has left it one part only
         part = np.exp2(-ungathered[:, :, level:].sum(axis=2))
         volume[:, :, level] = need[None, :] - held * part
@@ -262,7 +210,7 @@ def movement(
     for level in range(levels - 1):
         above = volume[:, :, level + 1] / shape[level]
         inner[:, :, level] = np.maximum(volume[:, :, level] - above, 0.0)
-    inner[inner < _TINY] = 0.0
+    inner[inner < TINY] = 0.0
     moving = inner > 0.0
     log_peers = np.where(moving, np.maximum(gathered + ungathered, 1.0), 0.0)
     peers = np.maximum(np.exp2(log_peers) - 1.0, 1.0)

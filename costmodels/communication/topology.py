@@ -19,7 +19,7 @@ from costmodels.cluster.cluster import Cluster
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Topology:
     """Links of the used part of a cluster, one entry a level, inside-out.
 

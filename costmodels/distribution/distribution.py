@@ -163,8 +163,9 @@ class Candidates:
     def axis_degrees(self, axis: Axis) -> NDArray[np.int64]:
         """Ways that an axis is really split at each level; (candidates, levels).
 
-        Fewer than those of its dim where that is split into more ways than the axis has units: the
-        outer levels tell the units apart, and what is left over of the inner ones repeats them.
+        Fewer than those of its dim where that is split into more ways than the axis has units, or
+        into ways that do not divide them: the outer levels tell units apart, and what is left over
+        of the inner ones repeats them.
         """
         ways = self.level_degrees(axis.dim) if axis.dim is not None else self.level_degrees("")
         if axis.units is None or axis.dim not in self.dims:
@@ -173,15 +174,14 @@ class Candidates:
         for level in reversed(range(len(self.shape))):
             kept[:, level] = np.gcd(left, ways[:, level])
             left //= kept[:, level]
-        few = self.degree(axis.dim) <= axis.units
-        return np.where(few[:, None], ways, kept)
+        return kept
 
     def axis_extent(self, axis: Axis) -> NDArray[np.int64]:
         """Positions of the largest block of an axis; (candidates,). [items]"""
         if axis.units is None:
             return self.local(axis.dim or "", axis.extent)
         ways: NDArray[np.int64] = reduce(np.multiply, self.axis_degrees(axis).T)
-        return -(-axis.units // ways) * (axis.extent // axis.units)
+        return axis.extent // ways  # which divide the units
 
     def sharing_group(self, tensor: Tensor, dims: Iterable[str]) -> NDArray[np.int64]:
         """Members at each level of the groups that have the same block; (candidates, levels).

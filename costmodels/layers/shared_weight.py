@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.lacking import lacking_part
 from costmodels.communication.layout import Layouts
-from costmodels.communication.movement import lacking_part, movement
+from costmodels.communication.movement import movement
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Axis, Layer, Tensor

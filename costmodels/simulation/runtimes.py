@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_between
 from costmodels.strategy import MemoryConfig
 from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
 from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
@@ -142,14 +142,9 @@ class Runtime:
             value = getattr(self, field)
             # rates are infinite where they set no limit
             unlimited = unit == "B/s" and value == float("inf")
-            if value is not None and not unlimited and not least <= value <= most:
-                rule = f"be from {least:g} to {most:g} {unit}".rstrip()
-                raise InputError.rule(
-                    f"runtime {self.name}: {field}",
-                    rule,
-                    f"{value:g} {unit}".rstrip(),
-                    "correct it",
-                )
+            if value is not None and not unlimited:
+                what = f"runtime {self.name}: {field}"
+                require_between(what, value, (least, most), "correct it", unit=unit)
         if self.gradient not in GRADIENTS:
             raise InputError.rule(
                 f"runtime {self.name}: gradient",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_between
 
 # Bytes of one number: activations and their gradients; the weights that the optimizer updates; a
 # low-precision copy of them that matrix arithmetic reads; weight gradients. Mixed precision is
@@ -19,8 +19,6 @@ _SIZES = {
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
-# [B]
-LARGEST_BUCKET = 1e18
 MEMORY_MODELS = ("liveness", "retained", "paradl")
 
 
@@ -99,11 +97,13 @@ class Training:
                 f"{self.launch_time:g} s",
                 "PyTorch takes about 25 us",
             )
-        if not 1 <= self.bucket_bytes <= LARGEST_BUCKET:
-            raise InputError(
-                f"gradient buckets must be from 1 to {LARGEST_BUCKET:g} bytes but are "
-                f"{self.bucket_bytes:g}; PyTorch uses 25 MiB"
-            )
+        require_between(
+            "the size of gradient buckets",
+            self.bucket_bytes,
+            (1, 1e18),
+            "PyTorch uses 25 MiB",
+            unit="B",
+        )
 
     @property
     def activation_size(self) -> int:

@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | a problem file cannot be used (`solve`), or a defect; PLANNER_DEBUG=1 shows where |
 | 2 | an input or the command line cannot be used |
-| 3 | proven: no plan of the searched space fits in memory, or a problem has no solution |
+| 3 | proven: no plan at all fits in memory, or a problem has no solution |
 | 4 | no plan that fits, or no solution, was found; it is not proven that there is none |
 | 130 | interrupted before there was anything to show |
 | 141 | nobody reads the output any more |

@@ -27,15 +27,17 @@ def infeasible_error(setting: Setting, found: PlanSearchResult) -> InfeasibleErr
     missing = tightest.memory.total - device.memory
     layer = max(tightest.sizes, key=lambda name: _held_by(tightest.sizes[name]))
     largest = max((holder for holder in holders if holder != "reserved"), key=holders.__getitem__)
+    proven = found.least_memory > device.memory
     return InfeasibleError(
-        f"{_verdict(found)}: the smallest needs {format_bytes(tightest.memory.total)} a "
-        f"GPU, {format_bytes(missing)} more than the {format_bytes(device.memory)} of "
-        f"{device.name}, mostly {largest}, with layer '{layer}' holding most "
-        f"({tightest.memory.moment}); try {' or '.join(_ways_out(setting, tightest))}",
+        f"{_verdict(found, proven=proven)}: the smallest found needs "
+        f"{format_bytes(tightest.memory.total)} a GPU, {format_bytes(missing)} more than the "
+        f"{format_bytes(device.memory)} of {device.name}, mostly {largest}, with layer '{layer}' "
+        f"holding most ({tightest.memory.moment}); try "
+        f"{' or '.join(_ways_out(setting, tightest))}",
         missing_bytes=missing,
         layer=layer,
-        proven=known.infeasible,
-        stopped_by="" if known.infeasible else known.stopped_by,
+        proven=proven,
+        stopped_by="" if proven else known.stopped_by,
     )
 
 
@@ -58,12 +60,19 @@ def stopped_error(stopped_by: str) -> InfeasibleError:
     )
 
 
-def _verdict(found: PlanSearchResult) -> str:
+def _verdict(found: PlanSearchResult, *, proven: bool) -> str:
     """What is known of plans that fit, and no more than that."""
     known = found.incumbent
+    if proven:
+        return (
+            "no plan fits in memory, since every split of the layers needs "
+            f"{format_bytes(found.least_memory)} a GPU or more"
+        )
     if known.infeasible:
-        some = " of the candidates searched" if found.clipped else ""
-        return f"no plan{some} fits in memory"
+        return (
+            "no plan was found that fits in memory: the candidates searched hold none, though it "
+            "is not proven of all others"
+        )
     if known.stopped_by:
         return (
             f"stopped before a plan was found, by the {known.stopped_by}: none so far fits in "

@@ -59,11 +59,9 @@ class PlanSearchResult:
         All assignments that were costed, by their choices.
     pace
         Time that costing one takes. [s]
-    clipped
-        Whether candidates were left out of the search.
     least_memory
-        No assignment needs less at its peak, what the framework reserves included, as far as that
-        was looked for. [B]
+        No assignment of any distributions needs less at its peak, what the framework reserves
+        included, as far as that was looked for. [B]
     """
 
     formulation: Formulation
@@ -74,7 +72,6 @@ class PlanSearchResult:
     problem: Problem | None
     met: Mapping[tuple[int, ...], Costed] = field(default_factory=dict)
     pace: float = 0.0
-    clipped: bool = False
     least_memory: float = 0.0
 
     @property
@@ -92,6 +89,7 @@ def search_plan(
     seed: int = 0,
     deadline: Deadline | None = None,
     least_memory: bool = False,
+    smallest_bucket: float = math.inf,
     watch: Watch | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
@@ -112,6 +110,9 @@ def search_plan(
         When the plan must be there: the search ends so much earlier that it can be put together.
     least_memory
         Whether to search for the assignment of least peak memory instead.
+    smallest_bucket
+        Size that buckets of gradients get where the limit on memory binds; by default they stay as
+        they are. [B]
     watch
         Called with the best step and the bound whenever either is better. [s]
     """
@@ -126,7 +127,9 @@ def search_plan(
         if search.deadline.passed and search.seen:
             search.incumbent.stopped_by = "time limit"
         else:
-            least = _look_everywhere(search, num_best, least_memory)
+            least = _look_everywhere(
+                search, num_best, least_memory=least_memory, smallest_bucket=smallest_bucket
+            )
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
     if search.stopped and not search.certified:
@@ -147,7 +150,6 @@ def search_plan(
         problem=None if search.bounding is None else search.bounding.problem(search.formulation),
         met=search.seen,
         pace=search.pace,
-        clipped=formulation.num_candidates < formulation.num_sensible,
         least_memory=least and least + formulation.cluster.device.reserved_memory,
     )
 
@@ -171,7 +173,9 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
     return max(min(wanted, DECISION_SHARE * left), ASSEMBLY * search.pace)
 
 
-def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) -> float:
+def _look_everywhere(
+    search: AdditiveSearch, num_best: int, *, least_memory: bool, smallest_bucket: float
+) -> float:
     """Bound the step, and look for assignments where the best ones are likely.
 
     Parameters
@@ -182,16 +186,20 @@ def _look_everywhere(search: AdditiveSearch, num_best: int, least_memory: bool) 
         How many best distinct assignments to cost on the timeline. [items]
     least_memory
         Whether those of least memory are the best.
+    smallest_bucket
+        Where the limit on memory binds, buckets of gradients are no larger. [B]
 
     Returns
     -------
-    What no assignment holds less than, as far as it was looked for. [B]
+    What no assignment of any distributions holds less than, as far as it was looked for. [B]
     """
     profile = Profile.of(maximise_bound(search).weights)
     if not search.seen:
         return 0.0
     least, free = 0.0, search.incumbent.bound
     binds = not search.fits(search.fastest)
+    if binds and smallest_bucket < search.formulation.machine.training.bucket_bytes:
+        search.with_buckets(smallest_bucket)
     if least_memory:
         least = hold_least(search, profile)
     elif binds:

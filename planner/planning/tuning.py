@@ -26,6 +26,9 @@ MIB = 2.0**20
 # Tried on the plan that was found: the 25 MiB of PyTorch's DistributedDataParallel, and about four
 # times less and more.
 FEW_BUCKETS = (5 * MIB, 25 * MIB, 100 * MIB)
+# Where memory is short, the search is under buckets as small as they get: still smaller ones each
+# pay the latency of an all-reduce.
+SMALLEST_BUCKET = min(FEW_BUCKETS)
 # Tried with a search for each: about a factor of two apart around PyTorch's 25 MiB. Much smaller
 # ones pay the latency of an all-reduce too often, much larger ones leave nothing to hide behind.
 BUCKETS = tuple(size * MIB for size in (1, 2, 5, 10, 25, 50, 100))

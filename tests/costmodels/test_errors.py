@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.errors import InputError, one_line, printable
+from costmodels.errors import InputError, one_line, printable, require_between
 
 
 def test_text_loses_what_moves_a_cursor_or_turns_its_direction():
@@ -29,3 +29,12 @@ def test_one_long_value_leaves_the_rest_of_a_message():
 def test_short_messages_stay():
     for text in ("it's 'a' or 'b'; use one", "'*' is 3 km/s", "a 50 % share"):
         assert one_line(text) == text
+
+
+def test_figures_out_of_range_are_said_with_their_unit():
+    for value in (0.0, 1e18):
+        require_between("the size", value, (0, 1e18), "lower it", unit="B")
+    for value, shown in ((-1.0, "-1 B"), (2e18, "2e+18 B"), (float("nan"), "nan B")):
+        with pytest.raises(InputError) as error:
+            require_between("the size", value, (0, 1e18), "lower it", unit="B")
+        assert str(error.value) == f"the size must be from 0 to 1e+18 B but is {shown}; lower it"

@@ -21,7 +21,7 @@ from costmodels.step.machine import Machine
 from planner.models import build
 from planner.models.gpt import gpt2
 from planner.planning.decision.simulator import PlanSimulator
-from planner.planning.memory.rows import memory_by_moment
+from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
 from planner.planning.space.profile import NUM_KINDS, SLOWED, Profile

@@ -32,6 +32,8 @@ QUESTION = {"gpus": 8, "input_size": 64, "cluster": "lassen", "global_batch_size
 ARGUMENTS = "resnet18 --gpus 8 --input-size 64 --cluster lassen --cap 16 --global-batch-size"
 # so many samples that nothing fits
 MANY, SMALL = 8192, "1.1 GiB"
+# so little memory that the usual strategies do not fit, nor is it proven that nothing does
+TIGHT = "2.57 GiB"
 
 
 class Clock:
@@ -154,7 +156,7 @@ def test_a_search_cut_short_does_not_claim_that_nothing_fits(monkeypatch, stop):
         return no_assignment(solver="auto", lower_bound=0.0, stopped_by=stop)
 
     monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": cut_short})
-    arguments = ["optimize", *ARGUMENTS.split(), str(MANY), "--memory", SMALL]
+    arguments = ["optimize", *ARGUMENTS.split(), str(MANY), "--memory", TIGHT]
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (4, "")
     assert f"stopped before a plan was found, by the {stop}" in result.stderr
@@ -170,9 +172,9 @@ def test_a_search_that_ends_by_itself_claims_no_proof_without_one(monkeypatch):
 
     monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": nothing_found})
     with pytest.raises(InfeasibleError, match="nor is it proven") as error:
-        planner.optimize("resnet18", memory=SMALL, **{**QUESTION, "global_batch_size": MANY})
+        planner.optimize("resnet18", memory=TIGHT, **{**QUESTION, "global_batch_size": MANY})
     assert (error.value.proven, error.value.status) == (False, "not found")
-    result = run("optimize", *ARGUMENTS.split(), str(MANY), "--memory", SMALL)
+    result = run("optimize", *ARGUMENTS.split(), str(MANY), "--memory", TIGHT)
     assert result.exit_code == 4
 
 

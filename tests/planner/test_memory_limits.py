@@ -13,8 +13,8 @@ from machines import cluster, graph, machine
 import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
-from planner.planning.memory.rows import memory_by_moment
 from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
@@ -151,7 +151,7 @@ def test_least_memory_is_said_when_asked():
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "the least memory found is" in text
-    assert "no plan searched fits in less than" in text
+    assert "no plan at all fits in less than" in text
     free = planner.optimize("alexnet", gpus=16)
     least = planner.optimize("alexnet", gpus=16, least_memory=True)
     assert least.peak_memory < free.peak_memory

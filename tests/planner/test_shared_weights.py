@@ -13,7 +13,7 @@ from costmodels.graph import build_graph
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 from planner.models import build
-from planner.planning.memory.rows import memory_by_moment
+from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation, formulate
 

@@ -168,6 +168,23 @@ class AdditiveSearch:
         self.bounding = None
         self.incumbent.bound = 0.0
 
+    def with_buckets(self, bucket_bytes: float) -> None:
+        """Search under other buckets of gradients: bounds stay, and what was met is costed again.
+
+        Parameters
+        ----------
+        bucket_bytes
+            Their size. [B]
+        """
+        training = self.formulation.machine.training
+        self.formulation = self.formulation.with_training(
+            replace(training, bucket_bytes=bucket_bytes)
+        )
+        met, self.seen = tuple(self.seen), {}
+        self.incumbent.choices, self.incumbent.cost = None, math.inf
+        for choices in met:
+            self.cost_once(choices)
+
     def solve(self, profile: Profile, memory: MemoryPrices | None = None) -> Assignment:
         """Solve one additive problem, and keep what it tells.
 

@@ -20,8 +20,8 @@ from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut
 from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.memory.by_moment import memory_of_layers
 from planner.planning.memory.prices import MemoryPrices
-from planner.planning.memory.rows import memory_of_layers
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.layer_space import LayerSpace
 from search import Problem, ProblemError

@@ -9,19 +9,22 @@ the limit lie assignments that take some layers from one and the others from the
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.best_bound import maximise_bound
-from planner.planning.memory.prices import ROUNDING, MemoryPrices, Point, prices_to_try
-from planner.planning.memory.rows import MemoryRows, memory_by_moment
+from planner.planning.bounds.least_memory import least_memory
+from planner.planning.memory.by_moment import memory_by_moment
+from planner.planning.memory.crossing import Crossing
+from planner.planning.memory.prices import CLOSE, ROUNDING, Climb, MemoryPrices, Point
+from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
+from planner.planning.space.widen import extend
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
@@ -33,11 +36,8 @@ HIGHEST = 1000.0
 LIMIT_ROUNDS = 20
 # How often prices move where time does not count at all.
 LEAST_ROUNDS = 40
-# A bound that close to what is possible is good enough. [part of it]
-CLOSE = 1e-3
-# How many answers on either side of the limit are crossed with each other, how often, and how many
-# assignments in between are costed each time.
-NEIGHBOURS, CROSSINGS, COSTED = 3, 3, 4
+# How many of the best answers are crossed with each other, and how often.
+NEIGHBOURS, CROSSINGS = 6, 3
 
 # How often the limit is moved towards the least memory that is possible, and prices under each.
 SQUEEZES, SQUEEZE_ROUNDS = 8, 12
@@ -65,6 +65,10 @@ class MemorySearch:
         What every assignment met so far holds at each moment. [B]
     least
         No assignment holds less at its peak, by the rows. [B]
+    margin
+        By how much assignments that were costed exceed what the rows tell, where it matters. [B]
+    solved
+        Prices that were tried, and the bounds on what is best with them paid. [s/B], [s]
     """
 
     search: AdditiveSearch
@@ -74,6 +78,8 @@ class MemorySearch:
     unit: tuple[float, float]
     met: dict[Choices, Floats] = field(default_factory=dict)
     least: float = 0.0
+    margin: float = 0.0
+    solved: list[tuple[Floats, float]] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
@@ -90,7 +96,11 @@ class MemorySearch:
         for choices, held in zip(new, rows, strict=True):
             self.met[choices] = held
             if held.max() <= self.limit:
-                self.search.cost_once(choices)
+                costed = self.search.cost_once(choices)
+                if not self.search.fits(costed):
+                    reserved = self.search.formulation.cluster.device.reserved_memory
+                    beyond = costed.memory.total - reserved - float(held.max())
+                    self.margin = max(self.margin, beyond)
 
     def points(self, problem: Problem | None) -> list[Point]:
         """The assignments met so far, as prices see them; without a problem, time is nothing."""
@@ -120,20 +130,33 @@ class MemorySearch:
         The best prices found.
         """
         problem = self.search.formulation.problem(self.profile)
-        total = level * self.unit[0] / self.unit[1]
-        best, bound = np.zeros(self.rows.num_moments), -math.inf
-        for _ in range(rounds):
-            points = self.points(problem)
-            prices, ceiling = prices_to_try(points, limit=limit, total=total, unit=self.unit)
-            if self.search.stopped or ceiling - bound <= CLOSE * abs(ceiling):
-                break
+
+        def bound_at(prices: Floats) -> tuple[float, bool] | None:
+            if self.search.stopped:
+                return None
             answer = self.search.solve(self.profile, self.at(prices))
-            here = answer.lower_bound - float(prices.sum()) * limit
-            if here > bound:
-                best, bound = prices, here
-            if not self._is_new(answer):
-                break
-        return self.at(best)
+            self.solved.append((prices, answer.lower_bound))
+            return answer.lower_bound - float(prices.sum()) * limit, self._is_new(answer)
+
+        total = level * self.unit[0] / self.unit[1]
+        climb = Climb(limit=limit, total=total, unit=self.unit, rounds=rounds)
+        start = self._start(limit, total)
+        return self.at(climb.best_prices(lambda: self.points(problem), bound_at, start=start))
+
+    def _start(self, limit: float, total: float) -> Floats:
+        """Prices that are likely to be near the best.
+
+        Parameters
+        ----------
+        limit
+            What may be held at any moment; nothing stands for prices that use up the total. [B]
+        total
+            The most that they may add up to. [s/B]
+        """
+        if not self.solved:
+            return np.full(self.rows.num_moments, total / self.rows.num_moments)
+        prices, _ = max(self.solved, key=lambda one: one[1] - float(one[0].sum()) * limit)
+        return prices if limit else prices * (total / (float(prices.sum()) or 1.0))
 
     def at(self, prices: Floats) -> MemoryPrices:
         """Prices under the limit of the search."""
@@ -147,71 +170,45 @@ class MemorySearch:
         return len(self.met) > before
 
     def look_for_least(self) -> None:
-        """Look for the least memory that is possible, and prove how little is not.
-
-        That nothing fits is proven where it does not with smaller buckets of gradients, either.
-        """
-        most = self.limit + self.rows.spare
+        """Look for the least memory that is possible, and prove how little is not."""
         total = self.unit[0] / self.unit[1]
-        for _ in range(LEAST_ROUNDS):
-            points = self.points(None)
-            prices, ceiling = prices_to_try(points, limit=0.0, total=total, unit=self.unit)
-            ceiling /= total
-            if self.search.stopped or ceiling - self.least <= CLOSE * ceiling:
-                break
+
+        def bound_at(prices: Floats) -> tuple[float, bool] | None:
+            if self.search.stopped or self.least > self.limit:
+                return None
             answer = self.search.solve_timeless(self.at(prices / total))
             self.least = max(self.least, answer.lower_bound * (1.0 - ROUNDING))
-            if self.least > most or not self._is_new(answer):
-                break
-        if self.least > most:
-            self.search.incumbent.raise_bound(math.inf)
+            return answer.lower_bound * total, self._is_new(answer)
 
-    def cross(self, limit: float) -> bool:
-        """Cost assignments between answers on both sides of a limit; whether that was worth it.
+        climb = Climb(limit=0.0, total=total, unit=self.unit, rounds=LEAST_ROUNDS)
+        start = self._start(0.0, total)
+        climb.best_prices(lambda: self.points(None), bound_at, start=start)
 
-        Where none is within the limit yet, those of least memory are crossed.
+    def cross(self, limit: float, prices: Floats) -> bool:
+        """Look between the assignments that are best at given prices; whether that was worth it.
+
+        Parameters
+        ----------
+        limit
+            What may be held at any moment. [B]
+        prices
+            Of a byte at each moment. [s/B]
         """
         problem = self.search.formulation.problem(self.profile)
+        crossing = Crossing(problem=problem, rows=self.rows, limit=limit - self.margin)
         points = dict(zip(self.met, self.points(problem), strict=True))
-        peaks = {choices: float(point.held.max()) for choices, point in points.items()}
-        within = sorted((c for c in points if peaks[c] <= limit), key=lambda c: points[c].cost)
-        most = points[within[0]].cost if within else math.inf
-        beyond = [c for c in points if peaks[c] > limit and points[c].cost < most]
-        beyond.sort(key=peaks.__getitem__)
-        before = (most, self._lowest())
-        first = within[:NEIGHBOURS] or beyond[:NEIGHBOURS]
-        for one, other in itertools.product(first, beyond[:NEIGHBOURS]):
-            if one != other and not self.search.stopped:
-                self._cost_between(problem, limit, one, other)
-        points = dict(zip(self.met, self.points(problem), strict=True))
-        costs = (point.cost for point in points.values() if point.held.max() <= limit)
-        cost = min(costs, default=math.inf)
-        return cost < before[0] if cost < math.inf else self._lowest() < before[1]
+        paid = {c: point.cost + float(prices @ point.held) for c, point in points.items()}
+        near = sorted(points, key=paid.__getitem__)[:NEIGHBOURS]
+        values = crossing.values(np.array(list(points), dtype=np.int64))
+        start = list(points)[int(np.lexsort(values.T[::-1])[0])]
+        found = tuple(crossing.descend(start, near).tolist())
+        is_new = found not in self.met
+        self.meet(found)
+        return is_new
 
     def _lowest(self) -> float:
         """The least peak of all assignments met so far, by the rows. [B]"""
         return min(float(point.held.max()) for point in self.points(None))
-
-    def _cost_between(self, problem: Problem, limit: float, one: Choices, other: Choices) -> None:
-        """Cost the best assignments that take the first layers from one and the rest from another.
-
-        Parameters
-        ----------
-        problem
-            The problem without prices.
-        limit
-            What may be held at any moment. [B]
-        one, other
-            The two assignments.
-        """
-        crossed = _crossed(np.array(one), np.array(other))
-        if not len(crossed):
-            return
-        peaks = self.rows.profiles(crossed).max(axis=1)
-        costs, _ = costs_and_peaks(problem, crossed)
-        within = peaks <= limit
-        order = np.lexsort((np.where(within, costs, peaks), ~within))
-        self.meet(*crossed[order[: COSTED if within.any() else 1]].tolist())
 
     def squeeze(self) -> None:
         """Look for assignments of less and less memory: limits close in on the least possible."""
@@ -221,22 +218,15 @@ class MemorySearch:
             if self.search.stopped or found - low <= CLOSE * found:
                 break
             target = (low + found) / 2.0
-            self.move_prices(limit=target, level=HIGHEST, rounds=SQUEEZE_ROUNDS)
-            self.cross(target)
+            prices = self.move_prices(limit=target, level=HIGHEST, rounds=SQUEEZE_ROUNDS)
+            self.cross(target, prices.prices)
             if self._lowest() > target:
                 low = target
 
 
-def _crossed(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All ways to take the first layers from one assignment and the rest from another."""
-    differs = np.flatnonzero(one != other)
-    if len(differs) < 2:
-        return np.zeros((0, len(one)), dtype=np.int64)
-    before = np.arange(len(one))[None, :] < differs[1:, None]
-    return np.concatenate([np.where(before, one, other), np.where(before, other, one)])
-
-
-def save_memory(search: AdditiveSearch, profile: Profile) -> MemorySearch:
+def save_memory(
+    search: AdditiveSearch, profile: Profile, levels: Sequence[float] = LEVELS
+) -> MemorySearch:
     """Look at what is best when memory costs more and more, whatever the limit.
 
     Parameters
@@ -245,6 +235,8 @@ def save_memory(search: AdditiveSearch, profile: Profile) -> MemorySearch:
         What is known so far.
     profile
         How much of each layer's all-reduce counts in the best bound without a limit.
+    levels
+        Of prices, rising, in steps a peak of the fastest assignment.
     """
     rows, fastest = memory_by_moment(search.formulation), search.fastest
     inside = MemorySearch(
@@ -254,7 +246,7 @@ def save_memory(search: AdditiveSearch, profile: Profile) -> MemorySearch:
         limit=float(search.formulation.cluster.device.usable_memory),
         unit=(fastest.step.total, float(rows.profile(fastest.choices).max())),
     )
-    for level in LEVELS:
+    for level in levels:
         inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
     return inside
 
@@ -271,18 +263,43 @@ def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
 
     Returns
     -------
-    What no assignment holds less than, as far as it was looked for. [B]
+    What no assignment of any distributions holds less than, as far as it was looked for. [B]
     """
-    inside = save_memory(search, profile)
-    if not inside.fits:
+    limit = search.formulation.cluster.device.usable_memory
+    least = least_memory(search.formulation, limit, search.deadline)
+    proven, bound = least.bound > limit, least.bound
+    # where nothing fits, to say how much is missing at the least
+    inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
+    if not (proven or inside.fits):
+        if least.small:
+            inside = _widened(inside, least.small)
         inside.look_for_least()
-    if not search.incumbent.infeasible:
+        bound = max(bound, inside.least * search.formulation.is_complete)
+    if max(bound, inside.least) > limit:
+        search.incumbent.raise_bound(math.inf)
+    else:
         _fit(inside)
     if not inside.fits:
-        # to say how much is missing at the least
         smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
         search.cost_once(smallest[0])
-    return inside.least
+    return bound
+
+
+def _widened(inside: MemorySearch, small: Mapping[str, Candidates]) -> MemorySearch:
+    """The same search among more candidates.
+
+    Parameters
+    ----------
+    inside
+        What is known so far.
+    small
+        Further candidates, by the first layer that is alike.
+    """
+    search, met = inside.search, tuple(inside.met)
+    search.widen(extend(search.formulation, small, search.deadline))
+    wider = replace(inside, rows=memory_by_moment(search.formulation), met={})
+    wider.meet(*met)
+    return wider
 
 
 def _fit(inside: MemorySearch) -> None:
@@ -290,13 +307,13 @@ def _fit(inside: MemorySearch) -> None:
     search = inside.search
     prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
     for _ in range(CROSSINGS):
-        if search.stopped or not inside.cross(inside.limit):
+        if search.stopped or not inside.cross(inside.limit, prices.prices):
             break
     if inside.fits and not search.stopped:
         best = maximise_bound(search, prices)
         inside.profile = Profile.of(best.weights)
-        inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-        inside.cross(inside.limit)
+        prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
+        inside.cross(inside.limit, prices.prices)
 
 
 def hold_least(search: AdditiveSearch, profile: Profile) -> float:
@@ -311,9 +328,12 @@ def hold_least(search: AdditiveSearch, profile: Profile) -> float:
 
     Returns
     -------
-    What no assignment holds less than. [B]
+    What no assignment of any distributions holds less than. [B]
     """
     inside = save_memory(search, profile)
+    least = least_memory(search.formulation, math.inf, search.deadline)
+    if least.small:
+        inside = _widened(inside, least.small)
     inside.look_for_least()
     inside.squeeze()
-    return inside.least
+    return max(least.bound, inside.least * search.formulation.is_complete)

@@ -1,20 +1,19 @@
 """Decide by simulation: one objective for all assignments that may be the best.
 
 The fastest of the finalists that fits is the plan. Of those that are hardly slower the simplest is
-taken.
+taken, unless another one is faster with no more memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from costmodels.layers.layer_passes import SOURCES
 from planner.plan import Finalist
+from planner.planning.decision.choice import EQUAL, undominated
 from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.finals import (
-    EQUAL,
     MOVES,
     SIMPLER_WITHIN,
     Finals,
@@ -30,9 +29,6 @@ from search.problem.deadline import Deadline
 from search.problem.interrupts import held_back
 from search.problem.notes import Note
 
-# Plans of fewer devices are looked for where one with all layers split alike is estimated to be at
-# most so many times as slow as the best such one that has work for all devices.
-IDLE_WITHIN = 1.2
 # Notes of a decision on its order, which hold no longer where something else is chosen.
 ORDER_NOTES = ("plan-does-not-fit", "simplest-chosen")
 
@@ -55,8 +51,8 @@ class Decision:
         "time limit" or "interrupt" where the search or the decision was cut short, else empty.
     seconds
         The step as simulated, +inf where nothing was. [s]
-    fewer_may_do
-        Whether a plan that leaves devices without work of their own may be as fast.
+    promised
+        The least step of this and all answers for fewer devices: none for more is slower. [s]
     usual
         The usual strategies that were simulated, by their choices.
     """
@@ -64,7 +60,7 @@ class Decision:
     formulation: Formulation
     best: Costed
     seconds: float = math.inf
-    fewer_may_do: bool = False
+    promised: float = math.inf
     usual: Mapping[Choices, SimulatedChoices] = field(default_factory=dict)
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -75,10 +71,53 @@ class Decision:
         return replace(self, notes=(*self.notes, note))
 
 
-def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Decision:
-    """Choose the fastest assignment by simulation.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judged:
+    """What was simulated of a search.
 
-    An interrupt leaves what was decided until then; after one of the search only its best is
+    Parameters
+    ----------
+    finals
+        What was simulated.
+    patterns
+        Of the formulation; None where there was no time to simplify.
+    attempt
+        The search.
+    stopped_by
+        What cut the search or the simulation short.
+    """
+
+    finals: Finals
+    patterns: Patterns | None
+    attempt: Attempt
+    stopped_by: str
+
+    def decide(self, promised: float = math.inf) -> Decision:
+        """Choose the fastest assignment, or a simpler one that is hardly slower.
+
+        Parameters
+        ----------
+        promised
+            The least step of answers for fewer devices, which a simpler one must keep to. [s]
+        """
+        if self.finals.best_of:
+            with held_back() as interrupted:
+                decision = _decision(self, promised)
+            return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
+        best = self.attempt.result.best
+        assert best is not None, "without an assignment that fits there is nothing to decide"
+        return Decision(
+            formulation=self.attempt.formulation,
+            best=best,
+            notes=tuple(_late_notes(self.finals)),
+            stopped_by=self.stopped_by,
+        )
+
+
+def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = None) -> Judged:
+    """Simulate what may be the fastest assignment.
+
+    An interrupt leaves what was simulated until then; after one of the search only its best is
     simulated. Before the deadline only what is likely to end
     in time is begun.
 
@@ -95,9 +134,10 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
     assert result.best is not None, "without an assignment that fits there is nothing to decide"
     formulation = attempt.formulation
     given = formulation.machine.training.bucket_bytes
-    tried: tuple[float, ...] = ()
-    if not options.tune_trials and options.bucket_bytes is None:
-        tried = buckets_to_try(formulation.graph, formulation.machine.training)
+    # the least memory was sought with the smallest buckets
+    fixed = options.tune_trials or options.least_memory or options.bucket_bytes is not None
+    training = formulation.machine.training
+    tried = () if fixed else buckets_to_try(formulation.graph, training)
     finals = Finals(
         simulator=PlanSimulator(formulation),
         buckets=tuple(dict.fromkeys((given, *tried))),
@@ -113,49 +153,21 @@ def decide(attempt: Attempt, options: SearchOptions, deadline: Deadline | None =
             simulate_finalists(finals, patterns, attempt, options.num_best)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
-    if not finals.best_of:
-        return Decision(
-            formulation=formulation,
-            best=result.best,
-            notes=tuple(_late_notes(finals)),
-            stopped_by=stopped_by,
-        )
-    with held_back() as interrupted:
-        decision = _decision(finals, patterns, attempt, stopped_by)
-    return replace(decision, stopped_by="interrupt") if interrupted.is_set() else decision
+    return Judged(finals=finals, patterns=patterns, attempt=attempt, stopped_by=stopped_by)
 
 
-def _computing_on_half(costed: Costed) -> float:
-    """Computation of an assignment if half of the devices had to do it, more or less. [s]"""
-    waiting = costed.sources.get(SOURCES[-1], 0.0)
-    running = costed.compute - waiting
-    # kernels that run for longer wait less for the next launch
-    return 2.0 * running + max(waiting - running, 0.0)
-
-
-def _decision(
-    finals: Finals, patterns: Patterns | None, attempt: Attempt, stopped_by: str
-) -> Decision:
-    """The decision on what was simulated.
-
-    Parameters
-    ----------
-    finals
-        What was simulated.
-    patterns
-        Of the formulation; None where there was no time to simplify.
-    attempt
-        The search.
-    stopped_by
-        What cut the search or the decision short.
-    """
+def _decision(judged: Judged, promised: float) -> Decision:
+    """The decision on what was simulated; `promised` as of `Judged.decide`."""
+    finals, patterns = judged.finals, judged.patterns
     simulator, fastest = finals.simulator, finals.fastest
-    usual = [finals.best_of[c] for c in dict.fromkeys(attempt.starts) if c in finals.best_of]
+    starts = dict.fromkeys(judged.attempt.starts)
+    usual = [finals.best_of[start] for start in starts if start in finals.best_of]
     notes, winner = _late_notes(finals), fastest
     if not simulator.fits(fastest):
         notes.append(Note.of("plan-does-not-fit"))
     elif patterns is not None:
-        winner = _simplest(finals, patterns, usual)
+        limit = min([promised, *(trial.seconds for trial in usual if simulator.fits(trial))])
+        winner = _simplest(finals, patterns, limit)
     if winner is not fastest and patterns is not None:
         simple = Note.of(
             "simplest-chosen",
@@ -168,8 +180,7 @@ def _decision(
         formulation=simulator.with_bucket(winner.bucket_bytes),
         best=simulator.cost(winner),
         seconds=winner.seconds,
-        fewer_may_do=finals.idle_ratio <= IDLE_WITHIN
-        or _computing_on_half(simulator.cost(fastest)) <= fastest.seconds,
+        promised=min(promised, winner.seconds),
         usual={trial.choices: trial for trial in usual},
         finalists=tuple(
             Finalist(
@@ -180,17 +191,15 @@ def _decision(
             for trial in sorted(finals.best_of.values(), key=lambda trial: trial.seconds)
         ),
         notes=tuple(notes),
-        stopped_by=stopped_by,
+        stopped_by=judged.stopped_by,
     )
 
 
-def _simplest(
-    finals: Finals, patterns: Patterns, usual: Sequence[SimulatedChoices]
-) -> SimulatedChoices:
+def _simplest(finals: Finals, patterns: Patterns, limit: float) -> SimulatedChoices:
     """Of the plans that are hardly slower than the fastest the one that changes its split least.
 
     Equal ones are told apart by time, then by memory, traffic and work done more than once. None is
-    taken that is slower than a usual strategy.
+    taken where another one is faster and needs no more memory.
 
     Parameters
     ----------
@@ -198,13 +207,13 @@ def _simplest(
         What was simulated.
     patterns
         Of the formulation.
-    usual
-        The usual strategies among them.
+    limit
+        A step that must be kept to: that of a usual strategy, or of fewer devices. [s]
     """
     fastest, fits = finals.fastest, finals.simulator.fits
-    slowest = (1.0 + SIMPLER_WITHIN) * fastest.seconds
-    limit = min([slowest, *(trial.seconds for trial in usual if fits(trial))])
-    near = [trial for trial in finals.best_of.values() if fits(trial) and trial.seconds <= limit]
+    limit = min((1.0 + SIMPLER_WITHIN) * fastest.seconds, limit)
+    slower = (one for one in finals.best_of.values() if fits(one) and one.seconds <= limit)
+    near = [fastest, *(one for one in slower if one is not fastest)]
 
     def key(trial: SimulatedChoices) -> tuple[float, ...]:
         return (
@@ -215,7 +224,7 @@ def _simplest(
             patterns.replicated(trial.choices),
         )
 
-    return min(near, key=key)
+    return min(undominated(near), key=key)
 
 
 def _late_notes(finals: Finals) -> list[Note]:

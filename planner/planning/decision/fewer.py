@@ -1,22 +1,54 @@
 """Plans of fewer devices on all of them: the others repeat the work, so that more never cost time.
 
-The space of a question holds such assignments, yet a search sees a part of it. Where they may be
-the best, the question is asked for fewer devices, and its answer is simulated on all.
+The space of a question holds such assignments, yet a search sees a part of it. Unless it is proven
+that none is better, the question is asked for fewer devices, and its answer simulated on all. So an
+answer is never slower than that for any part of the devices, whatever the searches find.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
+from costmodels.step.training import Training
 from planner.plan import Finalist
+from planner.planning.bounds.left_out import LayerComputation
+from planner.planning.decision.choice import EQUAL
 from planner.planning.decision.decide import ORDER_NOTES, Decision
-from planner.planning.decision.finals import EQUAL
 from planner.planning.decision.simulator import PlanSimulator
-from planner.planning.prepare import UsualStrategies, formulate_given
+from planner.planning.prepare import formulate_given, usual_strategies
 from planner.request.setting import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SmallerAnswer:
+    """What the question for more devices needs of an answer.
+
+    Parameters
+    ----------
+    distributions, training
+        How each layer is split, and the options of the step.
+    promised, stopped_by
+        As of its decision. [s]
+    """
+
+    distributions: Mapping[str, Distribution]
+    training: Training
+    promised: float
+    stopped_by: str
+
+    @classmethod
+    def of(cls, decision: Decision) -> SmallerAnswer:
+        """That of a decision."""
+        return cls(
+            distributions=decision.formulation.distributions(decision.best.choices),
+            training=decision.formulation.machine.training,
+            promised=decision.promised,
+            stopped_by=decision.stopped_by,
+        )
 
 
 def fewer_devices(setting: Setting) -> Setting | None:
@@ -39,35 +71,51 @@ def fewer_devices(setting: Setting) -> Setting | None:
     return None
 
 
-def better_of(
-    setting: Setting, decision: Decision, smaller: Decision, usual: UsualStrategies
-) -> Decision:
-    """The decision on a question, or that on fewer devices where it is faster on all of them.
+def least_computation(setting: Setting) -> float:
+    """What no step takes less than, by computation alone. [s]"""
+    known: dict[tuple[object, ...], float] = {}
+    total = 0.0
+    for layer in setting.graph.compute_layers:
+        wanted = setting.graph.input_gradients(layer.name)
+        key = (layer.signature, wanted)
+        if key not in known:
+            times = LayerComputation.of(layer, setting.machine, wanted).times
+            known[key] = float((times.once + times.backward).min())
+        total += known[key]
+    return total
+
+
+def better_of(setting: Setting, decision: Decision, smaller: SmallerAnswer) -> Decision:
+    """The decision on a question, or the answer for fewer devices where that promises less.
 
     Parameters
     ----------
     setting
         The question.
     decision
-        The decision on it.
+        The decision on it, by plans for all devices.
     smaller
-        The decision on the same question for fewer devices.
-    usual
-        The usual strategies of the question.
+        The answer to the same question for fewer devices.
     """
-    training = smaller.formulation.machine.training
+    decision = replace(
+        decision,
+        stopped_by=decision.stopped_by or smaller.stopped_by,
+        promised=min(decision.promised, smaller.promised),
+    )
+    if decision.seconds <= smaller.promised * (1.0 + EQUAL / 2):
+        return decision
     shape = setting.machine.topology.shape
     repeated = {
         name: Distribution(degrees=split.degrees, shape=shape)
-        for name, split in smaller.formulation.distributions(smaller.best.choices).items()
+        for name, split in smaller.distributions.items()
     }
-    asked = replace(setting, machine=replace(setting.machine, training=training))
-    formulation = formulate_given(asked, repeated, usual)
+    machine = replace(setting.machine, training=smaller.training)
+    formulation = formulate_given(
+        replace(setting, machine=machine), repeated, usual_strategies(setting)
+    )
     simulator = PlanSimulator(formulation)
-    trial = simulator.simulate(formulation.choices(repeated), training.bucket_bytes)
-    faster = trial.seconds < decision.seconds * (1.0 - EQUAL / 2)
-    decision = replace(decision, stopped_by=decision.stopped_by or smaller.stopped_by)
-    if not (faster and simulator.fits(trial)):
+    trial = simulator.simulate(formulation.choices(repeated), smaller.training.bucket_bytes)
+    if not (simulator.fits(trial) and trial.seconds < decision.seconds):
         return decision
     mine = Finalist(step_time_s=trial.seconds, peak_memory_bytes=trial.peak_memory, chosen=True)
     others = [replace(row, chosen=False) for row in decision.finalists]

@@ -175,11 +175,3 @@ class Patterns:
             total += seconds
             twice += seconds * bool((self.replication[id(space)][choice] > 1).any())
         return twice / total if total else 0.0
-
-    def leaves_idle(self, choices: Choices) -> bool:
-        """Whether some devices have no work of their own in any layer."""
-        levels = [
-            self.replication[id(self.formulation.spaces[layer.name])][choice]
-            for layer, choice in zip(self.formulation.layers, choices, strict=True)
-        ]
-        return bool((np.gcd.reduce(levels) > 1).any())

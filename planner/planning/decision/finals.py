@@ -7,8 +7,7 @@ to simulate.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,11 +30,6 @@ TUNED_WITHIN = 1.25
 MOVES = 60.0
 # Assignments between the simplest that the estimates allow and the fastest that are simulated.
 SIMPLER_TRIALS = 2
-
-
-# Times that differ by less than this part of the fastest are equal: what is below it comes from the
-# order in which terms were added up, or from a bucket more or less.
-EQUAL = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +68,6 @@ class Finals:
         By assignment its best trial, in the order in which they were simulated.
     wanted
         Assignments that were to be simulated. [items]
-    idle_ratio
-        How many times as slow the best assignment is estimated to be that splits all layers alike
-        and leaves devices without work of their own, as the best that leaves none.
     """
 
     simulator: PlanSimulator
@@ -84,7 +75,6 @@ class Finals:
     time: TimeToDecide
     best_of: dict[Choices, SimulatedChoices] = field(default_factory=dict)
     wanted: int = 0
-    idle_ratio: float = math.inf
 
     def simulate(self, finalists: Iterable[Choices], bucket_bytes: float | None = None) -> None:
         """Simulate assignments, each under the buckets that suit it, as long as time allows.
@@ -150,7 +140,6 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     by_bucket = [estimates.steps(table, size) for size in finals.buckets]
     judged = np.min(by_bucket, axis=0)
     order = np.argsort(judged, kind="stable")
-    finals.idle_ratio = _idle_ratio(patterns, dict(zip(pool, judged.tolist(), strict=True)), alike)
     finals.simulate(pool[n] for n in order[:num_best])
     if num_best < 2:
         return
@@ -165,24 +154,3 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     estimate = partial(estimates.steps, bucket_bytes=finals.fastest.bucket_bytes)
     simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
     finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
-
-
-def _idle_ratio(
-    patterns: Patterns, judged: Mapping[Choices, float], alike: Sequence[Choices]
-) -> float:
-    """See `Finals.idle_ratio`.
-
-    Parameters
-    ----------
-    patterns
-        Of the formulation.
-    judged
-        Estimates of assignments. [s]
-    alike
-        Those that split all layers alike.
-    """
-    best = {True: math.inf, False: math.inf}
-    for choices in alike:
-        idle = patterns.leaves_idle(choices)
-        best[idle] = min(best[idle], judged[choices])
-    return best[True] / best[False] if best[True] < math.inf else math.inf

@@ -172,10 +172,10 @@ class PlanSimulator:
         return found
 
     def _memory(self, choices: Choices, step: SimulatedStep) -> PeakMemory:
-        """What the memory model says that a device holds: the simulation, unless told otherwise."""
-        if self.formulation.machine.training.memory_model == "liveness":
-            return step.peak.memory
-        return cost(self.formulation, choices).memory
+        """What a device holds at most: as simulated, unless a formula is asked for."""
+        if self.formulation.machine.training.memory_model == "paradl":
+            return cost(self.formulation, choices).memory
+        return step.peak.memory
 
     def with_bucket(self, bucket_bytes: float) -> Formulation:
         """The formulation under a size of gradient buckets."""

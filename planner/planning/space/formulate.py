@@ -104,6 +104,11 @@ class Formulation:
         """Candidates of all layers that the search sees. [items]"""
         return sum(len(self.spaces[layer.name].candidates) for layer in self.layers)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the search sees every distribution of every layer."""
+        return all(self.spaces[layer.name].is_complete for layer in self.layers)
+
     @cached_property
     def times(self) -> dict[str, PassTimes]:
         """What the candidates of each distinct layer take at least, by the first that is alike."""
@@ -148,10 +153,8 @@ class Formulation:
     def edge_costs(self, edge: Edge, share: LayerShare) -> Floats:
         """What the shuffles of an edge cost, by how much of its target counts. [s]"""
         times = self.edge_times[edge]
-        forward = times.forward
-        if edge in self.repeated:
-            forward = forward * self.new_forward(edge)
-        return forward + share.messages * times.backward + share.link * times.link
+        new = self.new_forward(edge) if edge in self.repeated else 1.0
+        return times.forward * new + share.messages * times.backward + share.link * times.link
 
     def problem(self, profile: Profile | float = 1.0) -> Problem:
         """An additive problem that bounds the step from below.

@@ -47,6 +47,8 @@ class LayerSpace:
         Candidates before any were left out. [items]
     kept
         Memory that is held when the forward pass ends, or less: see `held_inputs`. [B]
+    is_complete
+        Whether there are no others at all.
     reads, writes
         Rows in the table of layouts, for each input and for the output.
     blocks
@@ -58,6 +60,7 @@ class LayerSpace:
     costs: LayerCosts
     num_sensible: int
     kept: Floats
+    is_complete: bool = False
     reads: tuple[NDArray[np.int64], ...] = ()
     blocks: tuple[NDArray[np.int64], ...] = ()
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -134,6 +137,21 @@ def kept_memory(
     return np.floor(kept)
 
 
+def _has_all(layer: Layer, shape: tuple[int, ...], cap: int) -> bool:
+    """Whether a layer may keep all of its distributions.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    shape
+        Members of each level. [items]
+    cap
+        Candidates that it may keep. [items]
+    """
+    return count_candidates(layer, shape) <= cap
+
+
 def _candidates_of_space(
     layer: Layer, machine: Machine, host_index: int, wanted: Sequence[Distribution], cap: int
 ) -> Candidates:
@@ -154,7 +172,7 @@ def _candidates_of_space(
     """
     shape = machine.topology.shape
     if cap:
-        full = count_candidates(layer, shape) <= cap
+        full = _has_all(layer, shape, cap)
         candidates = enumerate_candidates(layer, shape, host_index, full=full)
     else:
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
@@ -213,7 +231,7 @@ def cost_layers(
         )
     chosen = select_candidates(groups, cap=cap or NO_CAP, capacity=cluster.device.usable_memory)
     return [
-        (_space_of(alike[0], group, indices), alike)
+        (_space_of(alike[0], group, indices, cap), alike)
         for group, alike, indices in zip(groups, members.values(), chosen, strict=True)
     ]
 
@@ -230,7 +248,7 @@ def _alike_layers(graph: Graph) -> dict[Likeness, list[Layer]]:
     return members
 
 
-def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSpace:
+def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64], cap: int) -> LayerSpace:
     """What the search sees of a layer.
 
     Parameters
@@ -241,13 +259,17 @@ def _space_of(layer: Layer, group: Group, indices: NDArray[np.int64]) -> LayerSp
         All their candidates.
     indices
         The candidates that are kept.
+    cap
+        As of `cost_layers`.
     """
+    has_all = _has_all(layer, group.candidates.shape, cap)
     return LayerSpace(
         layer=layer,
         candidates=group.candidates.take(indices),
         costs=group.costs.take(indices),
         num_sensible=len(group.candidates),
         kept=group.kept_memory[indices],
+        is_complete=has_all and len(indices) == len(group.candidates),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, require_between
 
 T = TypeVar("T")
 # Whole numbers up to here have a float of the same value.
@@ -222,9 +222,7 @@ def between(least: float, most: float, what: str, advice: str, *, unit: str = ""
     """
 
     def check(value: float) -> None:
-        if not least <= value <= most:
-            rule = f"be from {least:g} to {most:g} {unit}".rstrip()
-            raise InputError.rule(what, rule, f"{float(value):g} {unit}".rstrip(), advice)
+        require_between(what, value, (least, most), advice, unit=unit)
 
     return check
 

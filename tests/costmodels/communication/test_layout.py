@@ -290,3 +290,17 @@ def test_order_of_digits_matters():
         brute_force((2, 2), width_inside, sample_inside), abs=1e-9
     )
     assert volume[1] > 0
+
+
+def test_what_moves_is_the_same_whatever_was_counted_before():
+    """A search compares some layouts, then the same with others between and behind them."""
+    ways = [dict(zip(SPLIT, row, strict=True)) for row in itertools.product((1, 2), repeat=4)]
+    rows = [(a, b) for a in ways[:9] for b in ways]
+    table = layouts((16, 16), *rows)
+    order = np.random.default_rng(0).permutation(len(table))
+    known = topology_of(16, 16)
+    for count in (60, 80, 144, 100, 20):
+        some = table.take(order[:count])
+        again, fresh = movement(some, some, known), movement(some, some, topology_of(16, 16))
+        for name in ("volume", "seconds_per_byte", "latency", "ramp"):
+            assert np.array_equal(getattr(again, name), getattr(fresh, name))

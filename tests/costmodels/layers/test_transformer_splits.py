@@ -56,6 +56,7 @@ def attention(heads: int, kv_heads: int, width: int = 32) -> Graph:
         (16, 4, 16, 4),
         (16, 1, 8, 1),  # multi-query: one head for all
         (12, 3, 6, 3),
+        (12, 6, 4, 2),  # ways that do not divide the heads of keys: a rank has some in part
     ],
 )
 def test_a_split_by_heads_repeats_keys_that_are_fewer(

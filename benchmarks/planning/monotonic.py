@@ -1,0 +1,260 @@
+"""Whether more ever makes a plan slower: GPUs, memory, bandwidth, candidates.
+
+A *series* are questions that differ in one resource, from the least of it to the most. In each pair
+of its questions the plan for more of it must not be slower. No plan may be slower than a usual
+strategy that fits, and no bound above a plan of the same question or of one for less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.cluster import Cluster, Level, load_cluster
+from costmodels.errors import InputError
+
+CLUSTERS = ("abci", "aws-p3.2xlarge", "dgx-a100", "dgx-h100", "juwels-booster", "lassen")
+COUNTS = tuple(2**n for n in range(13))
+# GPUs of the series in anything but GPUs. [items]
+OTHER_COUNTS = (16, 64)
+# Global batch of networks whose samples are large, and of others. [samples]
+BATCHES = {"cosmoflow": 4, "mesh": 4, "unet": 16, "gpt2": 32}
+BATCH = 256
+BANDWIDTHS = (0.5, 1.0, 2.0, 4.0)
+CAPS = (64, 125, 250, 500, 1000, 2000)
+# Limits on memory, as parts of what the plan without one needs; and none.
+LIMITS = (0.6, 0.7, 0.8, 0.9, 0.97, 1.0, math.inf)
+# Steps that differ by less than this part are equal.
+EQUAL = 1e-3
+KINDS = ("gpus", "memory", "host", "network", "cap")
+FAULTS = ("slower_with_more", "slower_than_usual", "bound_refuted")
+STRATEGIES = ("data", "spatial", "filter", "channel", "data+filter", "data+spatial")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question to the planner.
+
+    Parameters
+    ----------
+    model, cluster
+        Names of the network and of the machine.
+    gpus, batch
+        Number of GPUs, and the global batch. [items], [samples]
+    host, network
+        How many times the bandwidth of links within hosts, and between them.
+    memory
+        Limit on a GPU, +inf for all that it has. [B]
+    cap
+        Candidates that a layer may keep, None for the default. [items]
+    """
+
+    model: str
+    cluster: str
+    gpus: int
+    batch: int
+    host: float = 1.0
+    network: float = 1.0
+    memory: float = math.inf
+    cap: int | None = None
+
+    @property
+    def machine(self) -> Cluster:
+        """The machine with that bandwidth and memory."""
+        cluster = load_cluster(self.cluster)
+        inner = cluster.host_index + 1
+        levels = [
+            _faster(level, self.host if place < inner else self.network)
+            for place, level in enumerate(cluster.levels)
+        ]
+        memory = min(self.memory, cluster.device.memory)
+        device = replace(cluster.device, memory=memory)
+        return replace(cluster, levels=tuple(levels), device=device)
+
+    def words(self) -> str:
+        """The question in a few words."""
+        extras = {"host": self.host != 1.0, "network": self.network != 1.0}
+        extras |= {"memory": self.memory < math.inf, "cap": self.cap is not None}
+        more = "".join(f" {name} {getattr(self, name):g}" for name, said in extras.items() if said)
+        return f"{self.model} {self.cluster} {self.gpus} b{self.batch}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the planner answers; +inf where no plan fits.
+
+    Parameters
+    ----------
+    seconds, bound
+        The step as simulated, and what no step is below. [s]
+    memory
+        What the plan needs. [B]
+    usual, strategy
+        The fastest usual strategy that fits, as simulated by itself, and its name. [s]
+    took
+        Processor time of the answer. [s]
+    """
+
+    seconds: float = math.inf
+    bound: float = 0.0
+    memory: float = math.inf
+    usual: float = math.inf
+    strategy: str = ""
+    took: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Questions that differ in one resource, the least first.
+
+    Parameters
+    ----------
+    kind
+        Which resource.
+    base
+        The question that the others are made from.
+    """
+
+    kind: str
+    base: Question
+
+    def questions(self, ask: Callable[[Question], Answer]) -> list[Question]:
+        """The questions; of limits on memory those that the plan without one suggests."""
+        base = self.base
+        if self.kind == "gpus":
+            cluster = load_cluster(base.cluster)
+            return [replace(base, gpus=n) for n in COUNTS if cluster.can_use(n)]
+        if self.kind == "cap":
+            return [replace(base, cap=cap) for cap in CAPS]
+        if self.kind == "memory":
+            peak = ask(base).memory
+            return [replace(base, memory=part * peak) for part in LIMITS] if peak < math.inf else []
+        return [replace(base, **{self.kind: factor}) for factor in BANDWIDTHS]
+
+
+def all_series() -> list[Series]:
+    """The whole grid."""
+    from planner.models import BUILT_IN
+
+    found = []
+    for model, cluster in itertools.product(BUILT_IN, CLUSTERS):
+        batch = BATCHES.get(model.split("-")[0], BATCH)
+        base = Question(model=model, cluster=cluster, gpus=1, batch=batch)
+        found.append(Series(kind="gpus", base=base))
+        for gpus, kind in itertools.product(OTHER_COUNTS, KINDS[1:]):
+            found.append(Series(kind=kind, base=replace(base, gpus=gpus)))
+    return found
+
+
+def answer(question: Question) -> Answer:
+    """Ask the planner, and simulate the usual strategies by themselves."""
+    import planner
+    from planner.errors import InfeasibleError
+
+    began = time.process_time()
+    asked = {
+        "gpus": question.gpus,
+        "cluster": question.machine,
+        "global_batch_size": question.batch,
+    }
+    usual = {math.inf: ""}
+    for name in STRATEGIES:
+        try:
+            step = planner.simulate(question.model, strategy=name, **asked)
+        except InputError:
+            continue
+        usual.update({step.step_time: name} if step.fits else {})
+    best = min(usual)
+    try:
+        plan = planner.optimize(question.model, cap=question.cap, **asked)
+    except InfeasibleError:
+        return Answer(usual=best, strategy=usual[best], took=time.process_time() - began)
+    return Answer(
+        seconds=plan.step_time_s,
+        bound=plan.search.lower_bound_s,
+        memory=plan.peak_memory,
+        usual=best,
+        strategy=usual[best],
+        took=time.process_time() - began,
+    )
+
+
+def faults(
+    answers: Sequence[tuple[Question, Answer]],
+) -> Iterator[tuple[str, Question, float]]:
+    """What is wrong with the answers of a series: the column of the table, where, and how much.
+
+    Parameters
+    ----------
+    answers
+        Questions and their answers, the least of the resource first.
+    """
+    for (_, less), (question, more) in itertools.combinations(answers, 2):
+        if more.seconds > less.seconds * (1.0 + EQUAL):
+            yield "slower_with_more", question, more.seconds / less.seconds - 1.0
+        if more.bound > less.seconds * (1.0 + EQUAL):
+            yield "bound_refuted", question, more.bound / less.seconds - 1.0
+    for question, one in answers:
+        if one.seconds > one.usual * (1.0 + EQUAL):
+            yield "slower_than_usual", question, one.seconds / one.usual - 1.0
+        lowest = min(one.seconds, one.usual)
+        if one.bound > lowest * (1.0 + EQUAL):
+            yield "bound_refuted", question, one.bound / lowest - 1.0
+
+
+def monotonic_rows(sample: int | None, seed: int, rungs: int = 3) -> list[dict[str, object]]:
+    """Ask all series or some, and count what is wrong; each answer and fault is told at once.
+
+    Parameters
+    ----------
+    sample
+        Series to draw, None for all of them with all of their questions. [items]
+    seed
+        Seed of the draw.
+    rungs
+        Questions to draw of each series drawn. [items]
+    """
+    draw, series = random.Random(seed), all_series()
+    if sample is not None:
+        series = draw.sample(series, min(sample, len(series)))
+    known: dict[Question, Answer] = {}
+
+    def ask(question: Question) -> Answer:
+        if question not in known:
+            one = known[question] = answer(question)
+            line = f"{question.words()}: {one.seconds:.6g} s, bound {one.bound:.6g} s"
+            print(f"{line}, usual {one.usual:.6g} s, took {one.took:.1f} s", file=sys.stderr)
+        return known[question]
+
+    counts = {kind: Counter[str]() for kind in KINDS}
+    worst = dict.fromkeys(KINDS, 0.0)
+    for one in series:
+        questions = one.questions(ask)
+        if sample is not None:
+            places = draw.sample(range(len(questions)), min(rungs, len(questions)))
+            questions = [questions[place] for place in sorted(places)]
+        answers = [(question, ask(question)) for question in questions]
+        pairs = math.comb(len(answers), 2)
+        counts[one.kind].update(series=1, questions=len(answers), pairs=pairs)
+        for fault, question, part in faults(answers):
+            counts[one.kind][fault] += 1
+            worst[one.kind] = max(worst[one.kind], part)
+            print(f"{fault} by {part:.2%}: {question.words()}", file=sys.stderr)
+    columns = ("series", "questions", "pairs", *FAULTS)
+    return [
+        {"more": kind, **{name: counts[kind][name] for name in columns}, "worst": worst[kind]}
+        for kind in KINDS
+    ]
+
+
+def _faster(level: Level, factor: float) -> Level:
+    """A level with so many times the bandwidth."""
+    names = ("bandwidth", "in_network_bandwidth", "send_recv_bandwidth")
+    values = {name: getattr(level, name) for name in names}
+    return replace(level, **{n: factor * value for n, value in values.items() if value is not None})

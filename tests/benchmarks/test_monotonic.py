@@ -1,0 +1,81 @@
+"""The grid that looks for plans that get slower with more: its questions, and what is a fault."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.planning import monotonic
+from benchmarks.planning.monotonic import Answer, Question, Series, all_series, faults
+from costmodels.cluster import load_cluster
+from planner.models import BUILT_IN
+
+BASE = Question(model="alexnet", cluster="abci", gpus=4, batch=64)
+
+
+def found(*answers: Answer) -> list[tuple[str, float]]:
+    rows = [(BASE, one) for one in answers]
+    return [(fault, round(part, 6)) for fault, _, part in faults(rows)]
+
+
+def test_the_grid_has_every_network_on_every_cluster():
+    series = all_series()
+    assert len(series) == len(set(series))
+    asked = [len(one.questions(lambda _: Answer())) for one in series if one.kind == "gpus"]
+    # numbers of GPUs of three clusters, of juwels-booster and lassen, and of aws-p3.2xlarge
+    assert sum(asked) == len(BUILT_IN) * (3 * 13 + 2 * 12 + 7)
+
+
+def test_a_plan_that_is_slower_with_more_is_a_fault():
+    assert found(Answer(seconds=1.0), Answer(seconds=1.0009)) == []
+    assert found(Answer(seconds=1.0), Answer(seconds=1.1)) == [("slower_with_more", 0.1)]
+    assert found(Answer(seconds=1.0), Answer()) == [("slower_with_more", math.inf)]
+    assert found(Answer(), Answer(seconds=1.0), Answer(seconds=0.9)) == []
+
+
+def test_a_plan_slower_than_a_usual_strategy_is_a_fault():
+    assert found(Answer(seconds=1.2, usual=1.0)) == [("slower_than_usual", 0.2)]
+
+
+def test_a_bound_above_a_plan_is_a_fault():
+    assert found(Answer(seconds=2.0, bound=1.5, usual=1.0)) == [
+        ("slower_than_usual", 1.0),
+        ("bound_refuted", 0.5),
+    ]
+    less, more = Answer(seconds=1.0), Answer(seconds=2.0, bound=1.5)
+    assert ("bound_refuted", 0.5) in found(less, more)
+
+
+@pytest.mark.parametrize("kind", monotonic.KINDS)
+def test_a_series_asks_for_more_and_more(kind):
+    asked = Series(kind=kind, base=BASE).questions(lambda _: Answer(seconds=1.0, memory=2.0**30))
+    assert len(asked) == len(set(asked)) > 3
+    values = [getattr(question, kind) for question in asked]
+    assert values == sorted(values)
+
+
+def test_bandwidth_is_that_of_the_links_within_hosts_or_between_them():
+    plain = load_cluster("abci")
+    cluster = Question(
+        model="alexnet", cluster="abci", gpus=4, batch=64, host=2.0, network=0.5
+    ).machine
+    for level, before in zip(cluster.levels, plain.levels, strict=True):
+        factor = 2.0 if level.name == "host" else 0.5
+        assert level.bandwidth == factor * before.bandwidth
+
+
+def test_questions_are_answered_and_counted(monkeypatch):
+    monkeypatch.setattr(monotonic, "all_series", lambda: [Series(kind="network", base=BASE)])
+    rows = {row["more"]: row for row in monotonic.monotonic_rows(1, 0, rungs=2)}
+    assert rows["network"] == {
+        "more": "network",
+        "series": 1,
+        "questions": 2,
+        "pairs": 1,
+        "slower_with_more": 0,
+        "slower_than_usual": 0,
+        "bound_refuted": 0,
+        "worst": 0.0,
+    }
+    assert rows["gpus"]["questions"] == 0

@@ -1,0 +1,203 @@
+"""The least memory of all distributions, and assignments between those that prices find."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from machines import cluster, graph, machine
+
+import planner
+from benchmarks.planning.memory_limits import faults
+from costmodels.layers.layer_cost import layer_costs
+from planner.cli.command import planner_command
+from planner.errors import InfeasibleError
+from planner.planning.bounds.least_memory import least_memory, one_of_each_split
+from planner.planning.memory.by_moment import memory_by_moment
+from planner.planning.memory.crossing import Crossing, mixtures
+from planner.planning.memory.prices import Climb, Point
+from planner.planning.search_plan import search_plan
+from planner.planning.space.costing import cost
+from planner.planning.space.formulate import Formulation, formulate
+from search.problem.deadline import Deadline
+
+NO_LIMIT = Deadline(None)
+
+
+def branching(cap: int = 40, hosts: int = 2) -> Formulation:
+    """Branches that read one tensor, which only some of them keep a copy of."""
+    rows: list = [
+        ("conv", "conv", {"filters": 16, "kernel": 3, "padding": 1}),
+        ("one", "conv", {"filters": 8, "kernel": 1}, ["conv"]),
+        ("two", "conv", {"filters": 8, "kernel": 3, "padding": 1}, ["conv"]),
+        ("three", "pool", {"kernel": 3, "stride": 1, "padding": 1}, ["conv"]),
+        ("all", "concat", {}, ["one", "two", "three"]),
+        ("fc", "linear", {"filters": 32}, ["all"]),
+    ]
+    where = cluster(2, hosts)
+    g = graph({"channel": 8, "height": 16, "width": 16}, rows, 8)
+    return formulate(g, where, machine(where), cap=cap)
+
+
+def at_random(formulation: Formulation, count: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    sizes = [len(formulation.spaces[layer.name].candidates) for layer in formulation.layers]
+    return rng.integers(0, sizes, size=(count, len(sizes)))
+
+
+def test_what_a_layer_holds_depends_on_its_splits_and_not_on_their_levels():
+    formulation = branching(10**9, hosts=4)
+    for layer in formulation.layers:
+        space = formulation.spaces[layer.name]
+        assert space.is_complete
+        ways = one_of_each_split(layer, formulation.machine.topology.shape)
+        costs = layer_costs(
+            layer,
+            ways,
+            formulation.machine,
+            input_gradients=formulation.graph.input_gradients(layer.name),
+            largest_bucket=formulation.largest,
+        )
+        place = {tuple(row): i for i, row in enumerate(ways.degrees.prod(axis=1))}
+        rows = [place[tuple(row)] for row in space.candidates.degrees.prod(axis=1)]
+        assert set(rows) == set(range(len(ways)))
+        for held in ("output", "scattered", "saved", "workspace", "communication_bytes", "weights"):
+            assert getattr(space.costs, held) == pytest.approx(getattr(costs, held)[rows])
+
+
+@pytest.mark.parametrize("cap", [4, 40])
+def test_no_assignment_holds_less_than_the_least_memory_of_all(cap):
+    everything = branching(10**9)
+    bound = least_memory(branching(cap), math.inf, NO_LIMIT).bound
+    reserved = everything.cluster.device.reserved_memory
+    least = min(cost(everything, row).memory.total for row in at_random(everything, 300))
+    found = search_plan(everything, least_memory=True).best
+    assert found is not None
+    assert 0.6 * found.memory.total <= bound + reserved
+    assert bound + reserved <= min(least, found.memory.total)
+
+
+def test_candidates_are_out_only_where_more_than_enough_is_held():
+    everything = branching(10**9)
+    found = search_plan(everything, least_memory=True).best
+    assert found is not None
+    # what is possible is never said not to be
+    usable = found.memory.total - everything.cluster.device.reserved_memory
+    assert least_memory(everything, usable, NO_LIMIT).bound <= usable
+
+
+def test_branches_share_what_is_kept_of_their_input():
+    formulation = branching()
+    rows, many = memory_by_moment(formulation), at_random(formulation, 300)
+    reserved = formulation.cluster.device.reserved_memory
+    peaks = rows.profiles(many).max(axis=1)
+    true = np.array([cost(formulation, row).memory.total - reserved for row in many])
+    assert (peaks <= true * (1 + 1e-9)).all()
+    assert (peaks / true).mean() > 0.93
+
+
+def test_nothing_fits_is_proven_for_every_split():
+    # the candidates searched need 1.42 GiB, every split 1.39
+    options = {"gpus": 64, "global_batch_size": 2048}
+    with pytest.raises(InfeasibleError, match="since every split of the layers needs") as error:
+        planner.optimize("resnet18", memory="1.37 GiB", **options)
+    assert error.value.proven
+
+
+def test_what_holds_for_candidates_alone_is_not_called_proven():
+    formulation = branching(4)
+    least = search_plan(formulation, least_memory=True)
+    assert least.best is not None
+    assert not formulation.is_complete
+    memory = 0.9 * least.least_memory + 0.1 * least.best.memory.total
+    device = replace(formulation.cluster.device, memory=memory, reserved_memory=0.0)
+    tight = replace(formulation, cluster=replace(formulation.cluster, device=device))
+    found = search_plan(tight)
+    assert found.best is None
+    assert found.least_memory <= memory
+
+
+def test_memory_that_the_framework_takes_alone_is_a_proof():
+    arguments = ["optimize", "alexnet", "--gpus", "16", "--memory", "900 MiB"]
+    result = CliRunner().invoke(planner_command, arguments)
+    assert result.exit_code == 3
+    assert "the framework alone reserves 1 GiB" in result.output
+
+
+def test_buckets_are_small_where_memory_is_short():
+    formulation = branching()
+    free = search_plan(formulation, smallest_bucket=1.0)
+    assert free.best is not None
+    assert free.formulation.machine.training == formulation.machine.training
+    device = replace(formulation.cluster.device, memory=0.99 * free.best.memory.total)
+    tight = replace(formulation, cluster=replace(formulation.cluster, device=device))
+    found = search_plan(tight, starts=[free.best.choices], smallest_bucket=1.0)
+    assert found.formulation.machine.training.bucket_bytes == 1.0
+    for choices, costed in found.met.items():
+        assert costed.memory.total == cost(found.formulation, choices).memory.total
+
+
+def test_runs_of_layers_are_taken_from_others():
+    formulation = branching()
+    rows = memory_by_moment(formulation)
+    many = at_random(formulation, 6)
+    peaks = rows.profiles(many).max(axis=1)
+    limit = 0.9 * float(peaks.min())
+    crossing = Crossing(problem=formulation.problem(), rows=rows, limit=limit)
+    first = many[peaks.argmin()]
+    found = crossing.descend(first, many)
+    assert tuple(crossing.values(found[None])[0]) < tuple(crossing.values(first[None])[0])
+    assert all(
+        any(layer == other for other in column) for layer, column in zip(found, many.T, strict=True)
+    )
+
+
+def test_every_run_is_mixed_in_once():
+    one, other = np.array([0, 0, 5, 0]), np.array([1, 2, 5, 3])
+    mixed = {tuple(row) for row in mixtures(one, other, 100)}
+    assert mixed == {
+        (1, 0, 5, 0),
+        (0, 2, 5, 0),
+        (0, 0, 5, 3),
+        (1, 2, 5, 0),
+        (0, 2, 5, 3),
+        (1, 2, 5, 3),
+    }
+    assert len(mixtures(np.zeros(500, dtype=int), np.ones(500, dtype=int), 60)) <= 80
+
+
+def test_prices_settle_between_what_is_best_and_what_is_tried():
+    # three assignments, each of which holds too much in a moment of its own
+    known = [Point(cost=0.0, held=np.array(row)) for row in ([4.0, 1, 1], [1, 4.0, 1], [1, 1, 4.0])]
+    points = known[:1]
+
+    def bound_at(weights):
+        costs = [float(weights @ point.held) for point in known]
+        best = int(np.argmin(costs))
+        is_new = known[best] not in points
+        points.extend([known[best]] * is_new)
+        return costs[best], is_new
+
+    climb = Climb(limit=0.0, total=1.0, unit=(1.0, 1.0), rounds=60)
+    weights = climb.best_prices(lambda: points, bound_at, start=np.array([0.2, 0.3, 0.5]))
+    assert min(float(weights @ point.held) for point in known) == pytest.approx(2.0, rel=2e-3)
+
+
+def test_a_table_of_limits_tells_where_more_memory_is_worse():
+    def row(share, step):
+        answer = "proof" if math.isnan(step) else "plan"
+        return {"model": "net", "share": share, "step_time_s": step, "answer": answer}
+
+    fine = [row(None, 1.0), row(0.9, 1.0), row(0.8, 2.0), row(0.7, math.nan)]
+    assert faults(fine) == []
+    slower, none = replace_step(fine, 1, 2.1), replace_step(fine, 1, math.nan)
+    assert len(faults(slower)) == len(faults(none)) == 1
+
+
+def replace_step(rows: list[dict], place: int, step: float) -> list[dict]:
+    answer = "proof" if math.isnan(step) else "plan"
+    changed = {**rows[place], "step_time_s": step, "answer": answer}
+    return [*rows[:place], changed, *rows[place + 1 :]]
