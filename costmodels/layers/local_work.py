@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from costmodels.compute import Work
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
+from costmodels.layers.attention_work import fused_attention
 
 Floats = NDArray[np.float64]
 # Axes of activations that are no features, beside those of space.
@@ -81,7 +82,13 @@ def _products(layer: Layer, candidates: Candidates, direction: str) -> list[Work
                 )
                 for operation in layer.between
             ]
-    return works
+    if layer.kind != "attention" or layer.between:
+        return works
+    keys = layer.inputs[1].axes[-1]
+    parts = keys.units or layer.dims["head"]
+    held = candidates.axis_extent(keys) * parts / keys.extent
+    shared = candidates.local("head", layer.dims["head"]) / held
+    return fused_attention(*works, keys=layer.inputs[1].extent("sequence"), shared=shared)
 
 
 def _expert_products(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
+from costmodels.communication.calibration import calibrated
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
@@ -184,7 +184,13 @@ def resolve(request: Request) -> Setting:
         When the memory is no more than what the framework reserves.
     """
     gpus = request.num_gpus
+    tables = tuple(
+        table if isinstance(table, CostTable) else CostTable.load(table) for table in request.tables
+    )
     cluster = find_cluster(request.cluster)
+    for table in tables:
+        if table.collectives:
+            cluster = calibrated(cluster, table.collectives, table.name)
     if request.memory is not None:
         cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     shape = cluster.shape(gpus)
@@ -195,7 +201,9 @@ def resolve(request: Request) -> Setting:
         batch = _default_batch(network, cluster, gpus, training.activation_size)
     machine = Machine(
         topology=Topology.of(cluster, shape),
-        compute=_compute_model(cluster, training, request.tables),
+        compute=ComputeModel(
+            cluster.device, training.precision, tables=tables, winograd=training.winograd
+        ),
         training=training,
     )
     return Setting(
@@ -287,17 +295,4 @@ def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) 
         one.chose(**values)
         for one in (CLUSTER, PRECISION, OPTIMIZER, GLOBAL_BATCH_SIZE)
         if getattr(request, one.name) is None
-    )
-
-
-def _compute_model(
-    cluster: Cluster, training: Training, tables: Sequence[str | os.PathLike[str] | CostTable]
-) -> ComputeModel:
-    return ComputeModel(
-        cluster.device,
-        training.precision,
-        tables=tuple(
-            table if isinstance(table, CostTable) else CostTable.load(table) for table in tables
-        ),
-        winograd=training.winograd,
     )
