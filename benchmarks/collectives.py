@@ -12,18 +12,12 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.cluster import Cluster, load_cluster
-from costmodels.communication.collectives import (
-    all_gather_time,
-    all_reduce_time,
-    all_to_all_time,
-    reduce_scatter_time,
-)
-from costmodels.communication.topology import Floats, Topology
+from costmodels.cluster import load_cluster
+from costmodels.communication.calibration import MeasuredCollective, collective_times
 
 LARGE = 1e6
 
@@ -32,16 +26,11 @@ LARGE = 1e6
 # them by a constant third, which is taken for copies that the framework makes.
 REDUCE = ("allreduce",)
 ALL = ("allreduce", "allgather", "reducescatter")
-EFFICIENCY = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Rows that one cluster predicts: those whose source, GPU and software contain the texts.
-
-    `network_cards` is the number and the bandwidth [B/s] of a host's network cards where they
-    differ from the cluster's.
-    """
+    """Rows that one cluster predicts: those whose source, GPU and software contain the texts."""
 
     name: str
     source: str
@@ -50,7 +39,6 @@ class System:
     cluster: str
     fitted: tuple[str, ...] = ()
     software: str = ""
-    network_cards: tuple[int, float] | None = None
 
 
 SYSTEMS = (
@@ -65,46 +53,24 @@ SYSTEMS = (
     System("8x H200, ml-engineering", "all_reduce_bench", "H200", 1, "dgx-h200", ALL),
     System("8x Titan X Pascal", "TitanX_Pascal", "TitanX", 1, "titanxp-pcie", REDUCE, "NCCL"),
     System("8x GTX 1080 Ti", "1080Ti", "1080", 1, "titanxp-pcie", REDUCE, "NCCL"),
-    System(
-        "2x 8 A100, EFA 4x 100 Gb/s",
-        "awsome-distributed",
-        "A100",
-        2,
-        "dgx-a100",
-        network_cards=(4, EFFICIENCY * 12.5e9),
-    ),
-    System("2x 8 H100, EFA 8x 400 Gb/s", "awsome-distributed", "H100", 2, "dgx-h100"),
-    System(
-        "2x 8 H100, TCPX 8x 200 Gb/s",
-        "a3-megagpu",
-        "H100",
-        2,
-        "dgx-h100",
-        network_cards=(8, EFFICIENCY * 25e9),
-    ),
+    System("2x 8 A100, EFA 4x 100 Gb/s", "awsome-dist", "A100", 2, "aws-p4de.24xlarge", REDUCE),
+    System("2x 8 H100, EFA 32x 100 Gb/s", "awsome-dist", "H100", 2, "aws-p5.48xlarge", REDUCE),
+    System("2x 8 H100, TCPX 8x 200 Gb/s", "a3-megagpu", "H100", 2, "gcp-a3-megagpu", REDUCE),
+    System("8x B200, ml-engineering", "P6-B200", "B200", 1, "aws-p6-b200.48xlarge", REDUCE),
+    System("4x 8 B200, EFA 8x 400 Gb/s", "P6-B200", "B200", 4, "aws-p6-b200.48xlarge", REDUCE),
+    System("8x B200, Vultr", "Vultr", "B200", 1, "dgx-b200"),
+    System("2x 8 B200, NDR, Vultr", "Vultr", "B200", 2, "dgx-b200"),
     System("8x 8 H100, NDR with SHARP", "coreweave", "H100", 8, "dgx-h100"),
 )
 
 
-def predicted_time(cluster: Cluster, num_gpus: int, collective: str, size: float) -> Floats:
-    """Predict the time of a collective over the first `num_gpus` devices. [s]"""
-    num_hosts = -(-num_gpus // cluster.devices_per_host)
-    topology = Topology.of(cluster, cluster.shape(num_hosts * cluster.devices_per_host))
-    group, rest = [], num_gpus
-    for used in topology.shape:
-        group.append(min(used, rest))
-        rest //= group[-1]
-    if collective == "allreduce":
-        return all_reduce_time(topology, group, size)
-    if collective == "allgather":
-        # nccl-tests counts what every rank ends up with.
-        return all_gather_time(topology, group, size / num_gpus)
-    if collective == "reducescatter":
-        return reduce_scatter_time(topology, group, size)
-    return all_to_all_time(topology, group, size)
-
-
 # Bus bandwidth counts this many times (p-1)/p of the buffer (PERFORMANCE.md of nccl-tests).
+_NAMES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
 SHARE = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
 
 
@@ -138,13 +104,16 @@ def measured(path: str, system: System) -> Iterator[tuple[str, int, float, float
 def errors(path: str, system: System) -> dict[tuple[str, str], list[float]]:
     """Relative errors of the predictions, by collective and by "large" or "small"."""
     cluster = load_cluster(system.cluster)
-    if system.network_cards is not None:
-        links, bandwidth = system.network_cards
-        outer = replace(cluster.levels[-1], links=links, bandwidth=bandwidth)
-        cluster = replace(cluster, levels=(*cluster.levels[:-1], outer))
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for collective, num_gpus, size, time in measured(path, system):
-        error = float(predicted_time(cluster, num_gpus, collective, size)) / time - 1
+        row = MeasuredCollective(
+            collective=_NAMES[collective],
+            num_hosts=system.num_hosts,
+            num_gpus=num_gpus,
+            num_bytes=size,
+            seconds=time,
+        )
+        error = float(collective_times(cluster, [row])[0]) / time - 1
         found[collective, "large" if size >= LARGE else "small"].append(error)
     return found
 

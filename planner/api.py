@@ -1,9 +1,4 @@
-"""The functions that programs call: optimize, evaluate, scale, simulate, throughput.
-
-Each makes a `Request` of its arguments and answers it; the command line makes its own `Request`
-and calls `optimize_request` and the like. `planner.request.inputs` has what there is to say of the
-arguments, from where their descriptions are put into the docstrings.
-"""
+"""The functions that programs call; `planner.request.inputs` describes their arguments."""
 
 from __future__ import annotations
 
@@ -51,6 +46,7 @@ def optimize(
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
+    execution: str | None = None,
     launch_time: str | float | None = None,
     memory_model: str | None = None,
     halo_overlap: bool | None = None,
@@ -102,6 +98,7 @@ def evaluate(
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
+    execution: str | None = None,
     launch_time: str | float | None = None,
     memory_model: str | None = None,
     halo_overlap: bool | None = None,
@@ -143,6 +140,7 @@ def scale(
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
+    execution: str | None = None,
     launch_time: str | float | None = None,
     memory_model: str | None = None,
     halo_overlap: bool | None = None,
@@ -198,6 +196,7 @@ def simulate(
     memory: str | float | None = None,
     all_reduce: str | None = None,
     bucket_bytes: str | float | None = None,
+    execution: str | None = None,
     launch_time: str | float | None = None,
     memory_model: str | None = None,
     halo_overlap: bool | None = None,
@@ -248,6 +247,7 @@ def throughput(
     steps: int | None = None,
     variation: float = 0.02,
     seed: int = 0,
+    execution: str | None = None,
     launch_time: str | float | None = None,
     tables: Sequence[str | os.PathLike[str]] = (),
 ) -> Throughput:

@@ -116,6 +116,7 @@ WORDS: Mapping[str, str] = {
     "tables-cover": (
         "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
     ),
+    "links-fitted": "the links are fitted to {rows:,} measured collectives of your tables",
     "tables-unused": "your tables have no times in {precision}: nothing rests on them",
     "table-outliers": (
         "measured times that are far off what akin ones say are taken for their own shapes alone: "

@@ -32,7 +32,7 @@ FLOORS = {
         ("errors", "output"),
         ("notes",),
         ("plan",),
-        ("models",),
+        ("models", "tables"),
         ("request",),
         ("simulation",),
         ("planning",),

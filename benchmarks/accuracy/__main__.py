@@ -37,7 +37,7 @@ from benchmarks.accuracy.measured import (
 )
 from benchmarks.accuracy.report import show_comparison
 from benchmarks.accuracy.row_report import print_tables, tables_as_dict
-from benchmarks.accuracy.steps import ALL_STEP_MODELS, TIMELINE
+from benchmarks.accuracy.steps import ALL_STEP_MODELS
 from benchmarks.published import (
     congestion,
     dryden,
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="folder or file with abci_raw_runs.csv")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--step-model", choices=ALL_STEP_MODELS, default=TIMELINE, help="for measured rows"
+        "--step-model", choices=ALL_STEP_MODELS, default="simulate", help="for measured rows"
     )
     parser.add_argument("--several", action="store_true", help="only rows on several GPUs")
     _add_row_options(parser)

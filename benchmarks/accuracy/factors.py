@@ -1,8 +1,7 @@
 """Steps of measured rows by every step model, each distinct one once, and what calibrates them.
 
 Computation is multiplied by one factor where a row on one GPU of the same machine tells it: that
-row's measured time over its predicted one. Steps on one GPU are sums over layers, so that the
-factor is found in a few rounds.
+row's measured time over its predicted one.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ from benchmarks.accuracy.steps import (
     OVERLAP_FACTOR,
     TIMELINE,
     MeasuredRun,
+    PlacedNetwork,
     simulated_step,
     simulation_input,
     timeline_step,
     with_factor,
 )
 from costmodels.errors import InputError
+from costmodels.simulation.pieces import Pieces
 
 ONE_GPU = "one GPU"
 NOT_CALIBRATED = "not calibrated"
@@ -47,6 +48,12 @@ def _identity(row: MeasuredRow) -> tuple[Any, ...]:
     )
 
 
+def _update_time(subject: PlacedNetwork) -> float:
+    """Weight updates of a step, which end it. [s]"""
+    pieces = Pieces(subject.graph, subject.setting.machine)
+    return sum(pieces.of(name, split).update for name, split in subject.distributions.items())
+
+
 def _timeline_run(row: MeasuredRow) -> MeasuredRun:
     if row.runtime.gradient != "all_reduce":
         raise InputError("the timeline all-reduces gradients, and has no parameter servers")
@@ -60,7 +67,6 @@ class StepTimes:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], float] = {}
         self._last: tuple[tuple[Any, ...], Any] = ((), None)  # graphs are large: one is kept
-        self._lines: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
 
     def seconds(self, row: MeasuredRow, setup: Setup | None = None) -> float:
         """Predicted time of a step. [s]
@@ -84,39 +90,18 @@ class StepTimes:
         if setup.model == TIMELINE:
             found = timeline_step(_timeline_run(row), setup.factor)
             return found.total - (0.0 if row.whole else found.update)
-        if not row.whole:
-            raise InputError("the time leaves the weight update out, which the timeline tells only")
         if own != self._last[0]:
             self._last = (own, simulation_input(row.run))
         subject = with_factor(self._last[1], setup.factor)
-        return simulated_step(
-            subject, row.runtime, model=setup.model, overlap_factor=gamma
-        ).step_time
+        step = simulated_step(subject, row.runtime, model=setup.model, overlap_factor=gamma)
+        return step.step_time - (0.0 if row.whole else _update_time(subject))
 
     def factor(self, row: MeasuredRow, model: str = "simulate") -> float:
         """Factor on computation with which a row on one GPU takes as long as measured.
 
-        Time follows the factor on a line but for kernels that wait for their launch: the line
-        through the two nearest known points is followed until it is met.
+        Kernels and launches are all that there is, so that the step follows the factor.
         """
-        points = self._lines.setdefault((*_identity(row), model), [])
-        for _ in range(6):
-            factor = _on_line(points, row.seconds)
-            if any(abs(factor - known) < 0.1 * known for known, _ in points[1:]):
-                return factor
-            points.append((factor, self.seconds(row, Setup(factor=factor, model=model))))
-        return factor
-
-
-def _on_line(points: list[tuple[float, float]], wanted: float) -> float:
-    """Factor at which the line through the points next to the wanted time meets it."""
-    if not points:
-        return 1.0
-    near = sorted(points, key=lambda point: abs(math.log(point[1] / wanted)))[:2]
-    (x, y), (u, v) = near[0], near[-1]
-    if len(near) == 1 or abs(y - v) < 1e-6 * y:
-        return x * wanted / y
-    return max(x + (u - x) * (wanted - y) / (v - y), 0.05)
+        return row.seconds / self.seconds(row, Setup(model=model))
 
 
 class Factors:
@@ -139,7 +124,7 @@ class Factors:
         self._model = model
         self._by: dict[tuple[str, tuple[str, ...]], list[MeasuredRow]] = {}
         for row in rows:
-            if row.gpus == 1 and row.whole:
+            if row.gpus == 1:
                 for key in _kinships(row):
                     self._by.setdefault(key, []).append(row)
 

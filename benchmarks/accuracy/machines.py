@@ -227,3 +227,9 @@ def row_cluster(gpu: str, interconnect: str, gpus: int, per_host: int) -> Cluste
     return Cluster(
         name=name, device=own, levels=levels, host_level=host, default_precision=precision
     )
+
+
+def has_peer_access(cluster: Cluster) -> bool:
+    """Whether the cards of a host reach each other's memory, by NVLink or over PCIe."""
+    words: str = read_words("machines")["no_peer_access"]["devices"]
+    return cluster.levels[0].name == "pair" or not re.fullmatch(words, cluster.device.name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.accuracy.aims import aim_rows, cause_rows
 from benchmarks.accuracy.cells import Cell, Summary, rank_agreement
 from benchmarks.accuracy.factors import NOT_CALIBRATED, ONE_GPU
 from benchmarks.accuracy.report import signed_percent
@@ -185,6 +186,11 @@ def print_tables(
             print(f"- {note}")
         print()
     _print_grid(console, SUMMARY, summary_rows(tables), markdown)
+    everything = [cell for table in tables for cell in table.cells]
+    header = ("aim", "rows", "found", "aimed at", "")
+    _print_grid(console, header, aim_rows(everything), markdown)
+    header = ("rows beyond 15 %", "mean error", "cause")
+    _print_grid(console, header, cause_rows(everything), markdown)
     header = ("step model", "rows", "mean |error|", "worst", "bias")
     _print_grid(console, header, ablation_rows(tables, model), markdown)
     counted = [(str(count), reason) for reason, count in left.items()]
@@ -231,7 +237,10 @@ def tables_as_dict(tables: Sequence[RowTable], left: Mapping[str, int]) -> dict[
         for table in tables
         for c in table.cells
     ]
+    everything = [cell for table in tables for cell in table.cells]
     return {
+        "aims": [list(row) for row in aim_rows(everything)],
+        "causes": [list(row) for row in cause_rows(everything)],
         "sources": {table.name: _sums(table.cells) for table in tables},
         "all": _sums([c for table in tables for c in table.cells]),
         "skipped": dict(left),

@@ -12,29 +12,31 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from benchmarks.accuracy.machines import USUAL_HOST, UnknownMachine, read_words, row_cluster
-from benchmarks.accuracy.steps import MeasuredRun, built_in_names
-from costmodels.cluster import Cluster, Device
+from benchmarks.accuracy.machines import (
+    USUAL_HOST,
+    UnknownMachine,
+    has_peer_access,
+    read_words,
+    row_cluster,
+)
+from benchmarks.accuracy.steps import MeasuredRun
+from benchmarks.accuracy.words import (
+    Skip,
+    constant_given,
+    epoch_samples,
+    framework_of,
+    network_named,
+    precision_of,
+    runtime_of,
+    with_old_libraries,
+)
+from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
 
-IMAGENET_SAMPLES = 1_281_167
-# Built-in networks that do not train on ImageNet.
-_OTHER_DATA = re.compile(r"cosmoflow|mesh|unet|gpt")
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
-_PRECISIONS = (
-    (r"fp16|float16|half|\bamp\b|mixed|16-bit", "fp16"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp32|float32|tf32|single|32-bit", "fp32"),
-)
-
-
-class Skip(Exception):
-    """Why a row cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class MeasuredRow:
         precision, framework, system, kind of data and batch a GPU.
     family
         What a row on one GPU of another publication must share to do so where none of the same
-        has: network, GPU, precision and framework.
+        has: network, GPU, precision, framework, and what it fuses and lays out.
     precision
         As the device names it.
     doubt
@@ -106,39 +108,6 @@ def source_group(source: str) -> str:
     return source.split(" logs")[0].split(" results")[0].split(" (")[0]
 
 
-@lru_cache(maxsize=512)
-def network_named(text: str) -> str:
-    """The built-in network of a row, "" for none."""
-    plain = re.sub(r"[\s_()\[\]-]+", "", text.lower())
-    for entry in read_words("words")["networks"]:
-        found = re.search(entry["words"], plain)
-        if found:
-            name = found.expand(entry["network"])
-            return name if name in built_in_names() else ""
-    return next((n for n in built_in_names() if re.sub(r"[_-]", "", n) == plain), "")
-
-
-def precision_of(text: str, device: Device) -> str:
-    """Precision that a publication states, as the device names it.
-
-    Raises
-    ------
-    Skip
-        When it states none, or the device has not got it.
-    """
-    known, lowered = device.peak_flops, text.lower()
-    # BF16 first: "bfloat16" contains the word for FP16
-    stated = [name for words, name in _PRECISIONS if re.search(words, lowered)]
-    if not stated:
-        raise Skip("precision not stated")
-    wanted = "bf16" if "bf16" in stated and "fp16" not in lowered else stated[0]
-    if wanted == "fp32" and "tf32" in known:
-        wanted = "tf32"
-    if wanted not in known:
-        raise Skip(f"the built-in device {device.name} has no {wanted}")
-    return wanted
-
-
 def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> float:
     """Time of a step from whatever was published. [s]"""
     metric, unit = row["metric"].lower(), row["unit"].lower().strip()
@@ -157,41 +126,21 @@ def _row_seconds(row: Mapping[str, str], batch: int, gpus: int, model: str) -> f
         return batch / value / (gpus if each else 1)
     if re.search(r"(iteration|step|batch)_time|time_per_(iteration|step|batch)", metric):
         return value * _SECONDS.get(unit, 1e-3)
-    if "epoch_time" in metric and "eval" not in metric and not _OTHER_DATA.search(model):
-        return value * _SECONDS.get(unit, 1.0) * batch / IMAGENET_SAMPLES
+    samples = epoch_samples(model)
+    if "epoch_time" in metric and "eval" not in metric and samples:
+        return value * _SECONDS.get(unit, 1.0) * batch / samples
     raise Skip(f"{row['metric'] or 'no metric'} is no time of a step")
 
 
-@lru_cache(maxsize=512)
-def runtime_of(strategy: str, framework: str, hosts: int) -> tuple[Runtime, str]:
-    """The runtime of a row, and why its schedule tells too little; or `Skip`."""
-    strategy, framework = strategy.lower().strip(), framework.lower()
-    for entry in read_words("words")["schedules"]:
-        if re.search(entry["strategy"], strategy) and re.search(
-            entry.get("framework", ""), framework
-        ):
-            if "reason" in entry:
-                raise Skip(entry["reason"])
-            return _changed(entry, framework, hosts), entry.get("doubt", "")
-    raise Skip(f"schedule not known: {strategy.split(':')[0]}")
+def _stated_size(notes: str) -> int | None:
+    """Pixels a side that the notes state, None where they are as published."""
+    found = re.search(r"(?:^|; )img (\d+)\b", notes)
+    return int(found.group(1)) if found else None
 
 
-def _changed(entry: Mapping[str, Any], framework: str, hosts: int) -> Runtime:
-    """The runtime of a schedule with what it and the framework change."""
-    name, overlap = entry["runtime"], entry.get("overlap", True)
-    if entry.get("whole"):
-        # larger than all gradients together
-        return load_runtime(name, bucket=1e18, first_bucket=None, overlap=overlap)
-    runtime = load_runtime(name)
-    if name == "horovod" and re.search(r"horovod 0\.(1\d|20)", framework):
-        # defaults until Horovod 0.21 (horovod pull request 2468)
-        return replace(runtime, cycle=5e-3, fusion=64 * 2.0**20)
-    if not entry.get("servers"):
-        return runtime
-    if hosts == 1:
-        # without other hosts nothing is sent to a server: partitions are reduced inside the host
-        return replace(load_runtime("ddp"), bucket=runtime.bucket, overlap=overlap, name=name)
-    return replace(runtime, servers=hosts, overlap=overlap)
+def _alone(framework: str) -> str:
+    """What runs on one GPU of the words on a framework: without what joins several."""
+    return re.sub(r"(?i)\s*\b(nn\.)?(dataparallel|ddp)\b", "", framework)
 
 
 def _system(notes: str) -> str:
@@ -200,10 +149,16 @@ def _system(notes: str) -> str:
     return found.group(1).strip() if found else ""
 
 
-def _framework(text: str) -> str:
-    """The framework without its version; the first that is named."""
-    found = re.search(r"mxnet|pytorch|tensorflow|tf|oneflow|paddle|chainer|mindspore", text.lower())
-    return found.group(0) if found else text
+def aggregates_on_one(runtime: Runtime, cluster: Cluster, framework: str) -> bool:
+    """Whether TensorFlow copies gradients to one device to add them up: without peer access.
+
+    Parameters
+    ----------
+    runtime, cluster, framework
+        What runs the step, on which machine.
+    """
+    own_copies = framework == "tensorflow" and runtime.name == "tf-replicated"
+    return own_copies and not has_peer_access(cluster)
 
 
 def _number_in(row: Mapping[str, str], column: str) -> float:
@@ -252,15 +207,25 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
     links = _stated_links(row, gpus)
     cluster = _stated_machine(row, links, gpus, per_host)
     precision = precision_of(row["precision"], cluster.device)
+    precision, old = with_old_libraries(row, precision, cluster.device)
     runtime, doubt = load_runtime("ddp"), ""
+    words = " ".join(row[name] for name in ("source", "framework", "precision", "notes")).lower()
+    framework, changes = framework_of(row["framework"].lower(), words)
+    constant = constant_given(row, precision, batch, gpus)
     if gpus > 1:
         runtime, doubt = runtime_of(row["strategy"], row["framework"], -(-gpus // per_host))
         if runtime.name == "byteps" and "rdma" in links.lower():
             runtime = replace(runtime, stack_bandwidth=1e18)
+    if runtime.one_process:
+        changes = tuple(item for item in changes if item[0] != "launch_time")
+    runtime = replace(runtime, **dict(changes))
+    if runtime.gradient == "all_reduce" and aggregates_on_one(runtime, cluster, framework):
+        runtime = replace(runtime, aggregation="one_device")
     rings = gpus <= read_words("words")["all_reduce"]["rings_up_to"]
     kin = (
-        *(row["source"], model, row["gpu"], row["precision"], row["framework"]),
-        *(_system(row["notes"]), "real data" if "real data" in row["notes"] else ""),
+        *(row["source"], model, row["gpu"], row["precision"]),
+        _alone(row["framework"]),
+        *(_system(row["notes"]), "real data" if "real data" in row["notes"] else "", framework),
         str(batch // gpus),
     )
     return MeasuredRow(
@@ -270,8 +235,13 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
             cluster=cluster,
             gpus=gpus,
             batch=batch,
-            options={"precision": precision, "all_reduce": "ring" if rings else "auto"},
+            options={
+                "precision": precision,
+                "all_reduce": "ring" if rings else "auto",
+                "input_size": _stated_size(row["notes"]),
+            },
             winograd="chainer" not in row["framework"].lower(),
+            runtime=runtime,
         ),
         runtime=runtime,
         seconds=_row_seconds(row, batch, gpus, model),
@@ -279,10 +249,10 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
         kin=kin,
         family=(
             *(model, re.sub(r"-\d+gb$", "", cluster.device.name), precision),
-            _framework(row["framework"]),
+            *(framework, ", ".join(runtime.fusions(precision)), str(runtime.channels_last)),
         ),
         precision=precision,
-        doubt=doubt,
+        doubt=f"it gave {constant}" if constant else old or doubt,
         group=", ".join(part for part in kin if part),
         label=(
             f"{row['model']}, {gpus} x {row['gpu']}, {batch} samples, {row['precision']}, "

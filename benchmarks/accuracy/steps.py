@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
-from costmodels.cluster import Cluster, Device
-from costmodels.compute import ComputeModel, Work
+from benchmarks.accuracy.calibrated import calibrated
+from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Network
 from costmodels.simulation import Runtime
@@ -39,6 +39,8 @@ from planner.simulation.run import (
 # Given the shape of the machine and a layer, ways of its dims at each level.
 Rule = Callable[[Graph, tuple[int, ...]], Mapping[str, Distribution]]
 TIMELINE = "timeline"
+# Of frameworks that no runtime describes: what NeuSight's operators on V100 take at least. [s]
+LAUNCH_TIME = 25e-6
 # All ways to predict a step: those of the simulation, and the timeline that the search uses.
 ALL_STEP_MODELS = (*step_models(), TIMELINE)
 
@@ -113,22 +115,6 @@ class Prediction:
     roofline: float
 
 
-class CalibratedCompute(ComputeModel):
-    """A compute model whose times are all multiplied by one factor."""
-
-    def __init__(self, inner: ComputeModel, factor: float) -> None:
-        super().__init__(inner.device, inner.precision, tables=inner.tables)
-        self._inner, self._factor = inner, factor
-        # fixed costs of kernels that others take from the device are computation, too
-        latency = inner.device.kernel_latency * factor
-        self.device = replace(cast(Device, inner.device), kernel_latency=latency)
-
-    def time(self, work: Work) -> tuple[Any, Any]:
-        """Time of each candidate, and the `Source` of each time. [s]"""
-        seconds, source = self._inner.time(work)
-        return seconds * self._factor, source
-
-
 # A run, predicted with its computation multiplied by a factor.
 Predict = Callable[[MeasuredRun, float], Prediction]
 
@@ -150,15 +136,17 @@ def _setting_of(run: MeasuredRun) -> Setting:
 
 
 def _request_of(run: MeasuredRun, degrees: Degrees | None = None) -> Request:
+    options: dict[str, Any] = {"runtime": run.runtime, **run.options}
+    if options["runtime"] is None:
+        options.setdefault("launch_time", LAUNCH_TIME)
     return Request(
         source=built_in_network(run.model) if isinstance(run.model, str) else run.model,
         gpus=run.gpus,
         cluster=run.cluster,
         global_batch_size=run.batch,
         winograd=run.winograd,
-        runtime=run.runtime,
         degrees=degrees,
-        **run.options,
+        **options,
     )
 
 
@@ -191,9 +179,7 @@ def named_split(
 
 def _costed(run: MeasuredRun, factor: float) -> Costed:
     setting = _setting_of(run)
-    machine = setting.machine
-    if factor != 1.0:
-        machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    machine = calibrated(setting.machine, factor)
     given = _split_of(run, setting)
     formulation = formulate(
         setting.graph,
@@ -271,10 +257,7 @@ def simulation_input(run: MeasuredRun) -> PlacedNetwork:
 
 def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
     """The subject with its computation multiplied."""
-    if factor == 1.0:
-        return subject
-    machine = subject.setting.machine
-    machine = replace(machine, compute=CalibratedCompute(machine.compute, factor))
+    machine = calibrated(subject.setting.machine, factor)
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 

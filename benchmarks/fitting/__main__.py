@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fitting import data as sd
+from benchmarks.fitting.aiconfigurator import timed_attention, timed_products
+from benchmarks.fitting.akin import AKIN, AKIN_ONLY, kepler, turing
 from benchmarks.fitting.conv import (
     CONV_MOST,
     DIRECTIONS,
@@ -25,16 +27,20 @@ from benchmarks.fitting.conv import (
 )
 from benchmarks.fitting.files import SurfaceEntry, family_toml, print_errors
 from benchmarks.fitting.fits import (
+    ATTENTION,
+    ATTENTION_LEAST,
     CONV,
     CONV_PLAIN,
     LEVEL,
     PRODUCT,
+    WRITTEN_PRODUCT,
     Fitted,
     fit,
     fit_share,
 )
 from benchmarks.fitting.traffic import aceso_traffic, pipedream_traffic
-from costmodels.compute.surface import Surface
+from costmodels.compute.attention import BACKWARD_RATE
+from costmodels.compute.surface import UNSPLIT, Surface
 
 BACKWARD = DIRECTIONS[1:]
 # A source that calls the library itself and times it on the GPU shows how many kernels a pass has.
@@ -56,12 +62,11 @@ TF32_RATE = 0.6
 # GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
+BACKWARD_RULE = (
+    f"backward as forward at {BACKWARD_RATE:.2f} of its rate, with the products and the traffic of "
+    "FlashAttention-2; the errors are the forward pass's"
+)
 NEUSIGHT_DEVICES = {P100: "P100 16GB PCIe", T4: "T4"}
-AKIN = {
-    "h100": ("a100", "v100"),
-    "h200": ("h100", "a100", "v100"),
-    "b200": ("h200", "a100", "v100"),
-}
 
 
 def _entries(operation: str, precision: str, fitted: Fitted) -> list[SurfaceEntry]:
@@ -88,6 +93,7 @@ class Fitter:
         self.conv_over_product: dict[str, tuple[float, float, float]] = {}
         self.bf16_products: dict[str, Fitted] = {}
         self.occupied: dict[str, Surface] = {}
+        self.attention_bandwidth = 0.0
 
     def v100(self) -> list[SurfaceEntry]:
         """V100: FP32 of four sources, mixed precision of DeepBench, shares of the bandwidth."""
@@ -212,14 +218,50 @@ class Fitter:
     def bf16(self, system: str) -> list[SurfaceEntry]:
         """Products as measured; convolutions as implicit products, by V100's conv over product."""
         base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=TENSOR_ALIGNMENT)
-        timings = sd.aiconfigurator_product(self.tables, system)
+        apart = timed_products(self.tables, system, apart=True)
+        written = fit(apart, {"any": WRITTEN_PRODUCT}, fixed={"any": base})
+        entries = _entries("linear", "bf16", written) + self._attention(system)
+        # of the form of V100's surfaces, to which the ratio belongs
+        timings = timed_products(self.tables, system)
         linear = fit(timings, {"any": PRODUCT}, fixed={"any": base})
-        entries = _entries("linear", "bf16", linear)
         self.bf16_products[system] = linear
         note = "; ResNet-50 and VGG16 training on A100 came out within 20 % where nothing was fused"
         entries += self._implicit(linear, "bf16", 1.0, note)
         note = f", at {TF32_RATE} of their rate, as whole networks on A100 show"
         return entries + self._implicit(linear, "tf32", TF32_RATE, note)
+
+    def _attention(self, system: str) -> list[SurfaceEntry]:
+        """Attention forward as measured, and the same surface for its backward pass.
+
+        The kernel's share of the bandwidth is found on A100, where what vLLM writes beside explains
+        all that moves. Elsewhere more moves than that, which is none of the kernel's.
+        """
+        timings = timed_attention(self.tables, system)
+        start = Surface(**dict.fromkeys(ATTENTION, 1.0), tile_exponent=0.0, split_depth=UNSPLIT)
+        names, laden = ATTENTION, frozenset[str]()
+        if self.attention_bandwidth:
+            start = replace(start, bandwidth=self.attention_bandwidth)
+            names = tuple(name for name in ATTENTION if name != "bandwidth")
+            laden = frozenset(t.source.name for t in timings)
+        fitted = fit(
+            timings,
+            {"forward": names},
+            fixed={"forward": start},
+            laden=laden,
+            least=ATTENTION_LEAST,
+        )
+        surface = fitted.surfaces["forward"]
+        if system == BF16_FAMILIES["a100"]:
+            self.attention_bandwidth = surface.bandwidth
+        forward = SurfaceEntry(
+            operation="attention",
+            direction="forward",
+            precision="bf16",
+            value=surface,
+            errors=tuple(fitted.errors),
+        )
+        backward = replace(forward, direction="backward", derived=True, comment=BACKWARD_RULE)
+        return [forward, backward]
 
     def ga102(self) -> list[SurfaceEntry]:
         """RTX 3090: nothing but whole networks is known of it."""
@@ -229,6 +271,19 @@ class Fitter:
             entry
             for precision in ("bf16", "tf32")
             for entry in self._implicit(linear, precision, GA102_RATE, note)
+        ]
+
+    def ga102_full_rate(self) -> list[SurfaceEntry]:
+        """RTX A6000: the chip of the RTX 3090 with the full rate of its tensor cores.
+
+        On that chip convolutions in TF32 keep the share that half precision has.
+        """
+        linear = self.bf16_products["a100_sxm"]
+        note = ", at A100's share of the peak; TF32 keeps it, as on the RTX 3090 of the same chip"
+        return [
+            entry
+            for precision in ("bf16", "tf32")
+            for entry in self._implicit(linear, precision, 1.0, note)
         ]
 
     def _implicit(
@@ -283,6 +338,10 @@ class Fitter:
                 if name != "a100"
             },
             "3090": self.ga102,
+            "a6000": self.ga102_full_rate,
+            "rtx_8000": lambda: turing(self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)),
+            **dict.fromkeys(AKIN_ONLY, list),
+            "k80": lambda: kepler(self.deepbench(P100, "fp32")),
         }
 
 

@@ -107,6 +107,8 @@ class Timings:
         Measured time of each row. [s]
     held_out
         Rows that no fit may see.
+    beside
+        What was timed with each row and is known otherwise. [s]
     """
 
     source: TimingSource
@@ -115,6 +117,7 @@ class Timings:
     parts: Mapping[str, Work]
     seconds: Floats
     held_out: NDArray[np.bool_] = field(repr=False)
+    beside: Floats = field(default_factory=lambda: np.zeros(1), repr=False)
 
 
 def held_out_rows(shapes: pd.DataFrame) -> NDArray[np.bool_]:
@@ -269,29 +272,6 @@ def deepbench_product(tables: Path, gpu: str, precision: str) -> list[Timings]:
             precision=precision,
             parts={"forward": product_work("linear", np.ones(1), m, n, k)},
             seconds=column(frame, "time_ms") / 1e3,
-            held_out=held_out_rows(frame[["m", "n", "k"]]),
-        )
-    ]
-
-
-def aiconfigurator_product(tables: Path, system: str) -> list[Timings]:
-    """BF16 products of NVIDIA's aiconfigurator database, kernel time only."""
-    (path,) = (tables / "aiconfigurator" / "data" / system / "gemm").glob("*/*/*.parquet")
-    frame = pd.read_parquet(path)
-    frame = frame[frame.gemm_dtype == "bfloat16"]
-    m, n, k = (column(frame, name) for name in "mnk")
-    source = TimingSource(
-        name="aiconfigurator, github.com/ai-dynamo/aiconfigurator",
-        licence="Apache-2.0",
-        software=f"vLLM {frame.version.iloc[0]}",
-    )
-    return [
-        Timings(
-            source=source,
-            device=DEVICES[system],
-            precision="bf16",
-            parts={"forward": product_work("linear", np.ones(1), m, n, k)},
-            seconds=column(frame, "latency") / 1e3,
             held_out=held_out_rows(frame[["m", "n", "k"]]),
         )
     ]

@@ -22,7 +22,8 @@ from scipy.optimize import least_squares
 from benchmarks.fitting import data as sd
 from benchmarks.fitting.data import Floats, Timings
 from benchmarks.fitting.traffic import Traffic
-from costmodels.compute.surface import Surface, surface_time
+from costmodels.compute.attention import fitted_time
+from costmodels.compute.surface import Surface
 from costmodels.compute.work import TRAFFIC, Work
 
 # Start and centre of the pull, lower and upper bound.
@@ -40,8 +41,17 @@ RANGES: dict[str, tuple[float, float, float]] = {
     "transform_bandwidth": (0.7, 0.15, 2.0),
     "direct": (0.1, 0.005, 1.0),
     "direct_bandwidth": (0.5, 0.02, 1.0),
+    "epilogue_depth": (48.0, 1.0, 512.0),
+    "softmax_width": (50.0, 1.0, 400.0),
 }
 PRODUCT = tuple(RANGES)[:8]
+WRITTEN_PRODUCT = (*PRODUCT, "epilogue_depth")
+ATTENTION = (
+    *("efficiency", "blocks_per_sm", "quantisation", "prologue_depth", "epilogue_depth"),
+    *("bandwidth", "sharpness", "softmax_width"),
+)
+# A tile is as wide as a head, so fewer of them run at a time.
+ATTENTION_LEAST = {"blocks_per_sm": 0.4}
 CONV = tuple(RANGES)[:11]
 CONV_PLAIN = tuple(RANGES)[:9]
 # How the tiles of a convolution occupy the device: the same kernels run forward and backward-data.
@@ -94,6 +104,8 @@ class _Problem:
     names: Mapping[str, Sequence[str]]
     fixed: Mapping[str, Surface]
     slower: frozenset[str]
+    laden: frozenset[str]
+    least: Mapping[str, float]
     most: Mapping[str, float]
     keys: list[tuple[str, str]] = field(init=False)
     sources: list[str] = field(init=False)
@@ -104,18 +116,22 @@ class _Problem:
 
     def bounds(self) -> tuple[Floats, Floats, Floats]:
         """Logarithms of start, lower and upper bound."""
-        ranges = [(*RANGES[n][:2], self.most.get(n, RANGES[n][2])) for _, n in self.keys]
+        ranges = [
+            (RANGES[n][0], self.least.get(n, RANGES[n][1]), self.most.get(n, RANGES[n][2]))
+            for _, n in self.keys
+        ]
         for source in self.sources:
             least = min(t.seconds.min() for t in self.timings if t.source.name == source)
             ranges.append((0.5 * least, 1e-8, 0.97 * least))
         ranges += [(1.1, 0.8, 3.0) for source in self.sources if source in self.slower]
+        ranges += [(1.1, 1.0, 5.0) for source in self.sources if source in self.laden]
         start, low, high = np.log(np.array(ranges)).T
         return np.clip(start, low + 1e-6, high - 1e-6), low, high
 
     def unpack(
         self, vector: Floats
-    ) -> tuple[dict[str, Surface], dict[str, float], dict[str, float]]:
-        """Surfaces, offsets and factors of a vector of logarithms."""
+    ) -> tuple[dict[str, Surface], dict[str, float], dict[str, float], dict[str, float]]:
+        """Surfaces, offsets, factors, and factors of `beside` of a vector of logarithms."""
         values = np.exp(vector)
         chosen: dict[str, dict[str, Any]] = {d: {} for d in self.names}
         for (direction, name), value in zip(self.keys, values, strict=False):
@@ -124,19 +140,23 @@ class _Problem:
         rest = values[len(self.keys) :]
         offsets = dict(zip(self.sources, map(float, rest), strict=False))
         free = [source for source in self.sources if source in self.slower]
-        factors = dict(zip(free, map(float, rest[len(self.sources) :]), strict=True))
-        return surfaces, offsets, factors
+        rest = rest[len(self.sources) :]
+        factors = dict(zip(free, map(float, rest), strict=False))
+        laden = [source for source in self.sources if source in self.laden]
+        loads = dict(zip(laden, map(float, rest[len(free) :]), strict=True))
+        return surfaces, offsets, factors, loads
 
     def predict(self, vector: Floats, timings: Timings) -> Floats:
         """What the source would have measured. [s]"""
-        surfaces, offsets, factors = self.unpack(vector)
+        surfaces, offsets, factors, loads = self.unpack(vector)
         seconds = np.zeros(timings.seconds.shape)
         for direction, work in timings.parts.items():
             # A product was timed as a forward pass, whichever surface it informs.
             surface = surfaces.get(direction) or surfaces["any"]
-            seconds = seconds + surface_time(surface, work, timings.device, timings.precision)
+            seconds = seconds + fitted_time(surface, work, timings.device, timings.precision)
         name = timings.source.name
-        return offsets[name] + factors.get(name, 1.0) * seconds
+        beside = loads.get(name, 1.0) * timings.beside
+        return offsets[name] + beside + factors.get(name, 1.0) * seconds
 
 
 def fit(
@@ -145,6 +165,8 @@ def fit(
     *,
     fixed: Mapping[str, Surface] | None = None,
     slower: frozenset[str] = frozenset(),
+    laden: frozenset[str] = frozenset(),
+    least: Mapping[str, float] | None = None,
     most: Mapping[str, float] | None = None,
     even: bool = False,
 ) -> Fitted:
@@ -160,15 +182,23 @@ def fit(
         Surfaces that hold the other coefficients.
     slower
         Names of sources whose times may be slower by a factor.
-    most
-        Upper bounds other than those of `RANGES`.
+    laden
+        Names of sources where what was timed beside may take a multiple of what is known.
+    least, most
+        Bounds other than those of `RANGES`.
     even
         Whether every source weighs the same. Otherwise it weighs as the square root of its rows.
     """
     centre: dict[str, Any] = {name: RANGES[name][0] for name in PRODUCT}
     start = {direction: Surface(**centre) for direction in names}
     problem = _Problem(
-        timings=timings, names=names, fixed=fixed or start, slower=slower, most=most or {}
+        timings=timings,
+        names=names,
+        fixed=fixed or start,
+        slower=slower,
+        laden=laden,
+        least=least or {},
+        most=most or {},
     )
     seen = [_timings_of(t, ~t.held_out) for t in timings if not t.held_out.all()]
     counts = {s: sum(t.seconds.size for t in seen if t.source.name == s) for s in problem.sources}
@@ -188,12 +218,12 @@ def fit(
     best = least_squares(
         residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER, diff_step=1e-3
     )
-    surfaces, _, _ = problem.unpack(best.x)
+    surfaces, *_ = problem.unpack(best.x)
     return Fitted(surfaces=surfaces, errors=_errors(problem, best.x))
 
 
 def _errors(problem: _Problem, vector: Floats) -> list[SourceError]:
-    _, offsets, factors = problem.unpack(vector)
+    _, offsets, factors, _ = problem.unpack(vector)
     result = []
     for name in problem.sources:
         own = [t for t in problem.timings if t.source.name == name]
@@ -253,6 +283,7 @@ def _timings_of(timings: Timings, rows: NDArray[np.bool_]) -> Timings:
         parts={direction: pick(work) for direction, work in timings.parts.items()},
         seconds=timings.seconds[rows],
         held_out=timings.held_out[rows],
+        beside=np.broadcast_to(timings.beside, rows.shape)[rows],
     )
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
-from benchmarks.planning.memory_limits import SHARES, faults, limit_rows
+from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import monotonic_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.wide import WIDE
@@ -125,7 +125,7 @@ def main() -> None:
         print(f"{head['date']}, {head['machine']}")
         for name in wanted:
             print_rows(rows[name], known[name][0])
-    if found := faults(rows.get("limits", [])):
+    if found := worse_with_more(rows.get("limits", [])):
         raise SystemExit("more memory is worse: " + "; ".join(found))
 
 

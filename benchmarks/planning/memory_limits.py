@@ -67,14 +67,14 @@ def _row(model: str, gpus: int, share: float | None, words: tuple[str, ...]) -> 
         "answer": ANSWERS[run.status],
         "wall_s": run.wall,
         "cpu_s": run.cpu,
-        "step_time_s": plan.get("simulated_step_time_s", math.nan),
-        "gap": plan.get("gap", math.nan),
-        "peak_memory_bytes": plan.get("peak_memory_bytes", math.nan),
-        "global_batch_size": plan.get("global_batch_size"),
+        "step_time_s": plan["step_time_s"] if plan else math.nan,
+        "gap": plan["gap"] if plan else math.nan,
+        "peak_memory_bytes": plan["peak_memory_bytes"] if plan else math.nan,
+        "global_batch_size": plan["global_batch_size"] if plan else None,
     }
 
 
-def faults(rows: Iterable[dict[str, Any]]) -> list[str]:
+def worse_with_more(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Where more memory gives a slower plan, or none though less memory has one."""
     found: list[str] = []
     less: dict[str, tuple[float, float]] = {}

@@ -21,6 +21,7 @@ from rich.console import Console
 import planner
 from benchmarks.accuracy.cells import Cell, Comparison
 from benchmarks.accuracy.report import show_comparison
+from benchmarks.accuracy.steps import LAUNCH_TIME
 from costmodels.throughput import (
     FIRST_COME,
     PROCESSOR_SHARING,
@@ -102,6 +103,7 @@ def ring_transfers() -> Comparison:
     """A ring all-reduce in transfers of all parameters, which tends to 2 (section 3.1.2)."""
     found = planner.throughput(
         "resnet152",
+        launch_time=LAUNCH_TIME,
         workers=[16, 1000],
         architecture="all-reduce",
         overlap=False,
@@ -129,7 +131,11 @@ def saturation_points() -> Comparison:
     for mode, published in SATURATION.items():
         for overlap in (True, False):
             found = planner.throughput(
-                "resnet152", workers=SATURATION_WORKERS, mode=mode, overlap=overlap
+                "resnet152",
+                workers=SATURATION_WORKERS,
+                mode=mode,
+                overlap=overlap,
+                launch_time=LAUNCH_TIME,
             )
             how = "overlap" if overlap else "no overlap"
             for model in ("coarse", "fine"):
@@ -153,7 +159,9 @@ def saturation_points() -> Comparison:
 
 def _slower(mode: str, factor: float) -> int:
     """Saturation of the coarse model without overlap when computation takes longer. [workers]"""
-    given, _ = profile_worker(Request(source="resnet152", precision="fp32"), "v100-16gb")
+    given, _ = profile_worker(
+        Request(source="resnet152", precision="fp32", launch_time=LAUNCH_TIME), "v100-16gb"
+    )
     profile = WorkerProfile(
         name=given.name,
         samples=given.samples,
@@ -217,9 +225,10 @@ def flow_cap() -> Comparison:
 
 def _hosts() -> Iterator[WorkerProfile]:
     for model in ("inception_v3", "resnet50"):
-        yield profile_worker(Request(source=model, precision="fp32", gpus_per_host=8), "v100-16gb")[
-            0
-        ]
+        yield profile_worker(
+            Request(source=model, precision="fp32", gpus_per_host=8, launch_time=LAUNCH_TIME),
+            "v100-16gb",
+        )[0]
 
 
 def _fine(classes: tuple[WorkerClass, ...], links: Links, mode: str, overlap: bool) -> float:
@@ -251,7 +260,12 @@ def agreement() -> list[Agreement]:
             apart: list[tuple[float, str]] = []
             for model in NETWORKS:
                 answer = planner.throughput(
-                    model, workers=WORKERS, architecture=architecture, mode=mode, overlap=overlap
+                    model,
+                    workers=WORKERS,
+                    architecture=architecture,
+                    mode=mode,
+                    overlap=overlap,
+                    launch_time=LAUNCH_TIME,
                 )
                 apart += _differences(answer)
             apart.sort(key=lambda one: -abs(one[0]))

@@ -14,7 +14,7 @@ from functools import cache
 
 import planner
 from benchmarks.accuracy.claims import Claim, Findings, pairs_in_order, ranks
-from benchmarks.accuracy.steps import OVERLAP_FACTOR, Degrees
+from benchmarks.accuracy.steps import LAUNCH_TIME, OVERLAP_FACTOR, Degrees
 from benchmarks.published.tables import published_rows
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
@@ -106,6 +106,7 @@ def strategy_step(entry: PublishedStrategy, variant: Variant) -> float:
         global_batch_size=entry.batch,
         input_size=variant.sequence,
         runtime=_variant_runtime(variant.runtime),
+        launch_time=LAUNCH_TIME,
         model=variant.model,
         # the other step models know no such factor
         overlap_factor=gamma if variant.model == "simulate" else None,

@@ -29,6 +29,8 @@ _SIBLINGS: Final = {
     "bf16": ("bf16", "fp16"),
     "fp16": ("fp16", "bf16"),
 }
+# Operations whose coefficients stand in for those of others: they move bytes, or multiply, alike.
+_STAND_INS: Final = {"matmul": ("linear",), "fused_add": ("add",), "bias": ("activation",)}
 # Families for a device that has none: vector units are best known on V100, tensor cores on A100.
 _DEFAULT_AKIN: Final = {"fp32": ("v100", "a100")}
 _DEFAULT_AKIN_TENSOR: Final = ("a100", "v100")
@@ -134,7 +136,7 @@ def find_fit(family: str | None, operation: str, direction: str, precision: str)
     for name in names:
         fits = load_family(name).fits
         for stand_in in _SIBLINGS.get(precision, (precision,)):
-            for kind in (operation, "linear") if operation == "matmul" else (operation,):
+            for kind in (operation, *_STAND_INS.get(operation, ())):
                 for way in (direction, "any"):
                     fit = fits.get((kind, way, stand_in))
                     if fit is None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from costmodels.compute.outliers import NORMAL, expected_ratios, find_outliers
 from costmodels.compute.table import CostTable
-from costmodels.compute.work import DENSE_OPERATIONS, Work
+from costmodels.compute.work import MULTIPLYING_OPERATIONS, Work
 
 FloatArray = NDArray[np.float64]
 Model = Callable[[Work], FloatArray]
@@ -115,7 +115,7 @@ class Measured:
         outliers = find_outliers(works, self._ratios, expected)
         self._sound = ~outliers
         self.outliers = tuple(
-            f"line {row.line} of {name} ({row.work.operation} {row.work.direction})"
+            f"{row.place} of {name} ({row.work.operation} {row.work.direction})"
             for (name, row), out in zip(named, outliers, strict=True)
             if out
         )
@@ -125,7 +125,7 @@ class Measured:
         self._noise = (left.sum() + _BIAS**2) / (left.size + 1.0)
         self._operations = np.array([work.operation for work in works], dtype=object)
         self._directions = np.array([work.direction for work in works], dtype=object)
-        self._dense = np.array([work.is_dense for work in works], dtype=bool)
+        self._dense = np.isin(self._operations, list(MULTIPLYING_OPERATIONS))
         self._agreements: dict[str | None, MeasuredRatio | None] = {}
         self._blocks: dict[_Key, _Block] = {}
         self._curves: dict[tuple[str, str], FloatArray] = {}
@@ -202,14 +202,14 @@ class Measured:
         block = self._blocks.get(_block_key(work))
         if block is None:
             return modelled * self._factor(work, level, 1.0, deviation), nothing, nothing
-        apart = np.abs(_shapes(work, count)[:, None, :] - block.shapes[None, :, :])
         same = np.broadcast_to(work.groups, count)[:, None] == block.groups
-        square = np.where(same, np.square(apart).sum(axis=2), np.inf)
+        square, furthest = _distances(_shapes(work, count), block.shapes)
+        square = np.where(same, square, np.inf)
         nearest = square.argmin(axis=1)
         exact = square[np.arange(count), nearest] < 1e-18
         if not slips:
             exact &= block.sound[nearest]
-        near = ((apart.max(axis=2) <= _STEP + 1e-12) & same & block.sound).any(axis=1) & ~exact
+        near = ((furthest <= _STEP + 1e-12) & same & block.sound).any(axis=1) & ~exact
         weights = np.where(block.sound, _FAR**4 / np.square(np.maximum(square, 1e-18)), 0.0)
         total = weights.sum(axis=1) + 1.0
         mean = (weights @ block.ratios + level) / total
@@ -246,7 +246,7 @@ class Measured:
         sizes = self._sizes[self._sound]
         grid = np.linspace(sizes.min(), sizes.max(), _GRID)
         if (operation, direction) not in self._curves:
-            kind = self._dense == (operation in DENSE_OPERATIONS)
+            kind = self._dense == (operation in MULTIPLYING_OPERATIONS)
             of_operation = self._is(operation)
             of_pass = of_operation & (self._directions == direction)
             curve = np.zeros(_GRID)
@@ -262,7 +262,27 @@ class Measured:
         return grid, self._curves[operation, direction]
 
 
+def _flattened(work: Work) -> Work:
+    """A linear layer multiplies all positions of all samples alike, however they are arranged."""
+    if work.operation != "linear" or not work.out_extents:
+        return work
+    rows = math.prod(work.out_extents, start=work.samples)
+    return replace(work, samples=rows, in_extents=(), out_extents=())
+
+
+def _distances(shapes: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Squared distance of every shape to every row, and the largest part of it in one dim."""
+    square = np.zeros((len(shapes), len(rows)))
+    furthest = np.zeros_like(square)
+    for shape, row in zip(shapes.T, rows.T, strict=True):
+        apart = np.abs(shape[:, None] - row)
+        square += apart * apart
+        np.maximum(furthest, apart, out=furthest)
+    return square, furthest
+
+
 def _block_key(work: Work) -> _Key:
+    work = _flattened(work)
     ranks = len(work.in_extents), len(work.out_extents)
     return (work.operation, work.direction, work.kernel, work.stride, *ranks)
 
@@ -277,17 +297,20 @@ def _members_by_key(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
 
 def _shapes(work: Work, count: int) -> FloatArray:
     """Logarithms of the extents, (candidates, dims)."""
-    dims = (work.samples, work.channels, work.filters, *work.in_extents, *work.out_extents)
+    work = _flattened(work)
+    extents = (*work.in_extents, *work.out_extents)
+    dims = (work.samples, work.channels, work.filters, work.visible, *extents)
     columns = [np.broadcast_to(dim, count) for dim in dims]
-    extents: FloatArray = np.stack(columns, axis=1)
-    return np.log(np.maximum(extents, np.finfo(np.float64).tiny))
+    shapes: FloatArray = np.stack(columns, axis=1)
+    return np.log(np.maximum(shapes, np.finfo(np.float64).tiny))
 
 
 def _stacked(works: Sequence[Work]) -> Work:
     """Works that differ in their extents alone, as one of many candidates."""
+    works = [_flattened(work) for work in works]
     first = works[0]
 
-    def gather(pick: Callable[[Work], FloatArray | int]) -> FloatArray:
+    def gather(pick: Callable[[Work], FloatArray | float]) -> FloatArray:
         return np.array([float(pick(work)) for work in works])
 
     return Work(
@@ -307,4 +330,5 @@ def _stacked(works: Sequence[Work]) -> Work:
         kernel=first.kernel,
         stride=first.stride,
         groups=gather(lambda w: w.groups),
+        visible=gather(lambda w: w.visible),
     )

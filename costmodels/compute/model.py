@@ -5,6 +5,8 @@ entry, a fitted efficiency surface of this device, a surface transferred from me
 something akin, the roofline. Where there are tables, what they did not measure is corrected by what
 they did (see `measured`). Every answer says which it was.
 
+Attention for which there is no surface takes the time of the products that it is made of.
+
 Memory-bound operations take their traffic (`Work.bytes_moved`) at a fitted share of the memory
 bandwidth, plus the latency of a kernel. A piece without any output takes no time.
 """
@@ -19,6 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.compute.attention import fitted_time
 from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
 from costmodels.compute.measured import Measured
 from costmodels.compute.roofline import (
@@ -27,9 +30,9 @@ from costmodels.compute.roofline import (
     DeviceLike,
     roofline_time,
 )
-from costmodels.compute.surface import Surface, surface_time
+from costmodels.compute.surface import Surface
 from costmodels.compute.table import CostTable
-from costmodels.compute.work import DENSE_DIRECTIONS, DENSE_OPERATIONS, TRAFFIC, Work
+from costmodels.compute.work import MULTIPLYING_OPERATIONS, TRAFFIC, Work, directions_of
 from costmodels.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -139,10 +142,12 @@ class ComputeModel:
     def describe(self) -> dict[str, str]:
         """Provenance of every kind of answer this model can give, by "operation direction"."""
         text = {f"table {i}": table.describe() for i, table in enumerate(self.tables, start=1)}
-        keys = [(operation, way) for operation in DENSE_OPERATIONS for way in DENSE_DIRECTIONS]
+        keys = [(name, way) for name in MULTIPLYING_OPERATIONS for way in directions_of(name)]
         for operation, direction in sorted(keys + list(TRAFFIC)):
             fit = self._fit(operation, direction)
-            if fit is None:
+            if fit is None and operation == "attention":
+                what = "products of matrices, one after the other"
+            elif fit is None:
                 what = (
                     f"roofline: {PEAK_FRACTION:.0%} of the peak FLOP/s, "
                     f"{BANDWIDTH_FRACTION:.0%} of the memory bandwidth"
@@ -160,7 +165,7 @@ class ComputeModel:
     def _fit(self, operation: str, direction: str) -> Fit | None:
         key = (operation, direction)
         if key not in self._fits:
-            precision = self.precision if operation in DENSE_OPERATIONS else ""
+            precision = self.precision if operation in MULTIPLYING_OPERATIONS else ""
             fit = find_fit(self._family, operation, direction, precision)
             if fit is not None and self._foreign:
                 fit = replace(fit, derived=True)
@@ -171,10 +176,13 @@ class ComputeModel:
 
     def _modelled(self, work: Work) -> tuple[FloatArray, TimeSource]:
         fit = self._fit(work.operation, work.direction)
+        if fit is None and work.operation == "attention":
+            parts = [self._modelled(product) for product in work.products()]
+            return np.sum([time for time, _ in parts], axis=0), max(how for _, how in parts)
         if fit is None:
             return roofline_time(work, self.device, self.precision), TimeSource.ROOFLINE
         if isinstance(fit.value, Surface):
-            seconds = surface_time(fit.value, work, self.device, self.precision)
+            seconds = fitted_time(fit.value, work, self.device, self.precision)
         else:
             rate = fit.value * self.device.memory_bandwidth
             seconds = self.device.kernel_latency + work.bytes_moved(self.precision) / rate

@@ -8,7 +8,8 @@ with a handful of coefficients, each of which means something:
 - with fewer tiles than multiprocessors the contracted dim of a plain product can be split, down to
   a least depth; that of a convolution is not, so one multiprocessor goes through all of it and the
   time stops falling where the output is smaller than a tile;
-- every tile pays a prologue, so a shallow contraction (few channels, 1x1 kernels) is inefficient;
+- starting a kernel and writing out each wave of tiles take time in which nothing is multiplied, so
+  a shallow contraction (few channels, 1x1 kernels) is inefficient;
 - small tiles reuse less and run at a lower rate; the library picks the fastest tile size;
 - a stride-1 convolution with a 3x3 or 5x5 kernel may run as Winograd's minimal filtering
   F(4x4, r x r) (Lavin and Gray 2016, "Fast algorithms for convolutional neural networks"), where
@@ -67,7 +68,9 @@ class Surface:
         Least contracted depth that a tile is given when the contraction is split; `UNSPLIT` if
         it never is.
     prologue_depth
-        Depth of contraction that takes as long as starting and finishing a tile.
+        Depth of contraction that takes as long as starting the first tiles and finishing the last.
+    epilogue_depth
+        Depth of contraction that takes as long as writing out a wave of tiles.
     bandwidth
         Share of the nominal memory bandwidth that is reached.
     sharpness
@@ -84,6 +87,8 @@ class Surface:
         Share of the nominal memory bandwidth of a direct grouped convolution.
     alignment
         Multiple to which channels and filters are padded: what tensor cores need.
+    softmax_width
+        Features of a head whose products take as long as the softmax of a score (attention).
     kernels
         Kernels that one pass launches, each with the device's latency.
     """
@@ -96,12 +101,14 @@ class Surface:
     prologue_depth: float
     bandwidth: float
     sharpness: float
+    epilogue_depth: float = 0.0
     strided: float = 1.0
     winograd: float = 0.0
     transform_bandwidth: float = 0.0
     direct: float = 0.0
     direct_bandwidth: float = 0.0
     alignment: int = 1
+    softmax_width: float = 0.0
     kernels: float = 1.0
 
 
@@ -130,8 +137,8 @@ def product_time(
     waves = np.where(waves >= 1.0, full, np.maximum(waves, least))
     rate = surface.efficiency * peak_flops * _TILE_SHARE**surface.tile_exponent
     wave_time = (2.0 * slots) * _TILE_AREA / rate
-    times: FloatArray = (depth * waves + surface.prologue_depth) * wave_time
-    best: FloatArray = times.min(axis=0)
+    depth = (depth + surface.epilogue_depth) * waves + surface.prologue_depth
+    best: FloatArray = (depth * wave_time).min(axis=0)
     return best
 
 
@@ -158,7 +165,7 @@ def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: st
         arithmetic = arithmetic * surface.strided
     if surface.winograd > 0 and _winograd_applies(work):
         arithmetic = np.minimum(arithmetic, _winograd_time(surface, work, device, precision))
-    seconds = _smooth_maximum(arithmetic, memory, surface.sharpness)
+    seconds = smooth_maximum(arithmetic, memory, surface.sharpness)
     if surface.direct > 0 and np.any(np.asarray(work.groups) > 1):
         # outside of tensor cores, whose rate is that of single precision where a device states it
         plain = device.peak_flops.get("fp32", peak)
@@ -170,7 +177,16 @@ def surface_time(surface: Surface, work: Work, device: DeviceLike, precision: st
     return result
 
 
-def _smooth_maximum(a: FloatArray, b: FloatArray, sharpness: float) -> FloatArray:
+def smooth_maximum(a: FloatArray, b: FloatArray, sharpness: float) -> FloatArray:
+    """The larger of two times that overlap, the more than it the closer they are. [s]
+
+    Parameters
+    ----------
+    a, b
+        Times. [s]
+    sharpness
+        Exponent: at 1 they add up, at infinity the larger one counts.
+    """
     larger, smaller = np.maximum(a, b), np.minimum(a, b)
     # Scaled by the larger, so that no power under- or overflows.
     ratio = smaller / np.maximum(larger, np.finfo(np.float64).tiny)

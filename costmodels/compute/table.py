@@ -6,13 +6,17 @@ A table is a CSV file as `benchmarks/measure_device.py` writes it. Lines that st
     operation, direction, precision, samples, channels, filters, in_extents, out_extents,
     kernel, stride, groups, seconds
 
-with extents, kernel and stride written as `56x56` (empty for none) and any further columns
-ignored. Shapes are *local*: what one device computes.
+with extents, kernel and stride written as `56x56` (empty for none), `visible` where attention is
+masked, and any further columns ignored. Shapes are *local*: what one device computes.
+
+A JSON file, as `planner tables import` writes it, holds the same with the columns once, and may
+hold measured collectives besides.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +26,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.calibration import COLLECTIVES, MeasuredCollective
 from costmodels.compute.work import ELEMENT_SIZE, Work
 from costmodels.errors import InputError, plain, printable
 from costmodels.units.tables import read_text
@@ -33,6 +38,11 @@ COLUMNS: Final = (
     *("in_extents", "out_extents", "kernel", "stride", "groups", "seconds"),
 )
 
+FORMAT: Final = "planner-table"
+"""What a JSON file says in `format` if it is a table."""
+
+COLLECTIVE_COLUMNS: Final = ("collective", "hosts", "gpus", "bytes", "seconds")
+
 LARGEST: Final = 2.0**40
 """Largest extent that a table may state. [items]"""
 
@@ -42,9 +52,9 @@ LONGEST: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A measured time: line of the file, precision, local work, seconds."""
+    """A measured time: where it stands in the file, precision, local work, seconds."""
 
-    line: int
+    place: str
     precision: str
     work: Work
     seconds: float
@@ -63,12 +73,20 @@ class CostTable:
         Parsed rows; use `load` for a file.
     text
         The file that they are from, without control characters.
+    collectives
+        Measured collectives of such devices.
     """
 
     def __init__(
-        self, name: str, provenance: Mapping[str, str], rows: Iterable[Row], text: str = ""
+        self,
+        name: str,
+        provenance: Mapping[str, str],
+        rows: Iterable[Row],
+        text: str = "",
+        collectives: Iterable[MeasuredCollective] = (),
     ) -> None:
         self.name = name
+        self.collectives = tuple(collectives)
         self.text = text
         self.provenance = dict(provenance)
         self.rows = tuple(rows)
@@ -78,7 +96,7 @@ class CostTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CostTable:
-        """Read a table from a CSV file.
+        """Read a table from a CSV or JSON file.
 
         Raises
         ------
@@ -97,6 +115,8 @@ class CostTable:
         InputError
             When a line is wrong.
         """
+        if text.lstrip().startswith("{"):
+            return _of_json(name, text)
         provenance: dict[str, str] = {}
         lines: list[tuple[int, str]] = []
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
@@ -106,7 +126,7 @@ class CostTable:
             elif line.strip():
                 lines.append((number, line))
         rows = [
-            _parse_row(name, number, cells)
+            _parse_row(name, f"line {number}", cells)
             for (number, _), cells in zip(lines[1:], _cells_of(name, lines), strict=True)
         ]
         return cls(name, provenance, rows, text)
@@ -137,18 +157,98 @@ def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str
     return rows
 
 
-def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> Row:
+def _of_json(file: str, text: str) -> CostTable:
+    """A table from the text of a JSON file."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InputError(
+            f"{file} must be a table in JSON but is none ({error}); correct it"
+        ) from None
+    if document.get("format") != FORMAT:
+        raise InputError.rule(
+            f"'format' of {file}",
+            f"be '{FORMAT}'",
+            f"'{document.get('format')}'",
+            "give a CSV table, or one that 'planner tables import' wrote",
+        )
+    provenance = document.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise InputError(f"'provenance' of {file} must be an object but is none; correct it")
+    rows = _json_rows(file, document, COLUMNS)
+    collectives = _json_rows(file, document.get("collectives", {}), COLLECTIVE_COLUMNS)
+    return CostTable(
+        file,
+        {str(key): str(value) for key, value in provenance.items()},
+        [_parse_row(file, f"row {i}", cells) for i, cells in enumerate(rows, start=1)],
+        text,
+        [
+            _parse_collective(file, f"row {i} of the collectives", cells)
+            for i, cells in enumerate(collectives, start=1)
+        ],
+    )
+
+
+def _json_rows(file: str, part: object, columns: Sequence[str]) -> list[dict[str, str | None]]:
+    """Cells of the rows by column."""
+    named = part.get("columns", []) if isinstance(part, dict) else None
+    rows = part.get("rows", []) if isinstance(part, dict) else None
+    if not isinstance(named, list) or not isinstance(rows, list):
+        raise InputError(f"{file} must list its columns and rows but does not; correct it")
+    missing = [column for column in columns if column not in named]
+    if rows and missing:
+        raise InputError(
+            f"{file} must have the columns {', '.join(columns)} but lacks {', '.join(missing)}; "
+            "write it with 'planner tables import'"
+        )
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, list) or len(row) != len(named):
+            raise InputError(
+                f"row {number} of {file} must have a cell for each of {len(named)} columns but has "
+                "not; correct or remove it"
+            )
+    return [{str(name): str(cell) for name, cell in zip(named, row, strict=True)} for row in rows]
+
+
+def _parse_collective(file: str, place: str, cells: Mapping[str, str | None]) -> MeasuredCollective:
     def number(column: str) -> float:
-        return _positive_cell(file, line, column, cells[column] or "", whole=column != "seconds")
+        return _positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
+
+    collective = cells["collective"] or ""
+    if collective not in COLLECTIVES:
+        raise InputError.rule(
+            f"{place}, column collective of {file}",
+            f"be one of {', '.join(COLLECTIVES)}",
+            f"'{collective}'",
+            "correct or remove the row",
+        )
+    hosts, gpus = int(number("hosts")), int(number("gpus"))
+    if gpus < 2 or gpus % hosts:
+        raise InputError(
+            f"{place} of {file} must have at least 2 GPUs, the same number on every host, but has "
+            f"{gpus} on {hosts}; correct or remove the row"
+        )
+    return MeasuredCollective(
+        collective=collective,
+        num_hosts=hosts,
+        num_gpus=gpus,
+        num_bytes=number("bytes"),
+        seconds=number("seconds"),
+    )
+
+
+def _parse_row(file: str, place: str, cells: Mapping[str, str | None]) -> Row:
+    def number(column: str) -> float:
+        return _positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
 
     def numbers(column: str) -> tuple[float, ...]:
         text = (cells[column] or "").strip()
-        return tuple(_positive_cell(file, line, column, part) for part in text.split("x") if text)
+        return tuple(_positive_cell(file, place, column, part) for part in text.split("x") if text)
 
     precision = (cells["precision"] or "").strip()
     if precision not in ELEMENT_SIZE:
         raise InputError.rule(
-            f"line {line}, column precision of {file}",
+            f"{place}, column precision of {file}",
             f"be one of {', '.join(ELEMENT_SIZE)}",
             f"'{precision}'",
             "correct or remove the line",
@@ -165,15 +265,28 @@ def _parse_row(file: str, line: int, cells: Mapping[str, str | None]) -> Row:
             kernel=tuple(int(size) for size in numbers("kernel")),
             stride=tuple(int(step) for step in numbers("stride")),
             groups=np.asarray(number("groups")),
+            visible=_visible(file, place, cells.get("visible") or "1"),
         )
     except InputError as error:
-        if str(error).startswith("line "):
+        if str(error).startswith(place):
             raise
-        raise InputError(f"line {line} of {file}: {error}") from None
-    return Row(line=line, precision=precision, work=work, seconds=number("seconds"))
+        raise InputError(f"{place} of {file}: {error}") from None
+    return Row(place=place, precision=precision, work=work, seconds=number("seconds"))
 
 
-def _positive_cell(file: str, line: int, column: str, text: str, whole: bool = True) -> float:
+def _visible(file: str, place: str, text: str) -> float:
+    share = _positive_cell(file, place, "visible", text, whole=False)
+    if share > 1:
+        raise InputError.rule(
+            f"{place}, column visible of {file}",
+            "be at most 1, the whole",
+            f"'{text}'",
+            "correct or remove it",
+        )
+    return share
+
+
+def _positive_cell(file: str, place: str, column: str, text: str, whole: bool = True) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -182,7 +295,7 @@ def _positive_cell(file: str, line: int, column: str, text: str, whole: bool = T
     if not 0 < value <= most or (whole and value != int(value)):
         kind = "whole" if whole else "finite"
         raise InputError.rule(
-            f"line {line}, column {column} of {file}",
+            f"{place}, column {column} of {file}",
             f"be a {kind} number above 0 and at most {most:g}",
             f"'{text.strip()}'",
             "correct or remove the line",

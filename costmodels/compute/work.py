@@ -5,11 +5,13 @@ other, so one `Work` describes hundreds of candidates and every derived quantity
 vectorised expression. What no distribution changes (kernel, stride, operation, direction) is a
 plain value.
 
-Two kinds of operation are told apart:
+Three kinds of operation are told apart:
 
 - *dense* (`conv`, `linear`, `matmul`): a matrix product of m x n outputs contracted over k,
   repeated `batch` times. A convolution is seen as the implicit matrix product that cuDNN runs
   (Chetlur et al. 2014, "cuDNN: Efficient Primitives for Deep Learning", section 3).
+- `attention`: scores, softmax and weighted values in one kernel that keeps the scores on chip
+  (Dao et al. 2022, "FlashAttention"). Its backward pass computes the scores again.
 - *memory-bound* (all others): it costs the activations that it must read and write, by the
   counts in `TRAFFIC`, and has no backward-weight pass of its own.
 
@@ -35,6 +37,7 @@ ELEMENT_SIZE: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Size of one activation or weight. [B]"""
 
 DENSE_OPERATIONS: Final = frozenset({"conv", "linear", "matmul"})
+MULTIPLYING_OPERATIONS: Final = DENSE_OPERATIONS | {"attention"}
 DENSE_DIRECTIONS: Final = ("forward", "backward_data", "backward_weight")
 MEMORY_DIRECTIONS: Final = ("forward", "backward")
 
@@ -86,6 +89,12 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Rows of the table are gathered; the backward pass adds to them.
     ("embedding", "forward"): (0, 2, 8),
     ("embedding", "backward"): (0, 3, 8),
+    # A bias is added in place; its gradient sums up that of the output.
+    ("bias", "forward"): (1, 1, 0),
+    ("bias", "backward"): (1, 0, 0),
+    # Within a normalisation an addition reads the other operand; gradients meet as of "add".
+    ("fused_add", "forward"): (1, 0, 0),
+    ("fused_add", "backward"): (2, 1, 0),
     # Any plain copy, such as packing a halo or changing a layout.
     ("copy", "forward"): (1, 1, 0),
     ("copy", "backward"): (1, 1, 0),
@@ -95,7 +104,12 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     ("adam_update", "forward"): (0, 0, 28),
 }
 
-OPERATIONS: Final = DENSE_OPERATIONS | {operation for operation, _ in TRAFFIC}
+OPERATIONS: Final = MULTIPLYING_OPERATIONS | {operation for operation, _ in TRAFFIC}
+
+
+def directions_of(operation: str) -> tuple[str, ...]:
+    """The passes that an operation has."""
+    return DENSE_DIRECTIONS if operation in DENSE_OPERATIONS else MEMORY_DIRECTIONS
 
 
 def _extent_product(extents: tuple[FloatArray, ...]) -> FloatArray:
@@ -122,26 +136,32 @@ class Work:
         One of `OPERATIONS`.
     direction
         `forward`, `backward_data` or `backward_weight` for dense operations; `forward` or
-        `backward` for memory-bound ones.
+        `backward` for all others.
     samples
         Local samples. For `matmul` the number of independent products (samples times heads, or
-        experts).
+        experts), for `attention` the samples times heads.
     channels
-        Local input channels. For `matmul` the contracted extent of the forward pass.
+        Local input channels. For `matmul` the contracted extent of the forward pass, for
+        `attention` the features of a head's query or key.
     filters
         Local output channels; those of the output also where it has as many as the input. For
-        `matmul` the columns of the forward result.
+        `matmul` the columns of the forward result, for `attention` the features of a head's value.
     in_extents
         Local spatial (or sequence) extents of the input, halo included where it is computed on.
+        For `attention` the keys.
     out_extents
         Local spatial (or sequence) extents of the output. For `matmul` the rows of both the
-        input and the result.
+        input and the result, for `attention` the queries.
     kernel
         Kernel size per spatial dim; empty for anything but `conv` and `pool`.
     stride
         Stride per spatial dim. Defaults to 1 in each.
     groups
-        Local number of groups of a convolution: `channels / groups` are contracted.
+        Local number of groups of a convolution: `channels / groups` are contracted. For
+        `attention` the heads that share one head of keys and values.
+    visible
+        Share of the keys of an `attention` that its mask shows a query on average: about half of
+        them under a causal mask.
     """
 
     operation: str
@@ -154,6 +174,7 @@ class Work:
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     groups: FloatArray | int = 1
+    visible: FloatArray | float = 1.0
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -163,7 +184,7 @@ class Work:
                 f"'{self.operation}'",
                 "give the layer an operation that is one of them",
             )
-        allowed = DENSE_DIRECTIONS if self.is_dense else MEMORY_DIRECTIONS
+        allowed = directions_of(self.operation)
         if self.direction not in allowed:
             raise InputError.rule(
                 f"the direction of a {self.operation}",
@@ -216,6 +237,24 @@ class Work:
         weights = self.channels * self.filters * self.kernel_volume / self.groups
         return weights * self.samples if self.operation == "matmul" else weights
 
+    def products(self) -> list[Work]:
+        """The products of matrices that an `attention` is made of, as kernels of their own."""
+        keys, queries = _extent_product(self.in_extents), (_extent_product(self.out_extents),)
+        ways = DENSE_DIRECTIONS[:1] if self.direction == "forward" else DENSE_DIRECTIONS[1:]
+        return [
+            Work(
+                operation="matmul",
+                direction=way,
+                samples=self.samples,
+                channels=contracted,
+                filters=columns,
+                in_extents=queries,
+                out_extents=queries,
+            )
+            for way in ways
+            for contracted, columns in ((self.channels, keys), (keys, self.filters))
+        ]
+
     def matrix_product(self, *, alignment: int = 1) -> MatrixProduct:
         """Dims of the implicit matrix product that this pass runs.
 
@@ -251,6 +290,12 @@ class Work:
     @property
     def flops(self) -> FloatArray:
         """Floating-point operations, a multiply-add counting as two; 0 for memory-bound kinds."""
+        if self.operation == "attention":
+            # backward: scores again, then the gradients of scores, values, queries and keys
+            widths = (1.0, 1.0) if self.direction == "forward" else (3.0, 2.0)
+            features = widths[0] * self.channels + widths[1] * self.filters
+            pairs = _extent_product(self.in_extents) * _extent_product(self.out_extents)
+            return 2.0 * self.samples * pairs * self.visible * features
         if not self.is_dense:
             return np.zeros_like(self.inputs + self.outputs)
         product = self.matrix_product()
@@ -265,6 +310,13 @@ class Work:
             Key of `ELEMENT_SIZE`.
         """
         size = ELEMENT_SIZE[precision]
+        if self.operation == "attention":
+            # queries and output, keys and values; backward moves as much for the gradients again
+            rows = (
+                _extent_product(self.out_extents) + _extent_product(self.in_extents) / self.groups
+            )
+            times = 1.0 if self.direction == "forward" else 2.0
+            return times * size * self.samples * rows * (self.channels + self.filters)
         if self.is_dense:
             return size * (self.inputs + self.outputs + self.weights)
         reads, writes, extra = TRAFFIC[(self.operation, self.direction)]

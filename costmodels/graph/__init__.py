@@ -1,5 +1,6 @@
 """Networks as graphs of layers, each an iteration space."""
 
+from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, fused
 from costmodels.graph.layer import (
     DIMS,
     SPATIAL_DIMS,
@@ -20,6 +21,8 @@ from costmodels.graph.network import (
 
 __all__ = [
     "DIMS",
+    "FUSED_OPERATIONS",
+    "FUSIONS",
     "SPATIAL_DIMS",
     "Axis",
     "Edge",
@@ -32,4 +35,5 @@ __all__ = [
     "Tensor",
     "Window",
     "build_graph",
+    "fused",
 ]

@@ -187,6 +187,8 @@ class Layer:
         Dims that may be split at all.
     shares_weight_with
         Name of the layer whose weight this one uses; its parameters are then counted there.
+    biased
+        Whether a convolution adds a bias, which is an operation of its own.
     """
 
     name: str
@@ -210,6 +212,7 @@ class Layer:
     between: tuple[str, ...] = ()
     splittable: frozenset[str] = frozenset()
     shares_weight_with: str | None = None
+    biased: bool = False
 
     def __post_init__(self) -> None:
         if not self.operation:
@@ -294,4 +297,5 @@ class Layer:
             self.between,
             self.splittable,
             self.shares_weight_with is None,
+            self.biased,
         )

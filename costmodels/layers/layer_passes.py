@@ -16,9 +16,9 @@ from costmodels.communication.halo import halo_exchange
 from costmodels.communication.topology import Topology
 from costmodels.compute import TimeSource
 from costmodels.distribution import Candidates
-from costmodels.graph import Layer, Tensor
+from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
-from costmodels.layers.local_work import local_size, local_work, update_work
+from costmodels.layers.local_work import local_size, local_work, side_work, update_work
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time, outermost_time
 
@@ -46,12 +46,28 @@ def _compute(
     """Seconds of one pass, and by source."""
     count = len(candidates)
     seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
+    every, launch_time = np.arange(count), machine.training.launch_time
+    if direction == "forward":
+        launch_time *= machine.training.forward_launches
+    transposes = machine.training.transposes
+    sides = side_work(layer, candidates, direction, transposes=transposes)
     for work in local_work(layer, candidates, direction):
         time, source = machine.compute.time(work)
         time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
-        waiting = np.maximum(machine.training.launch_time - time, 0.0)
+        if layer.operation in FUSED_OPERATIONS and direction == "forward":
+            # read by the kernel of the layer before
+            seconds = seconds + np.maximum(time - machine.compute.device.kernel_latency, 0.0)
+            by_source[source, every] += time
+            continue
+        by_source[source, every] += time
+        for side in sides:
+            # whoever measured the layer measured these, too
+            more, how = machine.compute.time(side)
+            more = np.where(source > TimeSource.INTERPOLATED, more, 0.0)
+            by_source[np.broadcast_to(how, count), every] += more
+            time = time + more
+        waiting = np.maximum(launch_time - time, 0.0)
         seconds = seconds + time + waiting
-        by_source[source, np.arange(count)] += time
         by_source[LAUNCH] += waiting
     return seconds, by_source
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from costmodels.compute import Work
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer, Tensor
+from costmodels.layers.attention_work import fused_attention
 
 Floats = NDArray[np.float64]
 # Axes of activations that are no features, beside those of space.
@@ -81,7 +82,13 @@ def _products(layer: Layer, candidates: Candidates, direction: str) -> list[Work
                 )
                 for operation in layer.between
             ]
-    return works
+    if layer.kind != "attention" or layer.between:
+        return works
+    keys = layer.inputs[1].axes[-1]
+    parts = keys.units or layer.dims["head"]
+    held = candidates.axis_extent(keys) * parts / keys.extent
+    shared = candidates.local("head", layer.dims["head"]) / held
+    return fused_attention(*works, keys=layer.inputs[1].extent("sequence"), shared=shared)
 
 
 def _expert_products(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
@@ -118,6 +125,8 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
         "forward", "backward_data" or "backward_weight"; layers without matrix arithmetic do all
         their backward work in "backward_data".
     """
+    if layer.operation == "fused_activation":
+        return []
     if layer.multiplies_activations:
         return _products(layer, candidates, direction)
     if layer.multiplies_weight and "expert" in layer.dims:
@@ -165,6 +174,44 @@ def local_work(layer: Layer, candidates: Candidates, direction: str) -> list[Wor
             groups=groups,
         )
     ]
+
+
+def side_work(
+    layer: Layer, candidates: Candidates, direction: str, *, transposes: bool
+) -> list[Work]:
+    """What one pass of a convolution runs besides the product, in the same operation.
+
+    Parameters
+    ----------
+    layer, candidates, direction
+        As of `local_work`.
+    transposes
+        Whether what it reads and writes is transposed for the product: once each, but for groups,
+        whose kernels read any layout.
+    """
+    if layer.operation != "conv":
+        return []
+    maps: list[tuple[str, str, Tensor]] = []
+    if layer.biased and direction != "backward_data":
+        way = "forward" if direction == "forward" else "backward"
+        maps.append(("bias", way, layer.output))
+    if transposes and layer.groups == 1:
+        maps += [("copy", "forward", tensor) for tensor in (layer.inputs[0], layer.output)]
+    samples = candidates.local("sample", layer.dims["sample"]).astype(float)
+    found = []
+    for operation, way, tensor in maps:
+        extents, features = _extents(tensor, candidates), _features(tensor, candidates)
+        work = Work(
+            operation=operation,
+            direction=way,
+            samples=samples,
+            channels=features,
+            filters=features,
+            in_extents=extents,
+            out_extents=extents,
+        )
+        found.append(work)
+    return found
 
 
 def update_work(parameters: Floats, optimizer: str) -> Work:

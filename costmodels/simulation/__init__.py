@@ -6,7 +6,8 @@ from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.job import Job
 from costmodels.simulation.measure import RoleUse, SimulatedStep, measure_step, run_graph
 from costmodels.simulation.messages import LINK_MODELS
-from costmodels.simulation.runtimes import Runtime, built_in_runtimes, load_runtime
+from costmodels.simulation.runtime_files import built_in_runtimes, load_runtime
+from costmodels.simulation.runtimes import Runtime
 
 __all__ = [
     "LINK_MODELS",

@@ -299,7 +299,8 @@ class Compiler:
 
         def cost(group: int, num_bytes: float) -> tuple[float, float]:
             work, members = groups[group]
-            message = work.program.stage_links.collective("all_reduce", members, num_bytes)
+            moved = num_bytes * runtime.passes(math.prod(members))
+            message = work.program.stage_links.collective("all_reduce", members, moved)
             return message.seconds, message.transfer
 
         def received(group: int) -> float:

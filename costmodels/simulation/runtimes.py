@@ -6,22 +6,21 @@ The compiler reads these fields; no runtime has code of its own. A new runtime i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache, partial
-from importlib import resources
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass
 
 from costmodels.errors import InputError, require_between
+from costmodels.graph import FUSIONS
 from costmodels.strategy import MemoryConfig
-from costmodels.units import parse_bandwidth, parse_bytes, parse_seconds
-from costmodels.units.tables import FieldFault, parse_toml, read_text, refuse_faults
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
+# Part of a launch that copying a layer to one more device takes in a process that does so:
+# MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
+# 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass
+# (ryujaehun/pytorch-gpu-benchmark; the rows enter no score).
+COPY = 0.44
+AGGREGATIONS = ("peers", "rooted", "one_device")
 
 
 # What figures can be: the least, the most, the unit.
@@ -97,9 +96,23 @@ class Runtime:
         and writes the tensor in device memory (pieces joined, sums made), and how often its host
         waits for the device, which then waits for the next launch. [items]
     launch_time
-        Time in which the host launches an operation; None for that of `Training`. [s]
+        Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
+    fuses
+        What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
+    fuses_in
+        Precisions in which it fuses; empty for all.
+    channels_last
+        Whether feature maps lie in memory as tensor cores read them; else convolutions in half
+        precision transpose what they read and write.
+    one_process
+        Whether one process of a host makes a copy of the network for each of its devices and runs
+        their forward passes, one operation after the other; backward passes are launched by a
+        thread each.
+    aggregation
+        How an all-reduce runs: "peers", among all; "rooted", to one device and back in pieces along
+        a ring; "one_device", from every device to one, and back.
     """
 
     name: str
@@ -126,6 +139,11 @@ class Runtime:
     cpu_bandwidth: float = 12e9
     devices_per_cpu_link: int = 2
     low_precision_gradients: bool = False
+    fuses: tuple[str, ...] = ()
+    fuses_in: tuple[str, ...] = ()
+    channels_last: bool = True
+    one_process: bool = False
+    aggregation: str = "peers"
     outside_layers: float = 0.0
     activation_copies: float = 0.0
     activation_waits: float = 0.0
@@ -152,7 +170,21 @@ class Runtime:
                 f"'{self.gradient}'",
                 "choose one",
             )
-
+        if self.aggregation not in AGGREGATIONS:
+            raise InputError.rule(
+                f"runtime {self.name}: aggregation",
+                f"be one of {', '.join(AGGREGATIONS)}",
+                f"'{self.aggregation}'",
+                "choose one",
+            )
+        for name in self.fuses:
+            if name not in FUSIONS:
+                raise InputError.rule(
+                    f"runtime {self.name}: fuses",
+                    f"be some of {', '.join(FUSIONS)}",
+                    f"'{name}'",
+                    "correct it",
+                )
         if self.crosses_steps and self.gradient != "push_pull":
             raise InputError(
                 f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
@@ -172,6 +204,28 @@ class Runtime:
             gradients="gradients" in self.shard,
             state="state" in self.shard,
         )
+
+    def passes(self, members: int) -> float:
+        """How many times as many bytes an all-reduce moves as around a ring."""
+        if members < 2 or self.aggregation == "peers":
+            return 1.0
+        # a ring moves 2 (n - 1) / n of the buffer; to one device and back it is 2, or 2 (n - 1)
+        return members / (members - 1) if self.aggregation == "rooted" else float(members)
+
+    def forward_launches(self, local: int) -> float:
+        """How many launches a host process takes for an operation of the forward pass. [items]
+
+        Parameters
+        ----------
+        local
+            Devices of the host that work. [items]
+        """
+        # for each device a copy of the layer, and its operation
+        return local * (1.0 + COPY) if self.one_process and local > 1 else 1.0
+
+    def fusions(self, precision: str) -> tuple[str, ...]:
+        """What it fuses in a precision."""
+        return self.fuses if precision in self.fuses_in or not self.fuses_in else ()
 
     @property
     def decided(self) -> dict[str, object]:
@@ -194,115 +248,3 @@ _DECIDED = (
     "corner_overlap",
     "memory_model",
 )
-
-_PARSE: Mapping[str, Callable[..., float]] = {
-    "launch_time": partial(parse_seconds, allow_zero=True),
-    "outside_layers": parse_seconds,
-    "bucket": parse_bytes,
-    "first_bucket": parse_bytes,
-    "fusion": parse_bytes,
-    "cycle": parse_seconds,
-    "negotiation_base": parse_seconds,
-    "negotiation_per_rank": parse_seconds,
-    "server_rate": parse_bandwidth,
-    "stack_bandwidth": parse_bandwidth,
-    "cpu_bandwidth": parse_bandwidth,
-}
-
-
-@cache
-def built_in_runtimes() -> dict[str, Runtime]:
-    """All runtimes by name."""
-    path = resources.files("costmodels.simulation") / "data" / "runtimes.toml"
-    return _parse_runtimes(path.read_text(encoding="utf-8"), "runtimes.toml")
-
-
-def _parse_runtimes(text: str, file: str) -> dict[str, Runtime]:
-    """Runtimes from the tables of a file; quantities carry their units and are converted here."""
-    rows = parse_toml(text, file)
-    names = tuple(item.name for item in fields(Runtime) if item.name != "name")
-    tables: dict[str, Mapping[str, Any]] = {}
-    for name, row in rows.items():
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{file} must hold tables, one a runtime, but has the value '{name}'; put it "
-                "below the name of a runtime, such as [mine]"
-            )
-        tables[name] = row
-    unknown = {name: tuple(k for k in row if k not in names) for name, row in tables.items()}
-    refuse_faults(
-        file,
-        (
-            FieldFault(place=f"runtime {name}", missing=(), unknown=keys, known=names)
-            for name, keys in unknown.items()
-            if keys
-        ),
-    )
-    return {name: _build_runtime(name, row, f"{file}: {name}") for name, row in tables.items()}
-
-
-def _build_runtime(name: str, row: Mapping[str, Any], label: str) -> Runtime:
-    values: dict[str, Any] = {"name": name}
-    for key, value in row.items():
-        if key in _PARSE and not isinstance(value, str):
-            raise InputError.rule(
-                f"{label}.{key}",
-                "be text, a quantity with its unit",
-                value,
-                'write it like "25 MiB"',
-            )
-        values[key] = _PARSE[key](value, what=f"{label}.{key}") if key in _PARSE else value
-    try:
-        return msgspec.convert(values, Runtime)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
-        reason = str(error).replace("`", "'").replace(" - at '$.", " in '")
-        raise InputError(f"{label}: {reason[0].lower()}{reason[1:]}; correct it") from None
-
-
-def _read_runtime(path: str) -> Runtime:
-    """The one runtime of a user's own file."""
-    text = read_text(path, f"the runtime file {path}")
-    found = _parse_runtimes(text, f"the runtime file {path}")
-    if len(found) != 1:
-        raise InputError(
-            f"the runtime file {path} must hold one runtime but holds {len(found)}; give each a "
-            "file of its own"
-        )
-    return next(iter(found.values()))
-
-
-def load_runtime(name: str, **changes: object) -> Runtime:
-    """A runtime, with other figures where they are given.
-
-    Parameters
-    ----------
-    name
-        A built-in runtime, or a TOML file with the table of one.
-    changes
-        Fields of `Runtime` to replace.
-
-    Raises
-    ------
-    InputError
-        When there is none of that name, the file is wrong, or there is no such figure.
-    """
-    known = built_in_runtimes()
-    if name.endswith(".toml"):
-        known = {name: _read_runtime(name)}
-    if name not in known:
-        raise InputError.rule(
-            "the runtime",
-            f"be one of {', '.join(known)}",
-            f"'{name}'",
-            "choose one",
-        )
-    names = {item.name for item in fields(Runtime)}
-    for key in changes:
-        if key not in names:
-            raise InputError(
-                f"a runtime has the figures {', '.join(sorted(names))} but not '{key}'; correct it"
-            )
-    values: dict[str, Any] = dict(changes)
-    return replace(known[name], **values)

@@ -179,11 +179,12 @@ class WeightWork:
                 )
             ]
         kind = "reduce_scatter" if bucket.cut else "all_reduce"
+        passes = 1.0 if bucket.cut else self.runtime.passes(math.prod(bucket.group))
         return [
             message_operation(
                 ("gradients", label, number),
                 kind,
-                stage_links.collective(kind, bucket.group, bucket.num_bytes),
+                stage_links.collective(kind, bucket.group, bucket.num_bytes * passes),
                 after,
                 num_bytes=received if bucket.cut else 2.0 * received,
                 queue=Queue.GRADIENT,

@@ -20,6 +20,7 @@ _SIZES = {
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
 MEMORY_MODELS = ("liveness", "retained", "paradl")
+EXECUTIONS = ("eager", "compiled", "captured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,20 @@ class Training:
         do groups that cannot run the one named (a tree needs several hosts).
     bucket_bytes
         Gradients are all-reduced together in buckets of about that size. [B]
+    execution
+        How operations come to the device: "eager", one by one; "compiled", fused; "captured", as a
+        graph that is launched at once.
     launch_time
-        Time that the framework's host code takes to launch an operation: none is faster. PyTorch
-        takes about 25 us (offsets of 29 us and more in NeuSight's V100 operators, and what steps
-        of ResNet-50 at small batches exceed their kernels by); 0 stands for captured graphs. [s]
+        Time that the host takes to launch an operation: none is faster. It belongs to the runtime
+        and its host; 0 stands for captured graphs. [s]
+    forward_launches
+        How many launches an operation of the forward pass takes, where one process launches it for
+        several devices. [items]
+    fuses
+        What is computed in the kernel of the layer before, of `costmodels.graph.FUSIONS`.
+    channels_last
+        Whether feature maps lie in memory as tensor cores read them; else convolutions in half
+        precision transpose what they read and write.
     winograd
         Whether convolutions may use Winograd's algorithm, which needs workspace that some
         frameworks do not allow.
@@ -72,7 +83,11 @@ class Training:
     gradient_overlap: bool = True
     all_reduce: str = "auto"
     bucket_bytes: float = 25 * 2**20
-    launch_time: float = 25e-6
+    execution: str = "eager"
+    launch_time: float = 0.0
+    forward_launches: float = 1.0
+    fuses: tuple[str, ...] = ()
+    channels_last: bool = True
     winograd: bool = True
     memory_model: str = "liveness"
 
@@ -82,6 +97,7 @@ class Training:
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
+            ("execution", self.execution, EXECUTIONS),
         ):
             if value not in known:
                 raise InputError.rule(
@@ -95,7 +111,7 @@ class Training:
                 "the launch time of an operation",
                 "be from 0 to 1 s",
                 f"{self.launch_time:g} s",
-                "PyTorch takes about 25 us",
+                "PyTorch takes about 70 us",
             )
         require_between(
             "the size of gradient buckets",
@@ -104,6 +120,12 @@ class Training:
             "PyTorch uses 25 MiB",
             unit="B",
         )
+
+    @property
+    def transposes(self) -> bool:
+        """Whether convolutions transpose what they read and write: what tensor cores read is not
+        what the feature maps are."""
+        return not self.channels_last and self.activation_size == 2
 
     @property
     def activation_size(self) -> int:

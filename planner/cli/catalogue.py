@@ -240,7 +240,7 @@ def _list_links(console: Console) -> None:
 
 
 def _list_runtimes(console: Console) -> None:
-    from costmodels.simulation.runtimes import built_in_runtimes as known
+    from costmodels.simulation.runtime_files import built_in_runtimes as known
 
     rows = [
         ([name, runtime.title], f"{_what_it_does(runtime)}. {runtime.source}")

@@ -21,6 +21,7 @@ from planner.cli.plans import evaluate_command, optimize_command, report_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
 from planner.cli.solving import solve_command
+from planner.cli.tables import tables_command
 from planner.cli.throughput import throughput_command
 from planner.errors import ConflictError
 
@@ -86,6 +87,7 @@ for _command in (
     links_command,
     runtimes_command,
     loaders_command,
+    tables_command,
     solve_command,
     throughput_command,
 ):

@@ -77,7 +77,7 @@ def _devices() -> Sequence[str]:
 
 
 def _runtimes() -> Sequence[str]:
-    from costmodels.simulation.runtimes import built_in_runtimes
+    from costmodels.simulation.runtime_files import built_in_runtimes
 
     return tuple(built_in_runtimes())
 

@@ -140,6 +140,31 @@ def classifier(net: Builder, *, dropout: float = 0.0, name: str = "fc") -> None:
     net.add("loss", "loss")
 
 
+def squeeze_excitation(
+    net: Builder, name: str, channels: int, squeezed: int, *, function: str = "silu"
+) -> None:
+    """One factor per channel from the mean over space; its 1x1 convolutions are linear layers.
+
+    Parameters
+    ----------
+    net
+        The network, which gets the layers.
+    name
+        What their names begin with.
+    channels, squeezed
+        Channels, and to how many they come down. [items]
+    function
+        The activation between.
+    """
+    features = net.last
+    net.add(f"{name}.avgpool", "global_pool")
+    net.add(f"{name}.fc1", "linear", filters=squeezed)
+    net.add(f"{name}.activation", "activation", function=function)
+    net.add(f"{name}.fc2", "linear", filters=channels)
+    gate = net.add(f"{name}.scale_activation", "activation", function="sigmoid")
+    net.add(f"{name}.scale", "scale", features, gate)
+
+
 def rounded(channels: float, divisor: int = 8) -> int:
     """Channels rounded to a multiple of `divisor`, but never down by more than a tenth.
 

@@ -77,7 +77,7 @@ class BranchStep:
 Branch = tuple[BranchStep | list[BranchStep], ...]
 
 
-def _module(net: Builder, name: str, *branches: Branch) -> None:
+def inception_module(net: Builder, name: str, *branches: Branch) -> None:
     """Branches that read the same tensor, and their concatenation."""
     module_input, ends = net.last, []
     for branch in branches:
@@ -122,7 +122,7 @@ def googlenet(size: int) -> Network:
             _ceil_pool(net, name, *row)
             continue
         one, reduce3, three, reduce5, five, project = row
-        _module(
+        inception_module(
             net,
             name,
             (BranchStep("branch1", one),),
@@ -143,7 +143,7 @@ DOWN = (BranchStep("maxpool", kernel=3, stride=2, padding=0, pool="max"),)
 
 
 def _module_a(net: Builder, name: str, pool_filters: int) -> None:
-    _module(
+    inception_module(
         net,
         name,
         (BranchStep("branch1x1", 64),),
@@ -160,7 +160,7 @@ def _module_a(net: Builder, name: str, pool_filters: int) -> None:
 def _module_c(net: Builder, name: str, width: int) -> None:
     """Kernels of 7x7 as a row and a column."""
     row, column = (1, 7), (7, 1)
-    _module(
+    inception_module(
         net,
         name,
         (BranchStep("branch1x1", 192),),
@@ -183,7 +183,7 @@ def _module_c(net: Builder, name: str, width: int) -> None:
 def _module_e(net: Builder, name: str) -> None:
     """Branches that end in a fork of a row and a column."""
     row, column = (1, 3), (3, 1)
-    _module(
+    inception_module(
         net,
         name,
         (BranchStep("branch1x1", 320),),
@@ -211,7 +211,7 @@ def inception_v3(size: int) -> Network:
     net.add("maxpool2", "pool", kernel=3, stride=2)
     for name, pool_filters in (("Mixed_5b", 32), ("Mixed_5c", 64), ("Mixed_5d", 64)):
         _module_a(net, name, pool_filters)
-    _module(
+    inception_module(
         net,
         "Mixed_6a",
         (BranchStep("branch3x3", 384, 3, 2),),
@@ -224,7 +224,7 @@ def inception_v3(size: int) -> Network:
     )
     for name, width in (("Mixed_6b", 128), ("Mixed_6c", 160), ("Mixed_6d", 160), ("Mixed_6e", 192)):
         _module_c(net, name, width)
-    _module(
+    inception_module(
         net,
         "Mixed_7a",
         (BranchStep("branch3x3_1", 192), BranchStep("branch3x3_2", 320, 3, 2)),

@@ -1,9 +1,18 @@
-"""MobileNet v2 and EfficientNet: inverted residual blocks around a depthwise convolution."""
+"""MobileNet v2, MnasNet and EfficientNet: inverted residuals around a depthwise convolution."""
 
 from __future__ import annotations
 
+import math
+
 from costmodels.graph import Network
-from planner.models.builder import Builder, classifier, conv_bn, image_builder
+from planner.models.builder import (
+    Builder,
+    classifier,
+    conv_bn,
+    image_builder,
+    rounded,
+    squeeze_excitation,
+)
 
 MOBILENET_SOURCE = (
     'Sandler et al. 2018, "MobileNetV2: Inverted Residuals and Linear Bottlenecks", as '
@@ -11,8 +20,23 @@ MOBILENET_SOURCE = (
 )
 EFFICIENTNET_SOURCE = (
     'Tan and Le 2019, "EfficientNet: Rethinking Model Scaling for Convolutional Neural '
-    'Networks", B0, as implemented in torchvision'
+    'Networks", as implemented in torchvision'
 )
+MNASNET_SOURCE = (
+    'Tan et al. 2019, "MnasNet: Platform-Aware Neural Architecture Search for Mobile", B1, as '
+    "implemented in torchvision"
+)
+# factor on channels, on blocks, and pixels a side
+EFFICIENTNETS = {
+    "efficientnet_b0": (1.0, 1.0, 224),
+    "efficientnet_b1": (1.0, 1.1, 240),
+    "efficientnet_b2": (1.1, 1.2, 260),
+    "efficientnet_b3": (1.2, 1.4, 300),
+    "efficientnet_b4": (1.4, 1.8, 380),
+    "efficientnet_b5": (1.6, 2.2, 456),
+    "efficientnet_b6": (1.8, 2.6, 528),
+    "efficientnet_b7": (2.0, 3.1, 600),
+}
 # expansion, kernel, stride of the first block, filters, blocks
 Stage = tuple[int, int, int, int, int]
 MOBILENET_V2: tuple[Stage, ...] = (
@@ -33,24 +57,21 @@ EFFICIENTNET_B0: tuple[Stage, ...] = (
     (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
 )
+MNASNET: tuple[Stage, ...] = (
+    (1, 3, 1, 16, 1),
+    (3, 3, 2, 24, 3),
+    (3, 5, 2, 40, 3),
+    (6, 5, 2, 80, 3),
+    (6, 3, 1, 96, 2),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
 STEM, HEAD = 32, 1280
 
 
-def _squeeze_excitation(net: Builder, name: str, channels: int, squeezed: int) -> None:
-    """One factor per channel from the mean over space; its 1x1 convolutions are linear layers."""
-    features = net.last
-    net.add(f"{name}.avgpool", "global_pool")
-    net.add(f"{name}.fc1", "linear", filters=squeezed)
-    net.add(f"{name}.activation", "activation", function="silu")
-    net.add(f"{name}.fc2", "linear", filters=channels)
-    gate = net.add(f"{name}.scale_activation", "activation", function="sigmoid")
-    net.add(f"{name}.scale", "scale", features, gate)
-
-
 def _inverted_residuals(
-    net: Builder, stages: tuple[Stage, ...], function: str, *, squeeze: bool
+    net: Builder, stages: tuple[Stage, ...], function: str, *, squeeze: bool, channels: int = STEM
 ) -> None:
-    channels = STEM
     for stage, (expansion, kernel, first_stride, filters, blocks) in enumerate(stages, start=1):
         for block in range(blocks):
             name, entry = f"features.{stage}.{block}", net.last
@@ -68,7 +89,7 @@ def _inverted_residuals(
                 function=function,
             )
             if squeeze:
-                _squeeze_excitation(net, f"{name}.se", width, max(1, channels // 4))
+                squeeze_excitation(net, f"{name}.se", width, max(1, channels // 4))
             conv_bn(net, f"{name}.project", filters=filters, kernel=1, function="")
             if stride == 1 and filters == channels:
                 net.add(f"{name}.add", "add", net.last, entry)
@@ -84,11 +105,13 @@ def _mobile(
     squeeze: bool,
     source: str,
     notes: str = "",
+    stem: int = STEM,
+    head: int = HEAD,
 ) -> Network:
     net = image_builder(size)
-    conv_bn(net, "features.0", filters=STEM, stride=2, function=function)
-    _inverted_residuals(net, stages, function, squeeze=squeeze)
-    conv_bn(net, f"features.{len(stages) + 1}", filters=HEAD, kernel=1, function=function)
+    conv_bn(net, "features.0", filters=stem, stride=2, function=function)
+    _inverted_residuals(net, stages, function, squeeze=squeeze, channels=stem)
+    conv_bn(net, f"features.{len(stages) + 1}", filters=head, kernel=1, function=function)
     classifier(net, dropout=0.2, name="classifier")
     return net.network(name, source=source, notes=notes)
 
@@ -104,13 +127,27 @@ def mobilenet_v2(size: int) -> Network:
     )
 
 
-def efficientnet_b0(size: int) -> Network:
+def mnasnet(size: int) -> Network:
     return _mobile(
-        "efficientnet_b0",
+        "mnasnet1_0", size, MNASNET, function="relu", squeeze=False, source=MNASNET_SOURCE
+    )
+
+
+def efficientnet(name: str, size: int) -> Network:
+    """One of `EFFICIENTNETS` by name, for an input size."""
+    width, depth, _ = EFFICIENTNETS[name]
+    stages = tuple(
+        (expansion, kernel, stride, rounded(filters * width), math.ceil(blocks * depth))
+        for expansion, kernel, stride, filters, blocks in EFFICIENTNET_B0
+    )
+    return _mobile(
+        name,
         size,
-        EFFICIENTNET_B0,
+        stages,
         function="silu",
         squeeze=True,
         source=EFFICIENTNET_SOURCE,
         notes="Without stochastic depth, which has no weights and little arithmetic.",
+        stem=rounded(STEM * width),
+        head=4 * stages[-1][3],
     )

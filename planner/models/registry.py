@@ -17,12 +17,19 @@ from planner.models.dlrm import CONFIGS as DLRM_CONFIGS
 from planner.models.dlrm import DENSE as DLRM_DENSE
 from planner.models.dlrm import dlrm
 from planner.models.inception import googlenet, inception_v3
+from planner.models.inception_v4 import inception_v4
 from planner.models.mesh import SIZES as MESH_SIZES
 from planner.models.mesh import mesh
-from planner.models.mobile import efficientnet_b0, mobilenet_v2
-from planner.models.resnet import DEPTHS as RESNET_DEPTHS
-from planner.models.resnet import resnet
+from planner.models.mobile import EFFICIENTNETS, efficientnet, mnasnet, mobilenet_v2
+from planner.models.resnet import VARIANTS as RESIDUAL
+from planner.models.resnet import ResidualKind, residual
+from planner.models.squeezenet import NAMES as SQUEEZENETS
+from planner.models.squeezenet import squeezenet
+from planner.models.ssd import RESNETS as SSD_RESNETS
+from planner.models.ssd import SIZE as SSD_SIZE
+from planner.models.ssd import ssd
 from planner.models.unet import unet
+from planner.models.unet3d import unet3d
 from planner.models.vgg import DEPTHS as VGG_DEPTHS
 from planner.models.vgg import alexnet, vgg
 
@@ -41,11 +48,9 @@ def _image_models() -> dict[str, BuiltInNetwork]:
             size=224,
             minimum=224,
         )
-    for depth in RESNET_DEPTHS:
-        models[f"resnet{depth}"] = BuiltInNetwork(
-            description=f"ResNet with {depth} weighted layers",
-            make=partial(resnet, depth),
-            size=224,
+    for name, kind in RESIDUAL.items():
+        models[name] = BuiltInNetwork(
+            description=_residual_description(name, kind), make=partial(residual, name), size=224
         )
     models["googlenet"] = BuiltInNetwork(
         description="GoogLeNet without auxiliary classifiers", make=googlenet, size=224
@@ -56,6 +61,16 @@ def _image_models() -> dict[str, BuiltInNetwork]:
         size=299,
         minimum=75,
     )
+    models["inception_v4"] = BuiltInNetwork(
+        description="Inception v4", make=inception_v4, size=299, minimum=75
+    )
+    for depth in SSD_RESNETS:
+        models[f"ssd300_resnet{depth}"] = BuiltInNetwork(
+            description=f"SSD on ResNet with {depth} weighted layers",
+            make=partial(ssd, depth),
+            size=SSD_SIZE,
+            sizes=(SSD_SIZE,),
+        )
     for depth in DENSENET_DEPTHS:
         models[f"densenet{depth}"] = BuiltInNetwork(
             description=f"DenseNet with {depth} weighted layers",
@@ -65,10 +80,33 @@ def _image_models() -> dict[str, BuiltInNetwork]:
     models["mobilenet_v2"] = BuiltInNetwork(
         description="MobileNet v2 of width 1", make=mobilenet_v2, size=224
     )
-    models["efficientnet_b0"] = BuiltInNetwork(
-        description="EfficientNet B0", make=efficientnet_b0, size=224
+    models["mnasnet1_0"] = BuiltInNetwork(
+        description="MnasNet B1 of width 1", make=mnasnet, size=224
     )
+    for name, (_, _, size) in EFFICIENTNETS.items():
+        models[name] = BuiltInNetwork(
+            description=f"EfficientNet {name[-2:].upper()}",
+            make=partial(efficientnet, name),
+            size=size,
+        )
+    for name in SQUEEZENETS:
+        models[name] = BuiltInNetwork(
+            description=f"SqueezeNet {name[-3:].replace('_', '.')}",
+            make=partial(squeezenet, name),
+            size=224,
+        )
     return models
+
+
+def _residual_description(name: str, kind: ResidualKind) -> str:
+    if kind.squeeze:
+        what = "SE-ResNeXt"
+    elif kind.groups > 1:
+        what = "ResNeXt"
+    else:
+        what = "Wide ResNet" if kind.group_width > 64 else "ResNet"
+    also = f", {kind.groups} groups of {kind.group_width}" if kind.groups > 1 else ""
+    return f"{what} with {kind.depth} weighted layers{also}"
 
 
 def _science_models() -> dict[str, BuiltInNetwork]:
@@ -79,7 +117,15 @@ def _science_models() -> dict[str, BuiltInNetwork]:
             size=512,
             minimum=16,
             multiple=16,
-        )
+        ),
+        "unet3d": BuiltInNetwork(
+            description="3-D U-Net for volumes",
+            make=unet3d,
+            size=128,
+            minimum=32,
+            multiple=32,
+            unit="voxels a side",
+        ),
     }
     for size in (max(COSMOFLOW_SIZES), *COSMOFLOW_SIZES):
         name = f"cosmoflow-{size}" if "cosmoflow" in models else "cosmoflow"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, build_graph
+from costmodels.graph import Graph, Network
 from costmodels.notes import Note
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
@@ -20,7 +20,7 @@ from planner.plan import Plan
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
-from planner.request.setting import Setting, resolve
+from planner.request.setting import Setting, resolve, training_graph
 from planner.request.sources import read_source
 from planner.request.strategy_files import strategy_of
 from planner.request.strategy_tables import StrategyFile
@@ -193,7 +193,8 @@ def micro_graph(setting: Setting, micro_batches: int) -> Graph:
             f"the global batch must be a multiple of the micro-batches but {setting.batch} is none "
             f"of {micro_batches}; change one of them"
         )
-    return build_graph(setting.model, setting.batch // micro_batches)
+    training = setting.machine.training
+    return training_graph(setting.model, setting.batch // micro_batches, training)
 
 
 def with_recomputation(strategy: Strategy, graph: Graph) -> Strategy:

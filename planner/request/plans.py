@@ -105,11 +105,14 @@ def made_as(plan: Plan, request: Request) -> Request:
         When the cluster of the plan is not built in and not carried.
     """
     carried = plan.carried
+    training = asdict(plan.training)
+    if request.execution not in (None, plan.training.execution) or request.runtime is not None:
+        del training["launch_time"]  # that of another execution or runtime
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
         # what only a runtime decides is no input
-        **{k: v for k, v in asdict(plan.training).items() if hasattr(request, k)},
+        **{k: v for k, v in training.items() if hasattr(request, k)},
     }
     if request.cluster is None:
         if carried.cluster is None and plan.cluster not in list_clusters():

@@ -75,6 +75,7 @@ class Request:
     memory: str | float | None = asked.MEMORY.default
     all_reduce: str | None = asked.ALL_REDUCE.default
     bucket_bytes: str | float | None = asked.BUCKET_BYTES.default
+    execution: str | None = asked.EXECUTION.default
     launch_time: str | float | None = asked.LAUNCH_TIME.default
     memory_model: str | None = asked.MEMORY_MODEL.default
     halo_overlap: bool | None = asked.HALO_OVERLAP.default

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
+from costmodels.communication.calibration import calibrated
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, build_graph
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.graph import Graph, Network, build_graph, fused
+from costmodels.simulation.executions import executed
+from costmodels.simulation.runtime_files import load_runtime
+from costmodels.simulation.runtimes import Runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
-from planner.errors import InfeasibleError
+from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.inputs.counts import parse_counts
@@ -24,6 +27,7 @@ from planner.request.inputs.question import (
     BUCKET_BYTES,
     CLUSTER,
     DEFAULT_CLUSTER,
+    EXECUTION,
     GLOBAL_BATCH_SIZE,
     LAUNCH_TIME,
     MEMORY,
@@ -35,6 +39,7 @@ from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
 
 DEFAULT_BATCH_PER_GPU = 32
+DEFAULT_RUNTIME = "ddp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,13 @@ def resolve(request: Request) -> Setting:
         When the memory is no more than what the framework reserves.
     """
     gpus = request.num_gpus
+    tables = tuple(
+        table if isinstance(table, CostTable) else CostTable.load(table) for table in request.tables
+    )
     cluster = find_cluster(request.cluster)
+    for table in tables:
+        if table.collectives:
+            cluster = calibrated(cluster, table.collectives, table.name)
     if request.memory is not None:
         cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     shape = cluster.shape(gpus)
@@ -190,12 +201,14 @@ def resolve(request: Request) -> Setting:
         batch = _default_batch(network, cluster, gpus, training.activation_size)
     machine = Machine(
         topology=Topology.of(cluster, shape),
-        compute=_compute_model(cluster, training, request.tables),
+        compute=ComputeModel(
+            cluster.device, training.precision, tables=tables, winograd=training.winograd
+        ),
         training=training,
     )
     return Setting(
         model=network,
-        graph=build_graph(network, batch),
+        graph=training_graph(network, batch, training),
         cluster=cluster,
         machine=machine,
         batch=batch,
@@ -207,17 +220,67 @@ def resolve(request: Request) -> Setting:
 def _training(request: Request, cluster: Cluster) -> Training:
     """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
-    runtime = request.runtime
-    if runtime is not None:
-        runtime = runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
-        for name, value in runtime.decided.items():
-            options[name] = value if options.get(name) is None else options[name]
+    runtime = executed(find_runtime(request), options["execution"] or str(EXECUTION.usual))
+    usual = load_runtime(DEFAULT_RUNTIME).launch_time
+    for name, value in {"launch_time": usual, **runtime.decided}.items():
+        options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
-    return Training(**{name: value for name, value in options.items() if value is not None})
+    local = math.prod(cluster.shape(request.num_gpus)[: cluster.host_index + 1])
+    training = Training(**{name: value for name, value in options.items() if value is not None})
+    return replace(
+        training,
+        forward_launches=runtime.forward_launches(local),
+        fuses=runtime.fusions(training.precision),
+        channels_last=runtime.channels_last,
+    )
+
+
+def training_graph(model: Network, batch: int, training: Training) -> Graph:
+    """The layers of a network as a runtime runs them.
+
+    Parameters
+    ----------
+    model
+        The network.
+    batch
+        Samples of a pass. [samples]
+    training
+        Says what is fused.
+    """
+    return fused(build_graph(model, batch), training.fuses)
+
+
+def find_runtime(request: Request, usual: str = DEFAULT_RUNTIME) -> Runtime:
+    """The runtime of a request, with the number of parameter servers where it is given.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    usual
+        The runtime where nothing is.
+
+    Raises
+    ------
+    InputError
+        When there is no such runtime, or it has no parameter servers.
+    """
+    runtime, servers = request.runtime, request.servers
+    if runtime is None:
+        runtime = usual if servers is None else "ps-sync"
+    found = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    if servers is None:
+        return found
+    if found.gradient != "push_pull":
+        raise ConflictError(
+            f"the runtime {found.name} has no parameter servers; leave --servers out, or use "
+            "--runtime ps-sync"
+        )
+    return replace(found, servers=servers)
 
 
 def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) -> tuple[str, ...]:
@@ -232,17 +295,4 @@ def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) 
         one.chose(**values)
         for one in (CLUSTER, PRECISION, OPTIMIZER, GLOBAL_BATCH_SIZE)
         if getattr(request, one.name) is None
-    )
-
-
-def _compute_model(
-    cluster: Cluster, training: Training, tables: Sequence[str | os.PathLike[str] | CostTable]
-) -> ComputeModel:
-    return ComputeModel(
-        cluster.device,
-        training.precision,
-        tables=tuple(
-            table if isinstance(table, CostTable) else CostTable.load(table) for table in tables
-        ),
-        winograd=training.winograd,
     )

@@ -60,9 +60,12 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
     measured = compute.measured
     if measured is None:
         return ()
+    collectives = sum(len(table.collectives) for table in compute.tables)
+    notes = [Note.of("links-fitted", rows=collectives)] if collectives else []
     if not len(measured):
-        return (Note.of("tables-unused", precision=compute.precision),)
-    notes = []
+        if any(table.rows for table in compute.tables):
+            notes.append(Note.of("tables-unused", precision=compute.precision))
+        return tuple(notes)
     known = measured.agreement()
     if known is None:
         notes.append(Note.of("tables-cover", share=share))

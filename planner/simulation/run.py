@@ -18,7 +18,6 @@ from costmodels.simulation import (
     Queue,
     Runtime,
     SimulatedStep,
-    load_runtime,
     run_graph,
 )
 from planner.errors import ConflictError
@@ -28,7 +27,7 @@ from planner.request.inputs import simulating as inputs
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
-from planner.request.setting import find_cluster
+from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
 from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.loading import loading_notes, loading_time
@@ -50,7 +49,7 @@ OVERLAP_FACTOR = 0.1
 # average instead of 8.3 %, and 5.4 % too fast instead of 7.0 %.
 DEVICE_VARIATION = 0.015
 # The runtime under which plans are simulated, unless they say another one.
-PLAN_RUNTIME = "ddp"
+PLAN_RUNTIME = DEFAULT_RUNTIME
 ASSUMED = Note.of("overlap-assumed", overlap=OVERLAP_FACTOR, variation=DEVICE_VARIATION)
 # Simulations by name: overlap factor counted, links shared, and how links are taken.
 _SIMULATIONS: Mapping[str, tuple[bool, bool, str]] = {
@@ -73,10 +72,12 @@ def simulate_request(request: Request) -> Simulation:
     placed = place_network(request)
     plan = placed.plan
     usual = PLAN_RUNTIME if plan is None else plan.runtime
-    runtime = _find_runtime(request.runtime, request.servers, usual)
+    runtime = find_runtime(request, usual)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
-    if plan is not None or request.bucket_bytes is not None:
+    if request.bucket_bytes is not None:
+        runtime = _bucketed(runtime, placed.setting.machine.training.bucket_bytes)
+    elif plan is not None:
         runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
@@ -117,32 +118,6 @@ def _unheeded(model: str, option: str) -> ConflictError:
     return ConflictError(
         f"the step model {model} knows no {option}; leave it out, or use --model simulate"
     )
-
-
-def _find_runtime(runtime: str | Runtime | None, servers: int | None, usual: str) -> Runtime:
-    """The runtime of a request, with the number of parameter servers where it is given.
-
-    Parameters
-    ----------
-    runtime, servers
-        What is asked for.
-    usual
-        The runtime where nothing is.
-    """
-    if runtime is None:
-        runtime = usual if servers is None else "ps-sync"
-    if servers is None:
-        return runtime if isinstance(runtime, Runtime) else load_runtime(runtime)
-    if isinstance(runtime, Runtime):
-        found = replace(runtime, servers=servers)
-    else:
-        found = load_runtime(runtime, servers=servers)
-    if found.gradient != "push_pull":
-        raise ConflictError(
-            f"the runtime {found.name} has no parameter servers; leave --servers out, or use "
-            "--runtime ps-sync"
-        )
-    return found
 
 
 def _closed_form(placed: PlacedNetwork, model: str) -> ClosedForm:
@@ -196,6 +171,18 @@ def _congested(placed: PlacedNetwork, factor: float) -> PlacedNetwork:
         setting=replace(setting, cluster=cluster, machine=machine),
         notes=(*placed.notes, note),
     )
+
+
+def _bucketed(runtime: Runtime, num_bytes: float) -> Runtime:
+    """A runtime with buckets of the size that was asked for."""
+    if runtime.fusion is not None:
+        return replace(runtime, fusion=num_bytes)
+    if runtime.bucket is None:
+        raise ConflictError(
+            f"the runtime {runtime.name} reduces the gradients of one unit of layers at a time; "
+            "leave --bucket-size out"
+        )
+    return replace(runtime, bucket=num_bytes)
 
 
 def plan_runtime(runtime: Runtime, bucket_bytes: float) -> Runtime:

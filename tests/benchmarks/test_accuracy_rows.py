@@ -62,7 +62,7 @@ def described(**values: str) -> MeasuredRow:
         ("ResNet-50d", ""),
         ("ResNeXt-50", ""),
         ("Mask R-CNN ResNet-50", ""),
-        ("SSD300 ResNet-50", ""),
+        ("SSD300 ResNet-50", "ssd300_resnet50"),
     ],
 )
 def test_networks_by_their_usual_names(text: str, network: str) -> None:
@@ -84,11 +84,11 @@ def test_networks_by_their_usual_names(text: str, network: str) -> None:
         ("GeForce RTX 2080Ti", "2080ti"),
         ("NVIDIA RTX A6000", "a6000"),
         ("p100", "p100"),
-        ("RTX 6000 Ada", ""),
+        ("RTX 6000 Ada", "rtx6000-ada"),
         ("GeForce RTX 2080 Super", ""),
-        ("GTX 1080 Ti", ""),
-        ("NVIDIA A10", ""),
-        ("H100 PCIe", ""),
+        ("GTX 1080 Ti", "1080ti"),
+        ("NVIDIA A10", "a10"),
+        ("H100 PCIe", "h100-pcie"),
         ("Radeon VII", ""),
     ],
 )
@@ -193,7 +193,7 @@ def test_times_of_a_step_from_what_was_published(values: dict[str, str], seconds
     ("values", "reason"),
     [
         ({"model": "BERT-Large"}, "no built-in network BERT-Large"),
-        ({"gpu": "GTX 1080 Ti"}, "no built-in device GTX 1080 Ti"),
+        ({"gpu": "GTX 1070"}, "no built-in device GTX 1070"),
         ({"gpus": ""}, "number of GPUs or batch not stated"),
         ({"batch_per_gpu": ""}, "number of GPUs or batch not stated"),
         ({"gpus": "some"}, "column gpus is no number"),

@@ -77,12 +77,11 @@ def test_a_row_becomes_a_run_of_its_machine_and_schedule() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model": "SSD300 ResNet-50"}, "no built-in network"),
-        ({"gpu": "GeForce RTX 3070"}, "no built-in device"),
+        ({"model": "Mask R-CNN R50-FPN"}, "no built-in network"),
+        ({"gpu": "GeForce GTX 1070"}, "no built-in device"),
         ({"gpus": ""}, "not stated"),
         ({"notes": "SUSPICIOUS: a factor of two"}, "suspicious"),
         ({"notes": "DATA-LOADER BOUND"}, "data loader"),
-        ({"strategy": "dp nn.DataParallel (single process)"}, "nn.DataParallel"),
         ({"strategy": "filter"}, "not by data parallelism"),
         ({"strategy": "by pigeons"}, "schedule not known"),
         ({"metric": "scaling_efficiency"}, "no time of a step"),

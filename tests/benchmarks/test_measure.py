@@ -218,7 +218,7 @@ class TestShapesOfNetworks:
         measure_shapes.main()
         shapes = read_shapes(path)
         assert f"{len(shapes)} shapes" in capsys.readouterr().out
-        wanted = {"conv", "pool", "linear", "matmul", "layer_norm", "activation", "add"}
+        wanted = {"conv", "pool", "linear", "layer_norm", "activation", "add"}
         assert {shape.operation for shape in shapes} == wanted
 
 

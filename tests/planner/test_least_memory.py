@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from machines import cluster, graph, machine
 
 import planner
-from benchmarks.planning.memory_limits import faults
+from benchmarks.planning.memory_limits import worse_with_more
 from costmodels.layers.layer_cost import layer_costs
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
@@ -192,9 +192,9 @@ def test_a_table_of_limits_tells_where_more_memory_is_worse():
         return {"model": "net", "share": share, "step_time_s": step, "answer": answer}
 
     fine = [row(None, 1.0), row(0.9, 1.0), row(0.8, 2.0), row(0.7, math.nan)]
-    assert faults(fine) == []
+    assert worse_with_more(fine) == []
     slower, none = replace_step(fine, 1, 2.1), replace_step(fine, 1, math.nan)
-    assert len(faults(slower)) == len(faults(none)) == 1
+    assert len(worse_with_more(slower)) == len(worse_with_more(none)) == 1
 
 
 def replace_step(rows: list[dict], place: int, step: float) -> list[dict]:

@@ -167,6 +167,7 @@ def conv(
         keeps_inputs=True,
         splittable=frozenset(iteration) - whole,
         shares_weight_with=share or None,
+        biased=bias,
     )
 
 

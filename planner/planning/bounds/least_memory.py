@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 
 # How often the weights of the moments change: on the built-in networks they settle within that.
 ROUNDS = 60
+# A bound that close to what is possible ends a round: it is had in a moment, and may decide. [part]
+CLOSE = 1e-4
 # How often they begin again where candidates turned out to hold too much.
 CLIMBS = 4
 # Splits of all distinct layers together that are looked at: those of networks of a hundred distinct
@@ -75,7 +77,7 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
     known = _SplitsLeft(rows=rows, enough=enough, deadline=deadline)
     known.look_at(weights)
     scale = max(float(known.points[0].held.max()), 1.0)
-    climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS)
+    climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS, close=CLOSE)
     for _ in range(CLIMBS):
         left = known.num_left
         weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)

@@ -135,12 +135,15 @@ class Climb:
         As of `prices_to_try`.
     rounds
         How many prices are tried at most.
+    close
+        A bound that close to what is possible ends the climb. [part of it]
     """
 
     limit: float
     total: float
     unit: tuple[float, float]
     rounds: int
+    close: float = CLOSE
 
     def best_prices(
         self,
@@ -166,7 +169,7 @@ class Climb:
             prices, ceiling = prices_to_try(
                 points(), limit=self.limit, total=self.total, unit=self.unit
             )
-            if ceiling - bound <= CLOSE * abs(ceiling):
+            if ceiling - bound <= self.close * abs(ceiling):
                 break
             if not leaps:
                 prices = SMOOTHING * best + (1.0 - SMOOTHING) * prices

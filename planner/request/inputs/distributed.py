@@ -17,6 +17,7 @@ from planner.request.inputs.description import (
     seed_rule,
 )
 from planner.request.inputs.question import (
+    EXECUTION,
     INPUT_SIZE,
     LAUNCH_TIME,
     MODEL,
@@ -281,6 +282,7 @@ THROUGHPUT: tuple[AnyInput, ...] = (
     STEPS,
     COMPUTATION_VARIATION,
     SIMULATION_SEED,
+    EXECUTION,
     LAUNCH_TIME,
     TABLES,
 )

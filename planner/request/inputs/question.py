@@ -149,16 +149,25 @@ BUCKET_BYTES: Input[None] = Input(
     unit=partial(parse_bytes, what="the bucket size"),
     usual=25 * 2.0**20,
 )
+EXECUTION: Input[str | None] = Input(
+    name="execution",
+    default=None,
+    option="--execution",
+    metavar="NAME",
+    help="eager (the default), compiled or captured.",
+    text='How operations come to the devices: "eager", one by one, "compiled", with activations, '
+    'additions and biases fused, or "captured", as a graph without launches.',
+    usual="eager",
+)
 LAUNCH_TIME: Input[None] = Input(
     name="launch_time",
     default=None,
     option="--launch-time",
     metavar="TIME",
-    help='Host time of an operation, "25 us" by default; "0 s" for captured graphs.',
-    text='Time in which the host launches an operation, a number or text such as "25 us"; 0 for '
-    "captured graphs. [s]",
+    help='Host time of an operation, such as "30 us"; that of the runtime by default.',
+    text='Time in which the host launches an operation, a number or text such as "30 us"; that of '
+    "the runtime, and none where captured, by default. [s]",
     unit=partial(parse_seconds, what="the launch time", allow_zero=True),
-    usual=25e-6,
 )
 MEMORY_MODEL: Input[str | None] = Input(
     name="memory_model",
@@ -258,6 +267,7 @@ TRAINING: tuple[AnyInput, ...] = (
     OPTIMIZER,
     ALL_REDUCE,
     BUCKET_BYTES,
+    EXECUTION,
     LAUNCH_TIME,
     MEMORY_MODEL,
     HALO_OVERLAP,
@@ -276,6 +286,7 @@ QUESTION: tuple[AnyInput, ...] = (
     MEMORY,
     ALL_REDUCE,
     BUCKET_BYTES,
+    EXECUTION,
     LAUNCH_TIME,
     MEMORY_MODEL,
     HALO_OVERLAP,

@@ -31,7 +31,7 @@ from costmodels.errors import InputError
         ("Tesla T4", "t4"),
         ("GTX 1080", None),
         ("Quadro T400", None),
-        ("RTX 4090", None),
+        ("RTX 5090", None),
     ],
 )
 def test_a_device_finds_its_family(device: str, family: str | None) -> None:

@@ -40,7 +40,7 @@ def modelled(work: Work) -> float:
 
 def table(works: list[Work], ratio: Callable[[int], float]) -> CostTable:
     rows = [
-        Row(line=n + 2, precision="fp32", work=work, seconds=modelled(work) * ratio(n))
+        Row(place=f"line {n + 2}", precision="fp32", work=work, seconds=modelled(work) * ratio(n))
         for n, work in enumerate(works)
     ]
     return CostTable("t.csv", {}, rows)
@@ -212,7 +212,7 @@ def test_shapes_deviate_by_the_spread_far_from_rows_and_not_beside_them() -> Non
 
 
 def test_rows_of_another_precision_say_nothing() -> None:
-    rows = [Row(line=2, precision="fp16", work=conv(), seconds=1.0)]
+    rows = [Row(place="line 2", precision="fp16", work=conv(), seconds=1.0)]
     model = corrected(CostTable("t.csv", {}, rows))
     assert model.measured is not None
     assert len(model.measured) == 0
@@ -223,7 +223,9 @@ def test_a_large_table_is_quick() -> None:
     works = [
         conv(samples=1 + n % 50, filters=16 + n % 97, kernel=(1 + n % 3, 3)) for n in range(10_000)
     ]
-    rows = [Row(line=n, precision="fp32", work=w, seconds=1e-3) for n, w in enumerate(works)]
+    rows = [
+        Row(place=f"line {n}", precision="fp32", work=w, seconds=1e-3) for n, w in enumerate(works)
+    ]
     model = corrected(CostTable("t.csv", {}, rows))
     start = time.process_time()
     for _ in range(20):

@@ -91,8 +91,11 @@ def test_the_parts_of_a_product_are_the_product(name, layer, direction):
     works = local_work(one, candidates, direction)
     flops = sum(np.broadcast_to(work.flops, len(candidates)) for work in works)
     workers = GPUS / candidates.replication.prod(axis=1)
-    assert np.allclose(flops * workers, 2.0 * one.macs)
-    if one.kind not in ("conv", "linear", "attention") and direction == "backward_weight":
+    # one kernel of attention does all of the backward pass at once, the scores again
+    attention = {"forward": 1.0, "backward_data": 2.5, "backward_weight": 0.0}
+    times = attention[direction] if one.kind == "attention" else 1.0
+    assert np.allclose(flops * workers, times * 2.0 * one.macs)
+    if one.kind not in ("conv", "linear") and direction == "backward_weight":
         assert works == []
 
 
@@ -101,7 +104,7 @@ def test_the_parts_of_memory_bound_layers_are_the_whole(name, layer):
     one = GRAPHS[name].layers[layer]
     candidates = everything(one)
     for work in local_work(one, candidates, "forward"):
-        if work.is_dense:
+        if work.is_dense or work.operation == "attention":
             continue
         outputs = np.broadcast_to(work.outputs, len(candidates))
         split = math.prod(candidates.degree(d) for d in one.output.dims & set(candidates.dims))

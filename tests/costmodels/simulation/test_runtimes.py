@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from costmodels.errors import InputError
-from costmodels.simulation.runtimes import GRADIENTS, built_in_runtimes, load_runtime
+from costmodels.simulation.runtime_files import built_in_runtimes, load_runtime
+from costmodels.simulation.runtimes import GRADIENTS
 
 
 def written(folder: Path, text: str) -> str:

@@ -1,0 +1,50 @@
+"""Published parameter counts of the built-in networks."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.graph import build_graph
+from planner.models import load_network
+
+# torchvision's and timm's model pages
+PARAMETERS = {
+    "resnext50_32x4d": 25_028_904,
+    "resnext101_32x4d": 44_177_704,
+    "resnext101_32x8d": 88_791_336,
+    "wide_resnet50_2": 68_883_240,
+    "wide_resnet101_2": 126_886_696,
+    "seresnext50_32x4d": 27_559_896,
+    "seresnext101_32x4d": 48_955_416,
+    "mnasnet1_0": 4_383_312,
+    "efficientnet_b1": 7_794_184,
+    "efficientnet_b2": 9_109_994,
+    "efficientnet_b3": 12_233_232,
+    "efficientnet_b4": 19_341_616,
+    "efficientnet_b5": 30_389_784,
+    "efficientnet_b6": 43_040_704,
+    "efficientnet_b7": 66_347_960,
+    "inception_v4": 42_679_816,
+    "squeezenet1_0": 1_248_424,
+    "squeezenet1_1": 1_235_496,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
+def test_parameters_are_those_published(name: str, parameters: int) -> None:
+    assert build_graph(load_network(name, None), 1).parameters == parameters
+
+
+def test_feature_maps_of_ssd_have_the_published_extents() -> None:
+    for depth in (34, 50):
+        graph = build_graph(load_network(f"ssd300_resnet{depth}", None), 1)
+        extents = [graph.layers[f"conf.{i}"].output.extent("height") for i in range(6)]
+        assert extents == [38, 19, 10, 5, 3, 1]
+        boxes = sum(graph.layers[f"loc.{i}"].output.size // 4 for i in range(6))
+        assert boxes == 8732
+
+
+def test_a_volume_comes_back_from_the_3d_unet_at_its_own_size() -> None:
+    graph = build_graph(load_network("unet3d", 64), 2)
+    assert graph.layers["out"].output.extent("depth") == 64
+    assert graph.layers["down5.2.conv"].output.extent("depth") == 2
