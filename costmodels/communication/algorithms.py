@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,10 +62,43 @@ class Spread:
 Parts = tuple[Floats, Floats]
 
 
-def collective_time(
-    spread: Spread, latency: Floats, per_byte: Floats, num_bytes: ArrayLike
-) -> Floats:
-    """Time of an algorithm from its two parts; a group of one has nothing to do. [s]
+class SizedParts(NamedTuple):
+    """What the time of an algorithm takes besides the size of the buffer, for every group.
+
+    Parameters
+    ----------
+    fixed
+        Latency, the start included. [s]
+    per_byte
+        Its bandwidth part. [s/B]
+    ramp
+        How slowly the bandwidth is reached.
+    runs, alone
+        Whether the topology can run the algorithm at all, and whether there is nothing to do.
+    """
+
+    fixed: Floats
+    per_byte: Floats
+    ramp: Floats
+    runs: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+
+    def take(self, places: NDArray[np.int64]) -> SizedParts:
+        """The parts of some of the groups."""
+        fixed, per_byte, ramp, runs, alone = self
+        return SizedParts(
+            fixed[places], per_byte[places], ramp[places], runs[places], alone[places]
+        )
+
+    def time(self, num_bytes: ArrayLike) -> Floats:
+        """Time of the algorithm with a buffer of that size at each member. [s]"""
+        transfer = self.per_byte * np.asarray(num_bytes, dtype=float)
+        whole = self.fixed + transfer + self.ramp * np.sqrt(self.fixed * transfer)
+        return np.where(self.alone, 0.0, np.where(self.runs, whole, np.inf))
+
+
+def sized_parts(spread: Spread, latency: Floats, per_byte: Floats) -> SizedParts:
+    """What an algorithm takes besides the size of the buffer; a group of one has nothing to do.
 
     Parameters
     ----------
@@ -74,8 +108,6 @@ def collective_time(
         Latency part of the algorithm; infinite where it cannot run. [s]
     per_byte
         Its bandwidth part. [s/B]
-    num_bytes
-        Buffer of each member. [B]
     """
     active = spread.members > 1
     start = _largest(np.where(active, spread.topology.start_latency, 0.0))
@@ -83,9 +115,22 @@ def collective_time(
     # Infinite latency marks an algorithm that the topology cannot run, whatever the size.
     runs = np.isfinite(latency)
     fixed = start + np.where(runs, latency, 0.0)
-    transfer = per_byte * np.asarray(num_bytes, dtype=float)
-    time = np.where(runs, fixed + transfer + ramp * np.sqrt(fixed * transfer), np.inf)
-    return np.where(spread.size > 1, time, 0.0)
+    return SizedParts(fixed, per_byte, ramp, runs, spread.size <= 1)
+
+
+def collective_time(
+    spread: Spread, latency: Floats, per_byte: Floats, num_bytes: ArrayLike
+) -> Floats:
+    """Time of an algorithm from its two parts; a group of one has nothing to do. [s]
+
+    Parameters
+    ----------
+    spread, latency, per_byte
+        As of `sized_parts`.
+    num_bytes
+        Buffer of each member. [B]
+    """
+    return sized_parts(spread, latency, per_byte).time(num_bytes)
 
 
 def slowest(spread: Spread, per_byte: Floats) -> Floats:

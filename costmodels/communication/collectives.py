@@ -14,13 +14,16 @@ Time per byte never grows with the size: `T(m) / m` is non-increasing, which low
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, MutableMapping
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.communication.algorithms import (
     Parts,
+    SizedParts,
     Spread,
     collective_time,
     halving_doubling_all_reduce,
@@ -29,6 +32,7 @@ from costmodels.communication.algorithms import (
     in_network_all_reduce,
     ring_all_reduce,
     ring_pass,
+    sized_parts,
     slowest,
     tree_all_reduce,
 )
@@ -39,6 +43,10 @@ from costmodels.communication.topology import Floats, Topology
 AUTO_ALGORITHMS = ("ring", "tree", "hierarchical", "in_network")
 ALL_REDUCE_ALGORITHMS = (*AUTO_ALGORITHMS, "halving_doubling")
 SCATTER_ALGORITHMS = ("ring", "hierarchical")
+
+# The parts of all groups of a topology are kept where there are no more than these. [items]
+MOST_TABULATED = 4096
+_TABULATED: MutableMapping[Topology, list[SizedParts]] = WeakKeyDictionary()
 
 _ONE_PASS: dict[str, Callable[[Spread], Parts]] = {
     "ring": ring_pass,
@@ -69,10 +77,10 @@ def all_reduce_time(
     algorithm
         "auto" for the cheapest of `AUTO_ALGORITHMS`, or one of `ALL_REDUCE_ALGORITHMS`.
     """
-    spread = Spread.of(topology, group)
     if algorithm == "auto":
-        cheapest: Floats = _all_reduce_times(spread, num_bytes).min(axis=0)
+        cheapest: Floats = _all_reduce_times(topology, group, num_bytes).min(axis=0)
         return cheapest
+    spread = Spread.of(topology, group)
     return collective_time(spread, *_ALL_REDUCE[algorithm](spread), num_bytes)
 
 
@@ -179,7 +187,20 @@ def send_recv_time(
     return np.where(size > 0, time, 0.0)
 
 
-def _all_reduce_times(spread: Spread, num_bytes: ArrayLike) -> Floats:
+def _all_reduce_times(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
     """Time of every algorithm of AUTO_ALGORITHMS, stacked. [s]"""
-    parts = (_ALL_REDUCE[name](spread) for name in AUTO_ALGORITHMS)
-    return np.stack([collective_time(spread, *part, num_bytes) for part in parts])
+    count = math.prod(topology.shape)
+    if count > MOST_TABULATED:
+        spread = Spread.of(topology, group)
+        each = [_ALL_REDUCE[name](spread) for name in AUTO_ALGORITHMS]
+        return np.stack([collective_time(spread, *part, num_bytes) for part in each])
+    members = np.asarray(group, dtype=np.int64)
+    assert ((members >= 1) & (members <= topology.shape)).all(), "a group lies in its topology"
+    if topology not in _TABULATED:
+        every = np.indices(topology.shape).reshape(topology.num_levels, count).T + 1
+        spread = Spread.of(topology, every)
+        each = [_ALL_REDUCE[name](spread) for name in AUTO_ALGORITHMS]
+        _TABULATED[topology] = [sized_parts(spread, *part) for part in each]
+    place = np.ravel_multi_index(tuple(np.moveaxis(members - 1, -1, 0)), topology.shape)
+    sizes = np.asarray(num_bytes, dtype=float)
+    return np.stack([part.take(place).time(sizes) for part in _TABULATED[topology]])

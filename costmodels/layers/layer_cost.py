@@ -114,6 +114,14 @@ class LayerCosts:
             taken[item.name] = value[:, indices] if item.name == "sources" else value[indices]
         return LayerCosts(**taken)
 
+    def joined(self, more: LayerCosts) -> LayerCosts:
+        """The costs of these candidates and of others behind them."""
+        joined = {}
+        for item in fields(LayerCosts):
+            pair = [getattr(self, item.name), getattr(more, item.name)]
+            joined[item.name] = np.concatenate(pair, axis=1 if item.name == "sources" else 0)
+        return LayerCosts(**joined)
+
     @property
     def compute(self) -> Floats:
         """Local computation of a step. [s]"""

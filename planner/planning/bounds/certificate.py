@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Bounds so close to that of the search are as good: what is printed of a gap.
-CLOSE = 2e-3
+CLOSE = 3e-3
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000
 # Entries that one elimination over every distribution may visit: a few seconds.
@@ -85,6 +85,8 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
             break
         # among more candidates other weights may bound better
         profile = Profile.of(maximise_bound(search).weights)
+        if bound >= search.incumbent.bound * (1.0 - CLOSE):
+            break
     return bound
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,17 @@ class LayerBounds:
         What a layer costs at least. [s]
     bound
         The sum over all layers. [s]
+    totals, left
+        What is costed in full: which totals of every distinct layer, and the candidates of these
+        that the search does not see. Nothing at first.
     """
 
     computation: Mapping[str, LayerComputation]
     prices: Mapping[CostKey, Floats]
     lowest: Mapping[CostKey, float]
     bound: float
+    totals: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    left: Mapping[str, LeftOut] = field(default_factory=dict)
 
     @classmethod
     def of(cls, formulation: Formulation, profile: Profile | float) -> LayerBounds:
@@ -72,14 +77,42 @@ class LayerBounds:
         keys = formulation.cost_keys(profile)
         pairs = zip(keys, formulation.node_costs(profile), strict=True)
         seen = {key: float(costs.min()) for key, costs in pairs}
-        left = cost_left_out(formulation, self, self._below(seen), deadline)
+        totals = self._below(seen)
+        left = self.costed(formulation, totals, deadline)
         lowest = {
             key: min(
                 best, float(left[key.space].least(left[key.space].prices(key)).min(initial=best))
             )
             for key, best in seen.items()
         }
-        return replace(self, lowest=lowest, bound=sum(lowest[key] for key in keys))
+        return replace(
+            self,
+            lowest=lowest,
+            bound=sum(lowest[key] for key in keys),
+            totals=totals,
+            left=left,
+        )
+
+    def costed(
+        self,
+        formulation: Formulation,
+        totals: Mapping[str, NDArray[np.bool_]],
+        deadline: Deadline,
+    ) -> dict[str, LeftOut]:
+        """Candidates that the search does not see: those of some totals, and all costed before.
+
+        Parameters
+        ----------
+        formulation, deadline
+            As of `sharpened`.
+        totals
+            Which totals of each distinct layer.
+        """
+        if not self.left:
+            return cost_left_out(formulation, self, totals, deadline)
+        new = {name: mask & ~self.totals[name] for name, mask in totals.items()}
+        more = cost_left_out(formulation, self, new, deadline)
+        return {name: self.left[name].joined(one) for name, one in more.items()}
 
     def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
         """Which totals of each distinct layer can be part of something cheaper than `worst`."""

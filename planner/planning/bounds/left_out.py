@@ -7,7 +7,7 @@ costs more than any of its members, whatever the neighbours do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -94,6 +94,8 @@ class LeftOut:
     ----------
     candidates, costs, times
         The candidates, what they cost, and what they take.
+    cut
+        The first level that classes tell apart.
     first
         The first member of each class.
     """
@@ -101,7 +103,30 @@ class LeftOut:
     candidates: Candidates
     costs: LayerCosts
     times: PassTimes
+    cut: int
     first: Ints
+
+    @classmethod
+    def of(cls, candidates: Candidates, costs: LayerCosts, times: PassTimes, cut: int) -> LeftOut:
+        """Sort candidates by class.
+
+        Parameters
+        ----------
+        candidates, costs, times, cut
+            As above, in any order.
+        """
+        outer = outer_part(candidates, cut).degrees
+        columns = int(np.prod(outer.shape[1:]))
+        starts, numbers = unique_rows(outer.reshape(len(candidates), columns))
+        order = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(starts))
+        return cls(
+            candidates=candidates.take(order),
+            costs=costs.take(order),
+            times=times.take(order),
+            cut=cut,
+            first=np.cumsum(counts) - counts,
+        )
 
     @cached_property
     def class_of(self) -> Ints:
@@ -113,12 +138,21 @@ class LeftOut:
         """The others, when some of the candidates are searched."""
         rest = np.delete(np.arange(len(self.candidates)), indices)
         _, first = np.unique(self.class_of[rest], return_index=True)
-        return LeftOut(
+        return replace(
+            self,
             candidates=self.candidates.take(rest),
             costs=self.costs.take(rest),
             times=self.times.take(rest),
             first=first,
         )
+
+    def joined(self, more: LeftOut) -> LeftOut:
+        """These candidates and others of the same layer."""
+        if not len(more.candidates):
+            return self
+        candidates = self.candidates.joined(more.candidates)
+        costs, times = self.costs.joined(more.costs), self.times.joined(more.times)
+        return LeftOut.of(candidates, costs, times, self.cut)
 
     def only(self, classes: NDArray[np.bool_]) -> LeftOut:
         """The members of some classes."""
@@ -172,10 +206,6 @@ def leave_out(
     # the first of equals is the one that the search sees
     count = len(space.candidates)
     left = everything.take(np.flatnonzero(first[inverse[count:]] >= count))
-    outer = outer_part(left, cut).degrees
-    starts, numbers = unique_rows(outer.reshape(len(left), rows[0, cut:].size))
-    left = left.take(np.argsort(numbers, kind="stable"))
-    counts = np.bincount(numbers, minlength=len(starts))
     costs = layer_costs(
         space.layer,
         left,
@@ -183,12 +213,7 @@ def leave_out(
         input_gradients=input_gradients,
         largest_bucket=largest_bucket,
     )
-    return LeftOut(
-        candidates=left,
-        costs=costs,
-        times=PassTimes.of(left, costs),
-        first=np.cumsum(counts) - counts,
-    )
+    return LeftOut.of(left, costs, PassTimes.of(left, costs), cut)
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.distribution.rows import unique_rows
-from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
+from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import CostKey, Profile
@@ -89,7 +89,7 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        left = cost_left_out(formulation, least, least.near(worst), deadline)
+        left = least.costed(formulation, least.near(worst), deadline)
         near = _near_classes(formulation, profile, left, worst)
         left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)

@@ -145,6 +145,11 @@ class PassTimes:
         """The times of some of the candidates."""
         return PassTimes(**{f.name: getattr(self, f.name)[indices] for f in fields(PassTimes)})
 
+    def joined(self, more: PassTimes) -> PassTimes:
+        """The times of these candidates and of others behind them."""
+        names = [f.name for f in fields(PassTimes)]
+        return PassTimes(**{n: np.concatenate([getattr(self, n), getattr(more, n)]) for n in names})
+
 
 def _waiting(candidates: Candidates) -> Floats:
     """What devices wait for the slowest at least, as part of what each computes; (candidates,).

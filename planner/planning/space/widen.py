@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
 from costmodels.distribution import Candidates
 from costmodels.graph import Graph, Layer
-from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_cost import layer_costs
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from planner.planning.space.formulate import Formulation
@@ -79,15 +79,6 @@ def _more_candidates(
     return replace(
         space,
         candidates=space.candidates.joined(more),
-        costs=_joined_costs(space.costs, costs),
+        costs=space.costs.joined(costs),
         kept=np.concatenate([space.kept, kept]),
     )
-
-
-def _joined_costs(first: LayerCosts, second: LayerCosts) -> LayerCosts:
-    """The costs of some candidates and of others behind them."""
-    joined = {}
-    for item in fields(LayerCosts):
-        pair = [getattr(first, item.name), getattr(second, item.name)]
-        joined[item.name] = np.concatenate(pair, axis=1 if item.name == "sources" else 0)
-    return LayerCosts(**joined)
