@@ -17,8 +17,8 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import (
     SCALED,
     MeasuredCollective,
-    calibrated,
     collective_times,
+    with_fitted_links,
 )
 from planner.tables.imports import READERS
 
@@ -98,7 +98,7 @@ def main() -> None:
     for link in LINKS:
         cluster = load_cluster(link.cluster)
         seen, unseen = halves(measured_collectives(tables, link))
-        fitted = calibrated(cluster, seen, "published tables")
+        fitted = with_fitted_links(cluster, seen, "published tables")
         level = fitted.levels[cluster.host_index + link.between]
         constants = {name: getattr(level, name) for name in SCALED if getattr(level, name)}
         print(f"[{link.name}]", ", ".join(f"{name} = {x:.4g}" for name, x in constants.items()))
