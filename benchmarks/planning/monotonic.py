@@ -185,7 +185,7 @@ def answer(question: Question) -> Answer:
     )
 
 
-def faults(
+def order_faults(
     answers: Sequence[tuple[Question, Answer]],
 ) -> Iterator[tuple[str, Question, float]]:
     """What is wrong with the answers of a series: the column of the table, where, and how much.
@@ -242,7 +242,7 @@ def monotonic_rows(sample: int | None, seed: int, rungs: int = 3) -> list[dict[s
         answers = [(question, ask(question)) for question in questions]
         pairs = math.comb(len(answers), 2)
         counts[one.kind].update(series=1, questions=len(answers), pairs=pairs)
-        for fault, question, part in faults(answers):
+        for fault, question, part in order_faults(answers):
             counts[one.kind][fault] += 1
             worst[one.kind] = max(worst[one.kind], part)
             print(f"{fault} by {part:.2%}: {question.words()}", file=sys.stderr)

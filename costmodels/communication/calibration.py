@@ -97,7 +97,7 @@ def _time(collective: str, topology: Topology, group: list[int], sizes: Floats) 
     return all_to_all_time(topology, group, sizes)
 
 
-def calibrated(cluster: Cluster, rows: Sequence[MeasuredCollective], source: str) -> Cluster:
+def fitted_links(cluster: Cluster, rows: Sequence[MeasuredCollective], source: str) -> Cluster:
     """A cluster whose links are fitted to measured collectives; itself where it already is.
 
     Parameters

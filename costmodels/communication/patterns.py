@@ -16,6 +16,7 @@ from costmodels.communication.layout import Layouts
 NOTHING, SLICE = "nothing", "slice"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 SEND_RECV = "send_recv"
+KINDS = (NOTHING, SLICE, *COLLECTIVES, SEND_RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,14 @@ def match(source: Layouts, target: Layouts) -> Pattern:
     ones = (1,) * len(partial)
     coarser, finer = np.maximum(before / after, 1.0), np.maximum(after / before, 1.0)
     if not (_all_whole(coarser) and _all_whole(finer)):
-        return Pattern(kind=SEND_RECV, group=ones)
+        return Pattern(kind=SEND_RECV, group=tuple(int(p) for p in partial))
     gathered, scattered = coarser.prod(axis=1), finer.prod(axis=1)
-    # axes that stay split alike must lie alike, or whole blocks change places
-    kept = (before > 1) & (before == after)
-    moved = bool((source.strides[0] != target.strides[0])[kept].any())
+    # axes that stay split must lie alike, or whole blocks change places
+    both = (before > 1) & (after > 1)
+    span, spanned = before * source.strides[0], after * target.strides[0]
+    moved = bool((span != spanned)[both].any())
+    # outer digits of a block's number count for more: where they change, inner ones mean others
+    moved = moved or bool(((before != after)[1:] & (both.cumsum(axis=0)[:-1] > 0)).any())
     if (partial > 1).any():
         group = tuple(int(p) for p in partial)
         if (gathered > 1).any() or moved:
@@ -80,3 +84,72 @@ def match(source: Layouts, target: Layouts) -> Pattern:
             return Pattern(kind="all_to_all", group=group)
         return Pattern(kind="all_gather", group=group)
     return Pattern(kind=SLICE if (scattered > 1).any() else NOTHING, group=ones)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Matches:
+    """The communication between every source and every target layout.
+
+    Parameters
+    ----------
+    kinds
+        Places in `KINDS`; (sources, targets).
+    gathered
+        How much coarser the target is, at each level; (sources, targets, levels). [items]
+    """
+
+    kinds: NDArray[np.int8]
+    gathered: NDArray[np.float64]
+
+    def which(self, *kinds: str) -> NDArray[np.bool_]:
+        """Where it is of one of some kinds; (sources, targets)."""
+        return np.isin(self.kinds, [KINDS.index(kind) for kind in kinds])
+
+
+def match_all(source: Layouts, target: Layouts) -> Matches:
+    """The communication between every source and every target layout, as of `match`.
+
+    Parameters
+    ----------
+    source
+        Layouts that the tensor is in; over their partial members it is a partial sum.
+    target
+        Layouts that it must get; partial members of them are replicas.
+    """
+    counts = (len(source), len(target))
+    gathered, scattered = (np.ones((*counts, source.degrees.shape[1])) for _ in range(2))
+    apart, axes = np.zeros(counts, dtype=bool), np.zeros(counts, dtype=np.int8)
+    for axis in range(source.degrees.shape[2]):
+        before, after = source.degrees[:, None, :, axis], target.degrees[None, :, :, axis]
+        if (before == 1).all() and (after == 1).all():
+            continue
+        coarser, finer = np.maximum(before / after, 1.0), np.maximum(after / before, 1.0)
+        apart |= ((coarser != np.rint(coarser)) | (finer != np.rint(finer))).any(axis=2)
+        both = (before > 1) & (after > 1)
+        span = before * source.strides[:, None, :, axis]
+        apart |= ((span != after * target.strides[None, :, :, axis]) & both).any(axis=2)
+        inside = both.cumsum(axis=2)[:, :, :-1] > 0
+        apart |= ((before != after)[:, :, 1:] & inside).any(axis=2)
+        gathered *= coarser
+        scattered *= finer
+        axes += (coarser > 1).any(axis=2)
+    partial = source.partial[:, None, :]
+    gathers, scatters = (gathered > 1).any(axis=2), (scattered > 1).any(axis=2)
+    exchanged = gathers & scatters & (scattered == gathered).all(axis=2) & (axes == 1)
+    kinds = np.full(counts, KINDS.index(SEND_RECV), dtype=np.int8)
+    sums = np.broadcast_to((partial > 1).any(axis=2), counts)
+    # the first that is true
+    cases = (
+        (apart | (sums & gathers), SEND_RECV),
+        (sums & (scattered == partial).all(axis=2), "reduce_scatter"),
+        # further splits of what is then whole everywhere are slices
+        (sums, "all_reduce"),
+        (exchanged, "all_to_all"),
+        (gathers & scatters, SEND_RECV),
+        (gathers, "all_gather"),
+        (scatters, SLICE),
+        (np.ones(counts, dtype=bool), NOTHING),
+    )
+    for where, kind in reversed(cases):
+        kinds[where] = KINDS.index(kind)
+    return Matches(kinds=kinds, gathered=gathered)

@@ -56,6 +56,8 @@ class HaloWork:
         Whether it is.
     apart
         Whether the exchange waits for the independent work, instead of hiding behind it.
+    slabs
+        What the pass computes longer because it is cut. [s]
     exposed
         What the pass takes longer than without a halo. [s]
     """
@@ -65,6 +67,7 @@ class HaloWork:
     boundary: Floats
     cut: NDArray[np.bool_]
     apart: NDArray[np.bool_]
+    slabs: Floats
     exposed: Floats
 
 
@@ -113,6 +116,7 @@ def halo_work(
             boundary=zero,
             cut=whole,
             apart=whole,
+            slabs=zero,
             exposed=halo.time,
         )
     training, backward = machine.training, direction != "forward"
@@ -127,6 +131,7 @@ def halo_work(
             boundary=zero,
             cut=whole,
             apart=apart,
+            slabs=zero,
             exposed=waiting,
         )
     interior = compute * (1.0 - halo.boundary)
@@ -142,5 +147,6 @@ def halo_work(
         boundary=np.where(cut, compute * halo.boundary + extra, 0.0),
         cut=cut,
         apart=apart,
+        slabs=np.where(cut, extra, 0.0),
         exposed=exposed,
     )

@@ -23,7 +23,7 @@ from costmodels.layers.layer_passes import (
 )
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.machine import Machine
-from costmodels.step.timeline import gradient_time
+from costmodels.step.timeline import bucketed_time, gradient_link_time, gradient_time
 
 Floats = NDArray[np.float64]
 
@@ -44,6 +44,15 @@ class LayerCosts:
         in regions costs. [s]
     reduce_forward, reduce_backward
         Reduce-scatter of partial outputs, and of partial input gradients. [s]
+    slabs_forward, slabs_backward
+        What of the exposed halos is computation. [s]
+    weight_first
+        Whether backward-weight runs beside the halo exchange of the backward pass, and the rest
+        after it.
+    summed_forward, summed_backward
+        The all-reduces that take the place of these where all of a sum is needed everywhere. [s]
+    least_backward, link_backward
+        The lesser of the two for each input, and how long these fill the outermost links. [s]
     statistics
         All-reduces of statistics within the layer, forward and backward. [s]
     gradient_bytes
@@ -51,7 +60,10 @@ class LayerCosts:
     gradient_group
         Members at each level of the groups that all-reduce them; (candidates, levels). [items]
     gradient_time
-        The all-reduce at the rate of the largest bucket: never more than its true cost. [s]
+        What they add at least to all-reduces of buckets. [s]
+    gradient_alone, gradient_link
+        Their all-reduce when nothing travels with them, and how long they fill the outermost links
+        at least. [s]
     weights, gradients, state, output, scattered, saved, workspace
         Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
         is left of that once partial sums are reduced and scattered, what else backward keeps, and
@@ -71,10 +83,19 @@ class LayerCosts:
     halo_backward: Floats
     reduce_forward: Floats
     reduce_backward: Floats
+    slabs_forward: Floats
+    slabs_backward: Floats
+    weight_first: NDArray[np.bool_]
+    summed_forward: Floats
+    summed_backward: Floats
+    least_backward: Floats
+    link_backward: Floats
     statistics: Floats
     gradient_bytes: Floats
     gradient_group: NDArray[np.int64]
     gradient_time: Floats
+    gradient_alone: Floats
+    gradient_link: Floats
     weights: Floats
     gradients: Floats
     state: Floats
@@ -151,9 +172,10 @@ def layer_costs(
     input_gradients
         For each input, whether backward must send a gradient to it.
     largest_bucket
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     training, topology = machine.training, machine.topology
+    algorithm = training.all_reduce
     size = training.activation_size
     wants_gradient = any(input_gradients)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
@@ -162,7 +184,6 @@ def layer_costs(
     reductions = layer_reductions(layer, candidates, machine, input_gradients)
     group = candidates.group(set(candidates.dims) - set(layer.weight_dims))
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
-    rate = gradient_time(topology, group, largest_bucket, training.all_reduce) / largest_bucket
     output = local_size(layer.output, candidates) * size
     inputs = sum(local_size(tensor, candidates) for tensor in layer.inputs) * size
     saved_part = local_size(layer.output, candidates) / layer.output.size
@@ -178,10 +199,19 @@ def layer_costs(
         halo_backward=halos.backward,
         reduce_forward=reductions.forward,
         reduce_backward=reductions.backward,
+        slabs_forward=halos.slabs_forward,
+        slabs_backward=halos.slabs_backward,
+        weight_first=halos.weight_first,
+        summed_forward=reductions.summed_forward,
+        summed_backward=reductions.summed_backward,
+        least_backward=reductions.least_backward,
+        link_backward=reductions.link_backward,
         statistics=statistics_time(layer, candidates, topology),
         gradient_bytes=gradient,
         gradient_group=group,
-        gradient_time=rate * gradient,
+        gradient_time=bucketed_time(topology, group, gradient, largest_bucket, algorithm),
+        gradient_alone=gradient_time(topology, group, gradient, algorithm) * (gradient > 0.0),
+        gradient_link=gradient_link_time(topology, group, gradient, algorithm),
         weights=parameters * training.weight_size,
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,

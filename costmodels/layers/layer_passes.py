@@ -20,6 +20,7 @@ from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
 from costmodels.layers.local_work import local_size, local_work, side_work, update_work
 from costmodels.step.machine import Machine
+from costmodels.step.timeline import gradient_time, outermost_time
 
 Floats = NDArray[np.float64]
 
@@ -109,10 +110,17 @@ def layer_computation(
 
 @dataclass(slots=True)
 class ExposedHalos:
-    """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]"""
+    """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]
+
+    `slabs_forward` and `slabs_backward` are what of that is computation, and `weight_first` says
+    whether the weight's gradient is made beside the exchange of the backward pass.
+    """
 
     forward: Floats
     backward: Floats
+    slabs_forward: Floats
+    slabs_backward: Floats
+    weight_first: NDArray[np.bool_]
     num_bytes: Floats
 
 
@@ -144,27 +152,40 @@ def exposed_halos(
         )
         for way in (False, True)
     )
-    exposed_backward = np.zeros(len(candidates))
+    zero = np.zeros(len(candidates))
+    exposed_backward, slabs_backward, weight_first = zero, zero, zero > 0.0
     if wants_gradient:
         times = (computation.backward_data, computation.backward_weight)
-        exposed_backward = halo_work(
-            layer, candidates, "backward_data", times, machine, backward
-        ).exposed
+        work = halo_work(layer, candidates, "backward_data", times, machine, backward)
+        exposed_backward, slabs_backward = work.exposed, work.slabs
+        if machine.training.halo_overlap:
+            weight_first = (work.exchange > 0.0) & (computation.backward_weight > 0.0)
+    work = halo_work(layer, candidates, "forward", (computation.forward, 0.0), machine, forward)
     return ExposedHalos(
-        forward=halo_work(
-            layer, candidates, "forward", (computation.forward, 0.0), machine, forward
-        ).exposed,
+        forward=work.exposed,
         backward=exposed_backward,
+        slabs_forward=work.slabs,
+        slabs_backward=slabs_backward,
+        weight_first=weight_first,
         num_bytes=forward.num_bytes + backward.num_bytes * wants_gradient,
     )
 
 
 @dataclass(slots=True)
 class LayerReductions:
-    """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]"""
+    """Reductions that the next layer waits for, and what a rank receives of each. [s], [B]
+
+    `summed_forward` and `summed_backward` are the all-reduces that take their place where all of
+    the sums are needed everywhere, `least_backward` the lesser of the two for each input, and
+    `link_backward` how long these fill the links of the outermost level.
+    """
 
     forward: Floats
     backward: Floats
+    summed_forward: Floats
+    summed_backward: Floats
+    least_backward: Floats
+    link_backward: Floats
     num_bytes: list[Floats]
 
 
@@ -180,20 +201,34 @@ def layer_reductions(
     """
     size = machine.training.activation_size
 
-    def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats]:
+    topology, algorithm = machine.topology, machine.training.all_reduce
+
+    def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats, Floats]:
         group = candidates.sharing_group(tensor, dims)
         block = local_size(tensor, candidates) * size
-        received = block * (1.0 - 1.0 / group.prod(axis=1))
-        return reduce_scatter_time(machine.topology, group, block), received
+        members = group.prod(axis=1)
+        received = block * (1.0 - 1.0 / members)
+        scattered, summed = np.zeros(len(candidates)), np.zeros(len(candidates))
+        some = np.flatnonzero(members > 1)
+        if len(some):
+            scattered[some] = reduce_scatter_time(topology, group[some], block[some])
+            summed[some] = gradient_time(topology, group[some], block[some], algorithm)
+        return scattered, summed, received
 
-    forward, received = reduced(layer.output, layer.reduced_dims)
-    backward, num_bytes = np.zeros(len(candidates)), [received]
+    forward, summed_forward, received = reduced(layer.output, layer.reduced_dims)
+    backward = summed_backward = least = link = np.zeros(len(candidates))
+    num_bytes = [received]
     for slot, tensor in enumerate(layer.inputs):
         if input_gradients[slot]:
-            time, received = reduced(tensor, layer.absent_dims(slot))
-            backward = backward + time
+            time, summed, received = reduced(tensor, layer.absent_dims(slot))
+            backward, summed_backward = backward + time, summed_backward + summed
+            least = least + np.minimum(time, summed)
+            group = candidates.sharing_group(tensor, layer.absent_dims(slot))
+            link = link + outermost_time(topology, group, received)
             num_bytes.append(received)
-    return LayerReductions(forward, backward, num_bytes)
+    return LayerReductions(
+        forward, backward, summed_forward, summed_backward, least, link, num_bytes
+    )
 
 
 def statistics_time(layer: Layer, candidates: Candidates, topology: Topology) -> Floats:

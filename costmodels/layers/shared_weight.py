@@ -31,7 +31,7 @@ from costmodels.graph import Axis, Layer, Tensor
 from costmodels.graph.sharing import shared_dims
 from costmodels.layers.local_work import local_parameters, update_work
 from costmodels.step.machine import Machine
-from costmodels.step.timeline import gradient_time
+from costmodels.step.timeline import bucketed_time
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,7 +86,7 @@ class SharedWeight:
     gradient_group
         Members at each level of the groups that all-reduce it; (sharer's rows, levels). [items]
     gradient_time
-        Its all-reduce at the rate of the largest bucket. [s]
+        What it adds at least to all-reduces of buckets. [s]
     update, update_source
         What the update takes longer, and the `TimeSource` of that. [s]
     exchange, exchange_latency, exchange_bytes
@@ -240,7 +240,7 @@ def shared_weight(
     machine
         Where and how the step runs.
     largest_bucket
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     pairs = shared_dims(owner[0], sharer[0])
     assert pairs is not None, "layers that share a weight hold it in one shape"
@@ -258,7 +258,7 @@ def shared_weight(
     further = np.maximum(further, b.parameters - a.parameters[:, None])
     summed = b.parameters * training.gradient_size * (b.group.prod(axis=1) > 1)
     gradient_bytes = np.where(_one_all_reduce(a, b), 0.0, summed)
-    rate = gradient_time(topology, b.group, largest_bucket, training.all_reduce) / largest_bucket
+    time = bucketed_time(topology, b.group, summed, largest_bucket, training.all_reduce)
     update, source = _further_update(a.parameters[:, None], further, machine)
     num_bytes = whole * training.gradient_size
     exchange, latency = _exchange(a, b, machine, num_bytes)
@@ -269,7 +269,7 @@ def shared_weight(
         beyond_mean=(a.parameters[:, None] - b.parameters) / 2.0 + further,
         gradient_bytes=gradient_bytes,
         gradient_group=b.group,
-        gradient_time=rate * gradient_bytes,
+        gradient_time=np.where(gradient_bytes > 0.0, time, 0.0),
         update=update,
         update_source=source,
         exchange=exchange,

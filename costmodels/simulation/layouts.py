@@ -105,12 +105,14 @@ class Changes:
         if pattern.kind in (NOTHING, SLICE):
             return Change(pattern=pattern, message=NO_MESSAGE, num_bytes=0.0)
         if pattern.kind == SEND_RECV:
-            return self._messages(pattern, source, target, held, whole)
+            # uneven blocks are charged the largest
+            largest = max(whole, needed * float(np.prod(target.degrees)))
+            return self._messages(pattern, source, target, held, largest)
         buffer = {
             "all_reduce": held,
             "reduce_scatter": held,
             "all_gather": needed,
-            "all_to_all": held,
+            "all_to_all": max(held, needed),
         }[pattern.kind]
         passes = 2.0 if pattern.kind == "all_reduce" else 1.0
         message = self.stage_links.collective(pattern.kind, pattern.group, buffer)

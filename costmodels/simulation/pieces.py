@@ -32,6 +32,8 @@ class Piece:
     halo_forward, halo_backward
         How the passes run with their halo exchange, and what its messages take before their bytes
         flow; None without one. [s]
+    weight_first
+        Whether backward-weight runs beside the halo exchange of the backward pass.
     statistics_bytes, statistics_group
         What is summed within the layer in each pass, and over which members. [B], [items]
     gradient_bytes, gradient_group
@@ -54,6 +56,7 @@ class Piece:
     update: float
     halo_forward: tuple[HaloWork, float] | None
     halo_backward: tuple[HaloWork, float] | None
+    weight_first: bool
     statistics_bytes: float
     statistics_group: tuple[int, ...]
     gradient_bytes: float
@@ -215,6 +218,7 @@ def _piece(
         update=float(costs.update[0]),
         halo_forward=forward,
         halo_backward=backward,
+        weight_first=bool(costs.weight_first[0]),
         statistics_bytes=statistics_bytes,
         statistics_group=statistics_group,
         gradient_bytes=float(costs.gradient_bytes[0]),

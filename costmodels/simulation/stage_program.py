@@ -253,8 +253,7 @@ class StageProgram:
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         apart = self.view.weight_apart and weighted
-        split = apart or (piece.halo_backward is not None and piece.backward_weight > 0.0)
-        if not split:
+        if not (apart or piece.weight_first):
             self._pass(BACKWARD, base, piece)
             self.weight_ready[name] = (self.number, BACKWARD, base.key)
             return

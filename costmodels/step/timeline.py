@@ -18,6 +18,11 @@ from costmodels.communication.collectives import all_reduce_time
 from costmodels.communication.topology import Floats, Topology
 from costmodels.step.training import Training
 
+# An all-reduce so large that its latency is nothing. [B]
+HUGE = 1e15
+# Gradients of up to that part of a bucket count as small: chosen by trial, any part gives a bound.
+SMALL_PART = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerStep:
@@ -99,6 +104,78 @@ def gradient_time(
         return cheapest
     named = all_reduce_time(topology, group, num_bytes, algorithm=algorithm)
     return np.where(np.isfinite(named), named, cheapest)
+
+
+def bucketed_time(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, bucket_bytes: float, algorithm: str
+) -> Floats:
+    """What a gradient adds at least to all-reduces of buckets, whatever travels with it. [s]
+
+    A bucket holds less than its size and one gradient more, and the time T of an all-reduce is
+    concave in its bytes. So gradients of up to a part p of the size b of buckets pay the rate r of
+    T(b + p), and a larger one what the bucket takes beyond that of the others: at least the lesser
+    of its own T(m) and T(m + b) - r b. Smaller buckets only take longer.
+
+    Parameters
+    ----------
+    topology, group, algorithm
+        As of `gradient_time`.
+    num_bytes
+        Gradient of each member. [B]
+    bucket_bytes
+        Size at which buckets leave. [B]
+    """
+    sizes, members = np.asarray(num_bytes, dtype=float), np.asarray(group)
+    largest_small = SMALL_PART * bucket_bytes
+    full = bucket_bytes + largest_small
+    rate = gradient_time(topology, members, full, algorithm) / full
+    found: Floats = rate * sizes
+    large = np.flatnonzero(sizes > largest_small)
+    if len(large):
+        own = gradient_time(topology, members[large], sizes[large], algorithm)
+        joined = gradient_time(topology, members[large], sizes[large] + bucket_bytes, algorithm)
+        found[large] = np.minimum(own, joined - rate[large] * bucket_bytes)
+    return found
+
+
+def outermost_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
+    """How long what members receive fills the links of a child of the outermost level in use. [s]
+
+    Parameters
+    ----------
+    topology
+        Links of the devices used.
+    group
+        Members at each level, last axis over levels; a group in one child does not use them.
+        [items]
+    num_bytes
+        What each member receives. [B]
+    """
+    members = np.asarray(group)
+    level = max((n for n, size in enumerate(topology.shape) if size > 1), default=0)
+    below = members[..., :level].prod(axis=-1)
+    groups = topology.devices_below[level] / below
+    seconds: Floats = np.asarray(num_bytes) * groups / topology.child_bandwidth[level]
+    return seconds * (members[..., level] > 1)
+
+
+def gradient_link_time(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+) -> Floats:
+    """How long gradients fill the links of a child of the outermost level at least. [s]
+
+    Parameters
+    ----------
+    topology, group, num_bytes, algorithm
+        As of `gradient_time`.
+    """
+    sizes, members = np.asarray(num_bytes, dtype=float), np.asarray(group)
+    received = 2.0 * sizes * (1.0 - 1.0 / members.prod(axis=-1))
+    # a link is filled for no longer than the bytes flow, by whatever algorithm
+    flowing = sizes * gradient_time(topology, members, HUGE, algorithm) / HUGE
+    used = members[..., [n > 1 for n in topology.shape]][..., -1:] > 1
+    flowing = flowing * used[..., 0] if used.shape[-1] else np.zeros_like(flowing)
+    return np.minimum(outermost_time(topology, members, received), flowing)
 
 
 def fill_buckets(

@@ -10,7 +10,7 @@ from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
 from planner.planning.space.formulate import Formulation, TooManyCandidates, formulate
 from planner.planning.space.layer_space import NO_CAP
-from planner.planning.tuning import LARGEST_BUCKET
+from planner.planning.tuning import LARGEST_BUCKET, buckets_to_try
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions
 from search.problem.deadline import Deadline, OutOfTime
@@ -101,6 +101,8 @@ def prepare(
     usable = _usable(usual_strategies(setting) if usual is None else usual)
     deadline = deadline or Deadline(None)
     cap = options.cap or default_cap(setting)
+    tried = buckets_to_try(setting.graph, setting.machine.training)
+    bucket = options.bucket_bytes or (LARGEST_BUCKET if options.tune_trials else max(tried))
 
     def formulated(cap: int, until: Deadline, *, only_strategies: bool = False) -> Formulation:
         return formulate(
@@ -110,7 +112,7 @@ def prepare(
             strategies=usable,
             only_strategies=only_strategies,
             cap=cap,
-            bucket_bytes=options.bucket_bytes or LARGEST_BUCKET,
+            bucket_bytes=bucket,
             deadline=until,
         )
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.planning.bounds.additive_search import AdditiveSearch, Floats, time_left
-from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.additive_search import AdditiveSearch, time_left
+from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import certify
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.memory_certificate import certify_under_limit
 from planner.planning.bounds.memory_search import fit_into_memory, hold_least
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import Profile
 from search import Problem, ProblemError
 from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
@@ -192,7 +193,7 @@ def _look_everywhere(
     -------
     What no assignment of any distributions holds less than, as far as it was looked for. [B]
     """
-    profile = exposure(maximise_bound(search).weights)
+    profile = Profile.of(maximise_bound(search).weights)
     if not search.seen:
         return 0.0
     least, free = 0.0, search.incumbent.bound
@@ -215,12 +216,11 @@ def _look_everywhere(
     return least
 
 
-def _cost_next_best(search: AdditiveSearch, profile: Floats, num_best: int) -> None:
+def _cost_next_best(search: AdditiveSearch, profile: Profile, num_best: int) -> None:
     """Cost the K best distinct assignments: the additive order need not be that of the steps."""
     known = search.incumbent
     if (
         known.choices is None
-        or known.closed
         or search.stopped
         or num_best < 2
         or search.method not in SOLVERS_THAT_RANK

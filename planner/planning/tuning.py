@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
+from costmodels.graph import Graph
 from costmodels.step.training import Training
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import PlanSearchResult
@@ -32,6 +33,12 @@ SMALLEST_BUCKET = min(FEW_BUCKETS)
 # ones pay the latency of an all-reduce too often, much larger ones leave nothing to hide behind.
 BUCKETS = tuple(size * MIB for size in (1, 2, 5, 10, 25, 50, 100))
 LARGEST_BUCKET = max(BUCKETS)
+
+
+def buckets_to_try(graph: Graph, training: Training) -> tuple[float, ...]:
+    """Sizes of gradient buckets to try on a plan: those that its gradients would fill twice. [B]"""
+    gradients = graph.parameters * training.gradient_size
+    return tuple(size for size in FEW_BUCKETS if 2.0 * size <= gradients) or FEW_BUCKETS[:1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

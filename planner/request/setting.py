@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
-from costmodels.communication.calibration import calibrated
+from costmodels.communication.calibration import fitted_links
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
@@ -190,7 +190,7 @@ def resolve(request: Request) -> Setting:
     cluster = find_cluster(request.cluster)
     for table in tables:
         if table.collectives:
-            cluster = calibrated(cluster, table.collectives, table.name)
+            cluster = fitted_links(cluster, table.collectives, table.name)
     if request.memory is not None:
         cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     shape = cluster.shape(gpus)

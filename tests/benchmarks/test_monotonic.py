@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.planning import monotonic
-from benchmarks.planning.monotonic import Answer, Question, Series, all_series, faults
+from benchmarks.planning.monotonic import Answer, Question, Series, all_series, order_faults
 from costmodels.cluster import load_cluster
 from planner.models import BUILT_IN
 
@@ -16,7 +16,7 @@ BASE = Question(model="alexnet", cluster="abci", gpus=4, batch=64)
 
 def found(*answers: Answer) -> list[tuple[str, float]]:
     rows = [(BASE, one) for one in answers]
-    return [(fault, round(part, 6)) for fault, _, part in faults(rows)]
+    return [(fault, round(part, 6)) for fault, _, part in order_faults(rows)]
 
 
 def test_the_grid_has_every_network_on_every_cluster():

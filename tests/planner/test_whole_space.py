@@ -10,12 +10,13 @@ import planner
 from costmodels.cluster import load_cluster
 from planner.planning.bounds import certificate
 from planner.planning.bounds.additive_search import AdditiveSearch
-from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import certify
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import WholeSpace
 from planner.planning.space.formulate import Formulation, formulate
 from planner.planning.space.layer_space import NO_CAP
+from planner.planning.space.profile import Profile
 from search import SOLVERS, ProblemError
 from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline
@@ -40,9 +41,9 @@ def every_split(network: str, where: str) -> Formulation:
     return found
 
 
-def started(formulation: Formulation) -> tuple[AdditiveSearch, np.ndarray]:
+def started(formulation: Formulation) -> tuple[AdditiveSearch, Profile]:
     search = AdditiveSearch(formulation=formulation, method="auto", seed=0, deadline=Deadline(None))
-    return search, exposure(maximise_bound(search, None).weights)
+    return search, Profile.of(maximise_bound(search, None).weights)
 
 
 @pytest.mark.parametrize("where", WHERE)

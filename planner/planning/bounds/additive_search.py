@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from planner.planning.memory.prices import MemoryPrices
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import Profile
 from search import SOLVERS, Assignment, Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent
@@ -43,14 +44,14 @@ class BoundingProblem:
     Parameters
     ----------
     profile
-        How much of each layer's all-reduce counts.
+        How much of each layer counts.
     memory
         Prices on memory, or None where it costs nothing.
     bound
         What its solver proved of all assignments that fit. [s]
     """
 
-    profile: Floats
+    profile: Profile
     memory: MemoryPrices | None
     bound: float
 
@@ -141,7 +142,9 @@ class AdditiveSearch:
             costed = self.seen[key] = cost(self.formulation, key)
             self.seconds += time.monotonic() - began
             if self.fits(costed):
-                self.incumbent.offer(costed, costed.step.total)
+                # no term is more than the step, but the timeline knows less of it than they do
+                least = float(self.formulation.terms(key).max())
+                self.incumbent.offer(costed, max(costed.step.total, least))
         return self.seen[key]
 
     def bound_everything(self, bound: float) -> None:
@@ -182,13 +185,13 @@ class AdditiveSearch:
         for choices in met:
             self.cost_once(choices)
 
-    def solve(self, profile: Floats, memory: MemoryPrices | None = None) -> Assignment:
+    def solve(self, profile: Profile, memory: MemoryPrices | None = None) -> Assignment:
         """Solve one additive problem, and keep what it tells.
 
         Parameters
         ----------
         profile
-            How much of each layer's all-reduce counts, as of `Formulation.problem`.
+            How much of each layer counts, as of `Formulation.problem`.
         memory
             Prices on memory, or None where it costs nothing.
 

@@ -1,9 +1,9 @@
 """The best bound that additive problems give: the maximum of a concave function of weights.
 
-A step takes at least each of several terms (see `planner.planning.space.formulate`): S, and one for
-every layer. Weights that sum to 1 turn them into one additive problem, whose optimum bounds the
-step; how tightly depends on the weights. Between two choices of weights every answer gives a line
-above which the bound cannot lie, so a few problems suffice.
+A step takes at least each of several terms (see `planner.planning.space.step_terms`). Weights that
+sum to 1 turn them into one additive problem, whose optimum bounds the step; how tightly depends on
+the weights. Between two choices of weights every answer gives a line above which the bound cannot
+lie, so a few problems suffice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.memory.prices import MemoryPrices
+from planner.planning.space.profile import NUM_KINDS, SLOWED, Profile
 from search import Assignment
 from search.problem.incumbent import RELATIVE_TOLERANCE
 
@@ -29,12 +30,12 @@ CLOSE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weighted:
-    """Weights of S and of the term of every layer, and the answer to the problem they make.
+    """Weights of the terms, and the answer to the problem they make.
 
     Parameters
     ----------
     weights
-        They sum to 1; (1 + layers,).
+        They sum to 1; (kinds, 1 + layers).
     answer
         What a solver found.
     """
@@ -43,16 +44,12 @@ class Weighted:
     answer: Assignment
 
 
-def exposure(weights: Floats) -> Floats:
-    """Profile of an additive problem: how much of each layer's all-reduce the weights count."""
-    return weights[1:][::-1].cumsum()[::-1]
-
-
 def maximise_bound(search: AdditiveSearch, memory: MemoryPrices | None = None) -> Weighted:
     """The weights that give the best bound found, and their answer; the search keeps the bound.
 
-    It starts from S alone. Each round finds the largest term of the answer and moves weight to it
-    as far as that helps; a bound that its own answer reaches is the optimum.
+    It starts from the term without exposed all-reduces. Each round finds the largest term of the
+    answer and moves weight to it as far as that helps; a bound that its own answer reaches is the
+    optimum.
 
     Parameters
     ----------
@@ -61,13 +58,14 @@ def maximise_bound(search: AdditiveSearch, memory: MemoryPrices | None = None) -
     memory
         Prices on memory, or None where it costs nothing.
     """
-    start = _corner(search, 0)  # S alone; the term of layer j has weight j + 1
-    found = Weighted(weights=start, answer=search.solve(exposure(start), memory))
+    start = _corner(search, (SLOWED, 0))
+    found = Weighted(weights=start, answer=search.solve(Profile.of(start), memory))
     for _ in range(MAX_ROUNDS):
         if not found.answer.choices or search.stopped:
             break
         terms = _terms(search, found.answer.choices, memory)
-        largest = int(terms.argmax())
+        place = int(terms.argmax())
+        largest = (place // terms.shape[1], place % terms.shape[1])
         if terms[largest] <= found.answer.lower_bound * (1.0 + RELATIVE_TOLERANCE):
             break
         better = _better_weights(search, found, _corner(search, largest), memory)
@@ -77,18 +75,17 @@ def maximise_bound(search: AdditiveSearch, memory: MemoryPrices | None = None) -
     return found
 
 
-def _corner(search: AdditiveSearch, term: int) -> Floats:
+def _corner(search: AdditiveSearch, term: tuple[int, int]) -> Floats:
     """All weight on one term."""
-    weights = np.zeros(len(search.formulation.layers) + 1)
+    weights = np.zeros((NUM_KINDS, len(search.formulation.layers) + 1))
     weights[term] = 1.0
     return weights
 
 
 def _terms(search: AdditiveSearch, choices: Sequence[int], memory: MemoryPrices | None) -> Floats:
-    """S and the term of every layer under an assignment, with what it pays for memory. [s]"""
-    total, terms = search.formulation.terms(choices)
+    """The terms of an assignment, with what it pays for memory. [s]"""
     paid = 0.0 if memory is None else memory.paid(choices)
-    return np.append(total, terms) + paid
+    return search.formulation.terms(choices) + paid
 
 
 def _better_weights(
@@ -102,14 +99,14 @@ def _better_weights(
 
     def line(answer: Assignment) -> tuple[float, float]:
         terms = _terms(search, answer.choices, memory)
-        return float(start.weights @ terms), float(end @ terms)
+        return float((start.weights * terms).sum()), float((end * terms).sum())
 
     best = None
     left, right = line(start.answer), None
     bound, place = start.answer.lower_bound, 1.0
     for _ in range(MAX_PLACES):
         weights = (1.0 - place) * start.weights + place * end
-        answer = search.solve(exposure(weights), memory)
+        answer = search.solve(Profile.of(weights), memory)
         if not answer.choices or search.stopped:
             break
         if answer.lower_bound > bound * (1.0 + RELATIVE_TOLERANCE):

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, time_left
-from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
+from planner.planning.space.profile import Profile
 from planner.planning.space.widen import extend
 from search import SOLVERS, Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
@@ -63,7 +64,7 @@ class PricedSpace:
     wanted: Mapping[str, Ints]
 
 
-def certify(search: AdditiveSearch, profile: Floats, *, widen: bool = True) -> float:
+def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> float:
     """Bring back what should have been searched; returns what bounds every distribution. [s]
 
     Parameters
@@ -83,11 +84,11 @@ def certify(search: AdditiveSearch, profile: Floats, *, widen: bool = True) -> f
         if search.formulation.num_candidates == seen or search.stopped:
             break
         # among more candidates other weights may bound better
-        profile = exposure(maximise_bound(search).weights)
+        profile = Profile.of(maximise_bound(search).weights)
     return bound
 
 
-def _certify_profile(search: AdditiveSearch, profile: Floats, *, widen: bool) -> float:
+def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -> float:
     """The same for one profile."""
     formulation, worst = search.formulation, search.incumbent.bound
     least = LayerBounds.of(formulation, profile)

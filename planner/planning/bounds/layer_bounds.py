@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.bounds.left_out import LayerComputation, LeftOut, cut_level, leave_out
-from planner.planning.space.formulate import CostKey, Formulation
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import CostKey, Profile
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
@@ -37,7 +38,7 @@ class LayerBounds:
     bound: float
 
     @classmethod
-    def of(cls, formulation: Formulation, profile: float | Floats) -> LayerBounds:
+    def of(cls, formulation: Formulation, profile: Profile | float) -> LayerBounds:
         """Bounds by computation alone, of an additive problem as of `Formulation.problem`."""
         computation: dict[str, LayerComputation] = {}
         prices: dict[CostKey, Floats] = {}
@@ -47,7 +48,7 @@ class LayerBounds:
                 wanted = formulation.graph.input_gradients(layer.name)
                 computation[key.space] = LayerComputation.of(layer, formulation.machine, wanted)
             if key not in prices:
-                prices[key] = computation[key.space].times.weighted(key.backward, key.counted)
+                prices[key] = computation[key.space].times.weighted(key.share)
         lowest = {key: float(values.min()) for key, values in prices.items()}
         return cls(
             computation=computation,
@@ -57,7 +58,7 @@ class LayerBounds:
         )
 
     def sharpened(
-        self, formulation: Formulation, profile: float | Floats, deadline: Deadline
+        self, formulation: Formulation, profile: Profile | float, deadline: Deadline
     ) -> LayerBounds:
         """Bounds by all that a layer costs: only what computes less than the search's best counts.
 

@@ -21,8 +21,9 @@ from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
-from planner.planning.space.formulate import CostKey
-from planner.planning.space.layer_space import LayerSpace, PassTimes
+from planner.planning.space.layer_space import LayerSpace
+from planner.planning.space.profile import CostKey
+from planner.planning.space.step_terms import PassTimes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,10 +62,11 @@ class LayerComputation:
         times = layer_computation(layer, totals, machine, parameters, any(input_gradients))
         return cls(
             totals=totals,
-            times=PassTimes(
+            times=PassTimes.computing(
+                totals,
                 once=times.forward + times.update,
                 backward=times.backward_data + times.backward_weight,
-                gradient=np.zeros(len(totals)),
+                ready=times.backward_weight,
             ),
         )
 
@@ -124,7 +126,7 @@ class LeftOut:
 
     def prices(self, key: CostKey) -> Floats:
         """What every candidate costs in an additive problem. [s]"""
-        return self.times.weighted(key.backward, key.counted)
+        return self.times.weighted(key.share)
 
     def least(self, prices: Floats) -> Floats:
         """The least price of the members of every class; (classes,). [s]"""
@@ -184,7 +186,7 @@ def leave_out(
     return LeftOut(
         candidates=left,
         costs=costs,
-        times=PassTimes.of(costs),
+        times=PassTimes.of(left, costs),
         first=np.cumsum(counts) - counts,
     )
 

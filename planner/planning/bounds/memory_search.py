@@ -17,12 +17,13 @@ import numpy as np
 
 from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
-from planner.planning.bounds.best_bound import exposure, maximise_bound
+from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.least_memory import least_memory
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
 from planner.planning.memory.prices import CLOSE, ROUNDING, Climb, MemoryPrices, Point
 from planner.planning.memory.rows import MemoryRows
+from planner.planning.space.profile import Profile
 from planner.planning.space.widen import extend
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
@@ -72,7 +73,7 @@ class MemorySearch:
 
     search: AdditiveSearch
     rows: MemoryRows
-    profile: Floats
+    profile: Profile
     limit: float
     unit: tuple[float, float]
     met: dict[Choices, Floats] = field(default_factory=dict)
@@ -224,7 +225,7 @@ class MemorySearch:
 
 
 def save_memory(
-    search: AdditiveSearch, profile: Floats, levels: Sequence[float] = LEVELS
+    search: AdditiveSearch, profile: Profile, levels: Sequence[float] = LEVELS
 ) -> MemorySearch:
     """Look at what is best when memory costs more and more, whatever the limit.
 
@@ -250,7 +251,7 @@ def save_memory(
     return inside
 
 
-def fit_into_memory(search: AdditiveSearch, profile: Floats) -> float:
+def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
     """Look for the fastest assignments that fit, where the fastest of all does not.
 
     Parameters
@@ -310,12 +311,12 @@ def _fit(inside: MemorySearch) -> None:
             break
     if inside.fits and not search.stopped:
         best = maximise_bound(search, prices)
-        inside.profile = exposure(best.weights)
+        inside.profile = Profile.of(best.weights)
         prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
         inside.cross(inside.limit, prices.prices)
 
 
-def hold_least(search: AdditiveSearch, profile: Floats) -> float:
+def hold_least(search: AdditiveSearch, profile: Profile) -> float:
     """Look for the assignments that hold least, whatever time they take.
 
     Parameters

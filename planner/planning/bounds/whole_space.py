@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
-from costmodels.communication.movement import Movement, movement
+from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.distribution.rows import unique_rows
 from planner.planning.bounds.layer_bounds import LayerBounds, cost_left_out
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
-from planner.planning.space.formulate import CostKey, Formulation
+from planner.planning.space.formulate import Formulation
+from planner.planning.space.profile import CostKey, Profile
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -50,7 +51,7 @@ class WholeSpace:
         As of `Formulation.problem`.
     left
         The candidates that it does not see, by the first layer that is alike.
-    moves
+    changes
         What crosses hosts between any two layouts.
     seen, classes
         Rows in these of what the candidates of the search, and what the classes write and read: a
@@ -58,9 +59,9 @@ class WholeSpace:
     """
 
     formulation: Formulation
-    profile: float | Floats
+    profile: Profile | float
     left: Mapping[str, LeftOut]
-    moves: Movement
+    changes: LayoutChanges
     seen: Mapping[str, Ints]
     classes: Mapping[str, Ints]
 
@@ -68,7 +69,7 @@ class WholeSpace:
     def of(
         cls,
         formulation: Formulation,
-        profile: float | Floats,
+        profile: Profile | float,
         least: LayerBounds,
         worst: float,
         deadline: Deadline,
@@ -100,7 +101,7 @@ class WholeSpace:
             formulation=formulation,
             profile=profile,
             left=left,
-            moves=movement(layouts, layouts, topology.above(cut)),
+            changes=layout_changes(layouts, layouts, topology.above(cut)),
             seen=seen,
             classes=classes,
         )
@@ -171,24 +172,27 @@ class WholeSpace:
             The classes of the problem.
         """
         formulation = self.formulation
-        _, backward = formulation.shares(self.profile)
+        shares = formulation.shares(self.profile)
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
         size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
-        matrices: dict[tuple[str, str, int, float], Floats] = {}
+        matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
-        for edge in formulation.edges:
+        for edge in formulation.next_edges:
             ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
-            share = float(backward[index[edge.target]])
-            key = (*ends, edge.slot, share)
+            share = shares[index[edge.target]]
+            key = (*ends, edge.slot, share.messages, share.link, edge in formulation.repeated)
             if key not in matrices:
                 writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
                 num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
-                matrix = self.moves.time(writes, reads, num_bytes)
-                matrix += share * self.moves.time(reads, writes, num_bytes).T
-                exact = formulation.edge_times[edge]
-                n, m = exact.forward.shape
-                matrix[:n, :m] = exact.forward + share * exact.backward
+                matrix = self.changes.moves.time(writes, reads, num_bytes)
+                if edge in formulation.repeated:
+                    matrix = np.zeros_like(matrix)
+                matrix += share.messages * self.changes.moves.time(reads, writes, num_bytes).T
+                matrix += share.link * self.changes.link_time(reads, writes, num_bytes).T
+                exact = formulation.edge_costs(edge, share)
+                n, m = exact.shape
+                matrix[:n, :m] = exact
                 matrices[key] = matrix
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
@@ -214,7 +218,7 @@ class WholeSpace:
 
 def _near_classes(
     formulation: Formulation,
-    profile: float | Floats,
+    profile: Profile | float,
     left: Mapping[str, LeftOut],
     worst: float,
 ) -> dict[str, NDArray[np.bool_]]:

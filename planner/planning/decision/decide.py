@@ -24,7 +24,7 @@ from planner.planning.decision.simulator import Choices, PlanSimulator, Simulate
 from planner.planning.options import SearchOptions
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
-from planner.planning.tuning import FEW_BUCKETS, Attempt
+from planner.planning.tuning import Attempt, buckets_to_try
 from search.problem.deadline import Deadline
 from search.problem.interrupts import held_back
 from search.problem.notes import Note
@@ -136,9 +136,11 @@ def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = 
     given = formulation.machine.training.bucket_bytes
     # the least memory was sought with the smallest buckets
     fixed = options.tune_trials or options.least_memory or options.bucket_bytes is not None
+    training = formulation.machine.training
+    tried = () if fixed else buckets_to_try(formulation.graph, training)
     finals = Finals(
         simulator=PlanSimulator(formulation),
-        buckets=tuple(dict.fromkeys((given, *FEW_BUCKETS))) if not fixed else (given,),
+        buckets=tuple(dict.fromkeys((given, *tried))),
         time=TimeToDecide(deadline=deadline or Deadline(None), pace=result.pace),
     )
     stopped_by, patterns = result.incumbent.stopped_by, None

@@ -1,25 +1,18 @@
 """The joint between costs and search: (graph, cluster, cost models, space) -> `search.Problem`.
 
-A step is nearly a sum over layers and edges. The exception is the gradient all-reduces, which hide
-behind the backward pass: they run one at a time, in the order in which gradients are made. The last
-one ends when the last that found no other running has started, and it and all after it have run.
-So with S the time of everything else, B_i the backward pass of layer i and A_i its all-reduce, a
-step takes
-
-    max(S, max over j of S - sum_{i < j} B_i + sum_{i <= j} A_i),
-
-layers numbered in forward order. A layer that uses the weight of another one adds to its A_i and to
-S what depends on how both are distributed: a term of an edge between the two. Every weighted mean
-of these terms is a sum over layers and edges again, whose optimum bounds the step from below:
-`problem` takes the weights as a profile.
+A step is the largest of several terms (see `planner.planning.space.step_terms`), each a sum over
+layers and edges. A layer that uses the weight of another one adds what depends on how both are
+distributed: a term of an edge between the two. Every weighted mean of the terms is a sum over
+layers and edges again, whose optimum bounds the step from below: `problem` takes the weights as a
+profile.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +26,20 @@ from costmodels.step.training import Training
 from planner.planning.space.layer_space import (
     NO_CAP,
     LayerSpace,
-    PassTimes,
     cost_layers,
     cost_sharers,
     largest_bucket,
 )
+from planner.planning.space.profile import (
+    CostKey,
+    Gaps,
+    LayerShare,
+    Profile,
+    gaps_of,
+    shares_of,
+)
 from planner.planning.space.shuffles import EdgeTimes, number_layouts, shuffle_times
+from planner.planning.space.step_terms import ChosenTimes, PassTimes
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -51,15 +52,6 @@ BEYOND_LIMIT = 2.0
 
 class TooManyCandidates(OutOfTime):
     """Time was up among the shuffles, of which fewer candidates have fewer."""
-
-
-class CostKey(NamedTuple):
-    """What layers must agree in to have the same costs in an additive problem: the first layer that
-    is alike, and how much of the backward pass and of the all-reduce counts."""
-
-    space: str
-    backward: float
-    counted: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +73,7 @@ class Formulation:
     shared
         What each layer adds that uses the weight of another one.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
 
     graph: Graph
@@ -117,20 +109,65 @@ class Formulation:
         """Whether the search sees every distribution of every layer."""
         return all(self.spaces[layer.name].is_complete for layer in self.layers)
 
-    def problem(self, exposure: float | Floats = 1.0) -> Problem:
+    @cached_property
+    def times(self) -> dict[str, PassTimes]:
+        """What the candidates of each distinct layer take at least, by the first that is alike."""
+        return {
+            name: PassTimes.of(space.candidates, space.costs)
+            for name, space in self.spaces.items()
+            if self.first_alike.get(name) == name
+        }
+
+    @cached_property
+    def gaps(self) -> list[Gaps]:
+        """Which messages of each layer nothing can be computed beside."""
+        return gaps_of(self.graph)
+
+    @cached_property
+    def next_edges(self) -> tuple[Edge, ...]:
+        """Of the edges those between layers that follow each other."""
+        follow = set(itertools.pairwise(self._names))
+        return tuple(edge for edge in self.edges if (edge.source, edge.target) in follow)
+
+    @cached_property
+    def repeated(self) -> Mapping[Edge, tuple[int, ...]]:
+        """Edges to layers that read the same output in other inputs before: the slots of these."""
+        found = {}
+        for edge in self.next_edges:
+            into = self.graph.producers[edge.target]
+            same = [e.slot for e in into if e.source == edge.source and e.slot < edge.slot]
+            if same:
+                found[edge] = tuple(same)
+        return found
+
+    def new_forward(self, edge: Edge) -> NDArray[np.bool_]:
+        """Where the forward shuffle of a repeated edge cannot be that of another input.
+
+        Of shape (candidates of the source, candidates of the target).
+        """
+        blocks = self.spaces[edge.target].blocks
+        whole = self.spaces[edge.source].costs.reduce_forward <= 0.0
+        unlike = [blocks[slot] != blocks[edge.slot] for slot in self.repeated[edge]]
+        return np.logical_and.outer(whole, np.logical_and.reduce(unlike))
+
+    def edge_costs(self, edge: Edge, share: LayerShare) -> Floats:
+        """What the shuffles of an edge cost, by how much of its target counts. [s]"""
+        times = self.edge_times[edge]
+        new = self.new_forward(edge) if edge in self.repeated else 1.0
+        return times.forward * new + share.messages * times.backward + share.link * times.link
+
+    def problem(self, profile: Profile | float = 1.0) -> Problem:
         """An additive problem that bounds the step from below.
 
         Parameters
         ----------
-        exposure
-            How much of each layer's all-reduce counts, from 0 to 1, in forward order and never
-            increasing; the backward pass of the layers before it counts by so much less. One
-            number stands for all layers.
+        profile
+            How much of each layer counts; one number counts so much of every all-reduce.
         """
-        _, backward = self.shares(exposure)
+        shares = self.shares(profile)
         return Problem(
-            costs=self.node_costs(exposure),
-            edges=(*self._pair_costs(backward), *self.shared_costs(exposure)),
+            costs=self.node_costs(profile),
+            edges=(*self._pair_costs(shares), *self.shared_costs(profile)),
             names=self._names,
         )
 
@@ -144,49 +181,44 @@ class Formulation:
     def _names(self) -> tuple[str, ...]:
         return tuple(layer.name for layer in self.layers)
 
-    def node_costs(self, exposure: float | Floats) -> tuple[Floats, ...]:
+    def node_costs(self, profile: Profile | float) -> tuple[Floats, ...]:
         """What the candidates of each layer cost; layers that are alike share the array. [s]"""
-        known: dict[CostKey, Floats] = {}
-        costs = []
-        for layer, key in zip(self.layers, self.cost_keys(exposure), strict=True):
-            if key not in known:
-                space = self.spaces[layer.name]
-                c = space.costs
-                known[key] = PassTimes.of(c).weighted(key.backward, key.counted)
-            costs.append(known[key])
-        return tuple(costs)
+        keys = self.cost_keys(profile)
+        known = {key: self.times[key.space].weighted(key.share) for key in set(keys)}
+        return tuple(known[key] for key in keys)
 
-    def cost_keys(self, exposure: float | Floats) -> list[CostKey]:
+    def cost_keys(self, profile: Profile | float) -> list[CostKey]:
         """The key of every layer, in the order of the layers."""
-        counted, backward = self.shares(exposure)
         return [
-            CostKey(self.first_alike[layer.name], float(b), float(c))
-            for layer, b, c in zip(self.layers, backward, counted, strict=True)
+            CostKey(self.first_alike[layer.name], share)
+            for layer, share in zip(self.layers, self.shares(profile), strict=True)
         ]
 
-    def _pair_costs(self, backward: Floats) -> tuple[PairCost, ...]:
-        """What the shuffles of each edge cost, by how much of each backward pass counts. [s]"""
+    def _pair_costs(self, shares: Sequence[LayerShare]) -> tuple[PairCost, ...]:
+        """What the shuffles of each edge cost, by how much of each layer counts. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        matrices: dict[tuple[int, float], Floats] = {}
+        matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
-        for edge in self.edges:
-            times, share = self.edge_times[edge], backward[index[edge.target]]
-            key = (id(times), share)
+        for edge in self.next_edges:
+            share = shares[index[edge.target]]
+            counts = (share.messages, share.link)
+            key = (id(self.edge_times[edge]), counts, edge in self.repeated)
             if key not in matrices:
-                matrices[key] = times.forward + share * times.backward
+                matrices[key] = self.edge_costs(edge, share)
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return tuple(pairs)
 
-    def shared_costs(self, exposure: float | Floats) -> tuple[PairCost, ...]:
+    def shared_costs(self, profile: Profile | float) -> tuple[PairCost, ...]:
         """What sharers of weights add. [s]"""
-        counted, _ = self.shares(exposure)
+        shares = self.shares(profile)
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         pairs = []
         for name, shared in self.shared.items():
             owner = self.graph.layers[name].shares_weight_with
             assert owner is not None, "a layer that shares a weight has an owner of it"
-            costs = shared.exchange + shared.update + counted[index[name]] * shared.gradient_time
+            counted = shares[index[name]].gradient
+            costs = shared.exchange + shared.update + counted * shared.gradient_time
             matrix = shared.spread(costs)
             pairs.append(PairCost(source=index[owner], target=index[name], matrix=matrix))
         return tuple(pairs)
@@ -209,35 +241,39 @@ class Formulation:
         clipped = {id(s): np.minimum(s.kept, most) for s in self.spaces.values()}
         return tuple(clipped[id(self.spaces[layer.name])] for layer in self.layers)
 
-    def shares(self, exposure: float | Floats) -> tuple[Floats, Floats]:
-        """How much of each layer's all-reduce and of its backward pass counts; twice (layers,)."""
-        counted = np.broadcast_to(np.asarray(exposure, dtype=float), len(self.layers))
-        if not self.machine.training.gradient_overlap:
-            return np.ones(len(self.layers)), np.ones(len(self.layers))
-        return counted, 1.0 - np.append(counted[1:], 0.0)
+    def shares(self, profile: Profile | float) -> list[LayerShare]:
+        """How much of each layer counts."""
+        if isinstance(profile, float):
+            profile = Profile.even(profile, len(self.layers))
+        overlap = self.machine.training.gradient_overlap
+        return shares_of(profile, self.gaps, overlap=overlap)
 
-    def terms(self, choices: Sequence[int]) -> tuple[float, Floats]:
-        """S, and the term of every j: what a step takes at least under an assignment. [s]"""
+    def terms(self, choices: Sequence[int]) -> Floats:
+        """What a step takes at least under an assignment, as of `ChosenTimes.terms`. [s]"""
         index = {layer.name: i for i, layer in enumerate(self.layers)}
-        rest, backward, reduce = (np.zeros(len(self.layers)) for _ in range(3))
+        names = ("once", "backward", "behind", "ready", "gradient", "alone")
+        rows = {name: np.zeros(len(self.layers)) for name in (*names, "waits", "messages", "link")}
         for i, (layer, choice) in enumerate(zip(self.layers, choices, strict=True)):
-            costs = self.spaces[layer.name].costs
-            rest[i] = costs.forward_pass[choice] + costs.update[choice]
-            backward[i] = costs.backward_pass[choice]
-            reduce[i] = costs.gradient_time[choice]
-        chosen = dict(zip((layer.name for layer in self.layers), choices, strict=True))
+            times, gaps = self.times[self.first_alike[layer.name]], self.gaps[i]
+            for name in names:
+                rows[name][i] = getattr(times, name)[choice]
+            rows["once"][i] += times.forward_messages(gaps)[choice]
+            rows["waits"][i] = gaps.back_before * times.back_before[choice]
+            rows["messages"][i] = times.backward_messages(gaps)[choice]
+            rows["link"][i] = times.on_links(gaps)[choice]
+        end, chosen = 0.0, dict(zip(self._names, choices, strict=True))
         for name, block in self.shared_blocks(chosen).items():
-            rest[index[name]] += block.exchange + block.update
-            reduce[index[name]] += block.gradient_time
-        for edge in self.edges:
-            times, target = self.edge_times[edge], index[edge.target]
+            end += block.exchange + block.update
+            rows["gradient"][index[name]] += block.gradient_time
+        for edge in self.next_edges:
+            edge_times, target = self.edge_times[edge], index[edge.target]
             pair = (choices[index[edge.source]], choices[target])
-            rest[target] += times.forward[pair]
-            backward[target] += times.backward[pair]
-        total = float(rest.sum() + backward.sum())
-        if not self.machine.training.gradient_overlap:
-            return total + float(reduce.sum()), np.full(len(self.layers), total + reduce.sum())
-        return total, total - (np.cumsum(backward) - backward) + np.cumsum(reduce)
+            if edge not in self.repeated or self.new_forward(edge)[pair]:
+                rows["once"][target] += edge_times.forward[pair]
+            rows["messages"][target] += edge_times.backward[pair]
+            rows["link"][target] += edge_times.link[pair]
+        overlap = self.machine.training.gradient_overlap
+        return ChosenTimes(**rows, end=end).terms(overlap=overlap)
 
     def with_training(self, training: Training) -> Formulation:
         """The same candidates under other options of gradient all-reduces."""
@@ -306,9 +342,9 @@ def formulate(
         largest=largest,
         deadline=deadline,
     )
-    spaces, moves = number_layouts(distinct, machine.topology)
+    spaces, changes = number_layouts(distinct, machine.topology)
     try:
-        edge_times = shuffle_times(graph, spaces, moves, machine, deadline)
+        edge_times = shuffle_times(graph, spaces, changes, machine, deadline)
     except OutOfTime:
         raise TooManyCandidates from None
     return Formulation(

@@ -51,6 +51,8 @@ class LayerSpace:
         Whether there are no others at all.
     reads, writes
         Rows in the table of layouts, for each input and for the output.
+    blocks
+        Numbers of the layouts of each input, partial sums left out.
     """
 
     layer: Layer
@@ -60,54 +62,8 @@ class LayerSpace:
     kept: Floats
     is_complete: bool = False
     reads: tuple[NDArray[np.int64], ...] = ()
+    blocks: tuple[NDArray[np.int64], ...] = ()
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassTimes:
-    """What a layer takes in a step, an array over its candidates each. [s]
-
-    Parameters
-    ----------
-    once
-        Forward pass and update.
-    backward
-        Backward pass.
-    gradient
-        Gradient all-reduce.
-    """
-
-    once: Floats
-    backward: Floats
-    gradient: Floats
-
-    @classmethod
-    def of(cls, costs: LayerCosts) -> PassTimes:
-        """The times of candidates that are costed in full."""
-        return cls(
-            once=costs.forward_pass + costs.update,
-            backward=costs.backward_pass,
-            gradient=costs.gradient_time,
-        )
-
-    def weighted(self, backward: float, counted: float) -> Floats:
-        """The cost of every candidate in an additive problem. [s]
-
-        Parameters
-        ----------
-        backward, counted
-            How much of the backward pass and of the all-reduce counts.
-        """
-        costs: Floats = self.once + backward * self.backward + counted * self.gradient
-        return costs
-
-    def take(self, indices: NDArray[np.int64]) -> PassTimes:
-        """The times of some of the candidates."""
-        return PassTimes(
-            once=self.once[indices],
-            backward=self.backward[indices],
-            gradient=self.gradient[indices],
-        )
 
 
 def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
@@ -127,7 +83,7 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Size that no gradient bucket exceeds: a bucket leaves when a layer has filled it. [B]
+    """Largest size of gradient buckets, or all gradients where these are less. [B]
 
     Parameters
     ----------
@@ -142,7 +98,7 @@ def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None)
     parameters = [layer.parameters for layer in graph.compute_layers if layer.parameters]
     sizes = [count * training.gradient_size for count in parameters]
     bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
-    return float(min(sum(sizes), bucket + max(sizes))) if sizes else bucket
+    return float(min(sum(sizes), bucket)) if sizes else bucket
 
 
 def kept_memory(
@@ -246,7 +202,7 @@ def cost_layers(
         Candidates that a layer may keep, 0 for those of the strategies only. Where all of its
         distributions are no more it has them all; else the sensible ones are costed. [items]
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     deadline
         When to give up by raising `OutOfTime`.
     """
@@ -331,7 +287,7 @@ def cost_sharers(
     machine
         Where and how it runs.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     known: dict[tuple[int, int], SharedWeight] = {}
     found = {}

@@ -1,4 +1,4 @@
-"""What it takes to move activations between the layouts of neighbours."""
+"""What it takes to move activations between the layouts of neighbours, at least."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
-from costmodels.communication.movement import Movement, movement
+from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
@@ -24,16 +24,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeTimes:
-    """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]"""
+    """Shuffle times of one edge; (candidates of the source, candidates of the target). [s]
+
+    `link` is how long the backward one fills the links of the outermost level at least.
+    """
 
     forward: Floats
     backward: Floats
+    link: Floats
 
 
 def number_layouts(
     distinct: Sequence[tuple[LayerSpace, list[Layer]]], topology: Topology
-) -> tuple[dict[str, LayerSpace], Movement]:
-    """Number the layouts of all tensors, and count what moves between any two of them.
+) -> tuple[dict[str, LayerSpace], LayoutChanges]:
+    """Number the layouts of all tensors, and count what changes between any two of them.
 
     There are far fewer layouts than candidates, since layers split in different ways may write a
     tensor in the same way.
@@ -47,7 +51,7 @@ def number_layouts(
 
     Returns
     -------
-    For every layer its candidates with the numbers of their layouts, and what moves.
+    For every layer its candidates with the numbers of their layouts, and the changes.
     """
     parts: list[Layouts] = []
     for space, _ in distinct:
@@ -61,17 +65,20 @@ def number_layouts(
     first, inverse = unique_rows(table.codes())
     rows = np.split(inverse, np.cumsum([len(p) for p in parts])[:-1])
     unique = table.take(first)
+    whole = replace(unique, partial=np.ones_like(unique.partial))
+    _, blocks = unique_rows(whole.codes())
     spaces, position = {}, 0
     for space, alike in distinct:
         numbered = replace(
             space,
             writes=rows[position],
-            reads=tuple(rows[position + 1 : position + 1 + len(space.layer.inputs)]),
+            reads=(reads := tuple(rows[position + 1 : position + 1 + len(space.layer.inputs)])),
+            blocks=tuple(blocks[numbers] for numbers in reads),
         )
         position += 1 + len(space.layer.inputs)
         for layer in alike:
             spaces[layer.name] = numbered
-    return spaces, movement(unique, unique, topology)
+    return spaces, layout_changes(unique, unique, topology)
 
 
 def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
@@ -83,7 +90,7 @@ def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
 
 
 def _edge_times(
-    source: LayerSpace, target: LayerSpace, slot: int, moves: Movement, machine: Machine
+    source: LayerSpace, target: LayerSpace, slot: int, changes: LayoutChanges, machine: Machine
 ) -> EdgeTimes:
     """Shuffle of an activation forward, and of its gradient backward.
 
@@ -91,26 +98,34 @@ def _edge_times(
     ----------
     source, target, slot
         The layers, and which input of the target it is.
-    moves
-        What moves between any two layouts.
+    changes
+        Between any two layouts.
     machine
         Where and how it runs.
     """
+    moves = changes.moves
     tensor = target.layer.inputs[slot]
     num_bytes = tensor.size * machine.training.activation_size
     writes, reads = source.writes, target.reads[slot]
     read = num_bytes * _unevenness(tensor, target.candidates)
     written = num_bytes * _unevenness(source.layer.output, source.candidates)
-    return EdgeTimes(
-        forward=moves.time(writes, reads, read[None, :]),
-        backward=moves.time(reads, writes, written[None, :]).T,
-    )
+    forward = moves.time(writes, reads, read[None, :])
+    backward = moves.time(reads, writes, written[None, :])
+    ours, theirs = source.costs, target.costs
+    beyond = np.maximum(ours.summed_forward - ours.reduce_forward, 0.0)
+    forward += changes.summed[np.ix_(writes, reads)] * beyond[:, None]
+    if len(target.layer.inputs) == 1:
+        # of several inputs each has its own sums, which are costed together
+        beyond = np.maximum(theirs.summed_backward - theirs.reduce_backward, 0.0)
+        backward += changes.summed[np.ix_(reads, writes)] * beyond[:, None]
+    link = changes.link_time(reads, writes, num_bytes)
+    return EdgeTimes(forward=forward, backward=backward.T, link=link.T)
 
 
 def shuffle_times(
     graph: Graph,
     spaces: dict[str, LayerSpace],
-    moves: Movement,
+    changes: LayoutChanges,
     machine: Machine,
     deadline: Deadline | None = None,
 ) -> dict[Edge, EdgeTimes]:
@@ -120,8 +135,8 @@ def shuffle_times(
     ----------
     graph
         The network with its batch.
-    spaces, moves
-        Candidates with their numbered layouts, and what moves between any two of those.
+    spaces, changes
+        Candidates with their numbered layouts, and the changes between any two of those.
     machine
         Where and how it runs.
     deadline
@@ -137,6 +152,6 @@ def shuffle_times(
         if key not in times:
             if deadline is not None:
                 deadline.check()
-            times[key] = _edge_times(source, target, edge.slot, moves, machine)
+            times[key] = _edge_times(source, target, edge.slot, changes, machine)
         result[edge] = times[key]
     return result

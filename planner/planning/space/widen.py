@@ -42,11 +42,11 @@ def extend(
                 space = _more_candidates(graph, space, machine, more[first], largest=largest)
             alike[first] = (space, [])
         alike[first][1].append(layer)
-    spaces, moves = number_layouts(list(alike.values()), machine.topology)
+    spaces, changes = number_layouts(list(alike.values()), machine.topology)
     return replace(
         formulation,
         spaces=spaces,
-        edge_times=shuffle_times(graph, spaces, moves, machine, deadline),
+        edge_times=shuffle_times(graph, spaces, changes, machine, deadline),
         shared=cost_sharers(graph, spaces, machine, largest),
     )
 
@@ -67,7 +67,7 @@ def _more_candidates(
     more
         Further candidates.
     largest
-        Size that no bucket of gradients exceeds. [B]
+        Largest size of gradient buckets. [B]
     """
     layer = space.layer
     gradients = graph.input_gradients(layer.name)

@@ -11,8 +11,8 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import (
     COLLECTIVES,
     MeasuredCollective,
-    calibrated,
     collective_times,
+    fitted_links,
 )
 from costmodels.errors import InputError
 
@@ -45,7 +45,7 @@ def test_a_slower_machine_is_found_from_its_collectives(level: int) -> None:
     truth = slower(known, level)
     asked = rows(1) if level == 0 else rows(4, 32)
     measured = measured_on(truth, asked)
-    fitted = calibrated(known, measured[::2], "a test")
+    fitted = fitted_links(known, measured[::2], "a test")
     unseen = measured[1::2]
     error = collective_times(fitted, unseen) / [row.seconds for row in unseen] - 1
     assert np.abs(error).mean() < 0.05
@@ -58,16 +58,16 @@ def test_a_slower_machine_is_found_from_its_collectives(level: int) -> None:
 def test_what_is_fitted_already_stays_as_it_is() -> None:
     known = load_cluster("dgx-h100")
     measured = measured_on(slower(known, 0), rows(1))
-    fitted = calibrated(known, measured, "a test")
-    assert calibrated(fitted, measured, "a test") == fitted
+    fitted = fitted_links(known, measured, "a test")
+    assert fitted_links(fitted, measured, "a test") == fitted
 
 
 def test_a_machine_that_is_as_known_is_hardly_changed() -> None:
     known = load_cluster("dgx-h100")
-    fitted = calibrated(known, measured_on(known, rows(1)), "a test")
+    fitted = fitted_links(known, measured_on(known, rows(1)), "a test")
     assert fitted.levels[0].bandwidth == pytest.approx(known.levels[0].bandwidth, rel=0.01)
 
 
 def test_collectives_of_larger_hosts_are_refused() -> None:
     with pytest.raises(InputError, match=r"at most 1 GPUs.*give a table of machines like it"):
-        calibrated(load_cluster("aws-p3.2xlarge"), rows(1), "a test")
+        fitted_links(load_cluster("aws-p3.2xlarge"), rows(1), "a test")

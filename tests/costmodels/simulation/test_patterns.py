@@ -11,7 +11,7 @@ from machines import cluster, graph
 from pipelines import simulated
 
 from costmodels.communication.layout import AXES, Layouts
-from costmodels.communication.patterns import match
+from costmodels.communication.patterns import KINDS, match, match_all
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
 from costmodels.simulation import (
@@ -42,13 +42,18 @@ def layout(
         (layout(), layout(sample=[4]), "slice", (1,)),
         (layout(sample=[2]), layout(sample=[2], hidden=[2]), "slice", (1,)),
         (layout(sample=[4]), layout(), "all_gather", (4,)),
-        (layout(sample=[4]), layout(sample=[2]), "all_gather", (2,)),
+        (layout(sample=[4]), layout(sample=[2], strides={"sample": [2]}), "all_gather", (2,)),
         (layout(partial=[4]), layout(), "all_reduce", (4,)),
         (layout(partial=[4], sample=[2]), layout(sample=[2]), "all_reduce", (4,)),
         (layout(partial=[4]), layout(hidden=[4]), "reduce_scatter", (4,)),
         (layout(partial=[4]), layout(hidden=[2]), "all_reduce", (4,)),
         (layout(sample=[4]), layout(hidden=[4]), "all_to_all", (4,)),
-        (layout(sample=[2], hidden=[2]), layout(sample=[4]), "all_to_all", (2,)),
+        (
+            layout(sample=[2], hidden=[2], strides={"sample": [2], "hidden": [1]}),
+            layout(sample=[4]),
+            "all_to_all",
+            (2,),
+        ),
         # no collective does these
         (layout(sample=[3]), layout(sample=[2]), "send_recv", (1,)),
         (layout(sample=[4]), layout(hidden=[2]), "send_recv", (1,)),
@@ -59,6 +64,11 @@ def layout(
             "send_recv",
             (1,),
         ),
+        # halves that lie side by side are not those that a split in four makes of them
+        (layout(sample=[4]), layout(sample=[2]), "send_recv", (1,)),
+        (layout(sample=[2]), layout(sample=[4]), "send_recv", (1,)),
+        # sums are reduced, however blocks move
+        (layout(partial=[2], sample=[3]), layout(sample=[2]), "send_recv", (2,)),
         # level by level
         (layout(partial=[2, 4]), layout(partial=[1, 1]), "all_reduce", (2, 4)),
         (
@@ -70,6 +80,19 @@ def layout(
         (
             layout(partial=[1, 1], sample=[2, 1]),
             layout(partial=[1, 1], sample=[1, 2]),
+            "send_recv",
+            (1, 1),
+        ),
+        # where outer blocks change, blocks inside them become others
+        (
+            layout(partial=[1, 1], sample=[4, 2]),
+            layout(partial=[1, 1], sample=[4, 1]),
+            "send_recv",
+            (1, 1),
+        ),
+        (
+            layout(partial=[1, 1], sample=[4, 1]),
+            layout(partial=[1, 1], sample=[4, 2]),
             "send_recv",
             (1, 1),
         ),
@@ -152,3 +175,22 @@ def test_readers_in_one_layout_share_what_is_moved():
     scatter = ("reduce_scatter", WHOLE * 3 / 4)
     changes = moved(g, (4,), a=split, b=split, c=split, add={"channel": [4]})
     assert changes == [gather, scatter, scatter]
+
+
+def test_all_pairs_are_matched_like_each_one():
+    rng = np.random.default_rng(0)
+    shape = (60, 2, len(AXES))
+    ways = np.where(rng.random(shape) < 0.8, 1, rng.choice([2, 2, 3, 4], size=shape))
+    steps = np.where(ways > 1, rng.integers(1, 3, size=shape), 0)
+    table = Layouts(degrees=ways, strides=steps, partial=rng.choice([1, 1, 1, 2], size=shape[:2]))
+    found = match_all(table, table)
+    rows = [table.take(np.array([n])) for n in range(len(table))]
+    kinds = set()
+    for i, source in enumerate(rows):
+        for j, target in enumerate(rows):
+            pattern = match(source, target)
+            kinds.add(pattern.kind)
+            assert KINDS[found.kinds[i, j]] == pattern.kind
+            if pattern.kind in ("all_gather", "all_to_all"):
+                assert tuple(found.gathered[i, j]) == pattern.group
+    assert {"nothing", "slice", "all_gather", "all_reduce", "send_recv"} <= kinds

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import ALPHA, BANDWIDTH, topology_of
 
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_reduce_time
 from costmodels.communication.topology import Topology
-from costmodels.step.timeline import LayerStep, fill_buckets, gradient_time, overlapped_step
+from costmodels.step.timeline import (
+    LayerStep,
+    bucketed_time,
+    fill_buckets,
+    gradient_time,
+    overlapped_step,
+)
 from costmodels.step.training import Training
 
 MS, MB = 1e-3, 1e6
@@ -171,3 +177,26 @@ def test_overlap_never_costs_and_never_hides_more_than_there_is(layers, bucket):
     assert hidden.total <= plain.total * (1 + 1e-12)
     assert hidden.gradient == pytest.approx(plain.gradient)
     assert -1e-12 <= hidden.exposed <= hidden.gradient + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.floats(1.0, 3e8), min_size=1, max_size=30),
+    bucket=st.floats(1e4, 2e8),
+    smaller=st.floats(0.01, 1.0),
+    cluster=st.sampled_from([("dgx-a100", 32), ("lassen", 16), ("aws-p3.2xlarge", 8)]),
+)
+def test_gradients_pay_no_more_than_their_buckets_take(sizes, bucket, smaller, cluster):
+    where = load_cluster(cluster[0])
+    topology = Topology.of(where, where.shape(cluster[1]))
+    group = np.array(topology.shape)
+    paid = bucketed_time(topology, np.tile(group, (len(sizes), 1)), sizes, bucket, "auto")
+    taken, filling = 0.0, 0.0
+    for size in sizes:
+        filling += size
+        if filling >= smaller * bucket:
+            taken += float(gradient_time(topology, group, filling, "auto"))
+            filling = 0.0
+    if filling:
+        taken += float(gradient_time(topology, group, filling, "auto"))
+    assert paid.sum() <= taken * (1.0 + 1e-9)
