@@ -26,7 +26,7 @@ class CalibratedCompute(ComputeModel):
         return seconds * self._factor, source
 
 
-def calibrated(machine: Machine, factor: float) -> Machine:
+def calibrated_machine(machine: Machine, factor: float) -> Machine:
     """A machine whose kernels take a factor longer, and whose host to launch them.
 
     Who waits for launches has a slower host, who does not notices nothing of it: steps of one

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from benchmarks.accuracy.calibrated import calibrated
+from benchmarks.accuracy.calibrated import calibrated_machine
 from costmodels.cluster import Cluster
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph, Network
@@ -179,7 +179,7 @@ def named_split(
 
 def _costed(run: MeasuredRun, factor: float) -> Costed:
     setting = _setting_of(run)
-    machine = calibrated(setting.machine, factor)
+    machine = calibrated_machine(setting.machine, factor)
     given = _split_of(run, setting)
     formulation = formulate(
         setting.graph,
@@ -257,7 +257,7 @@ def simulation_input(run: MeasuredRun) -> PlacedNetwork:
 
 def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
     """The subject with its computation multiplied."""
-    machine = calibrated(subject.setting.machine, factor)
+    machine = calibrated_machine(subject.setting.machine, factor)
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 

@@ -55,6 +55,10 @@ TF32_RATE = 0.6
 # GA102's tensor cores have a quarter of A100's peak and are kept busier; from ResNet-50 and VGG16
 # in TF32 and mixed precision (Lambda, timm).
 GA102_RATE = 1.6
+GA102_NOTE = f", at up to {GA102_RATE} of A100's share of the peak, as whole networks show"
+GA102_FULL_NOTE = (
+    ", at A100's share of the peak; TF32 keeps it, as on the RTX 3090 of the same chip"
+)
 BACKWARD_RULE = (
     f"backward as forward at {BACKWARD_RATE:.2f} of its rate, with the products and the traffic of "
     "FlashAttention-2; the errors are the forward pass's"
@@ -256,27 +260,13 @@ class Fitter:
         backward = replace(forward, direction="backward", derived=True, comment=BACKWARD_RULE)
         return [forward, backward]
 
-    def ga102(self) -> list[SurfaceEntry]:
-        """RTX 3090: nothing but whole networks is known of it."""
+    def ga102(self, rate: float, note: str) -> list[SurfaceEntry]:
+        """Cards with GA102: whole networks on an RTX 3090 are all that is known of them."""
         linear = self.bf16_products["a100_sxm"]
-        note = f", at up to {GA102_RATE} of A100's share of the peak, as whole networks show"
         return [
             entry
             for precision in ("bf16", "tf32")
-            for entry in self._implicit(linear, precision, GA102_RATE, note)
-        ]
-
-    def ga102_full_rate(self) -> list[SurfaceEntry]:
-        """RTX A6000: the chip of the RTX 3090 with the full rate of its tensor cores.
-
-        On that chip convolutions in TF32 keep the share that half precision has.
-        """
-        linear = self.bf16_products["a100_sxm"]
-        note = ", at A100's share of the peak; TF32 keeps it, as on the RTX 3090 of the same chip"
-        return [
-            entry
-            for precision in ("bf16", "tf32")
-            for entry in self._implicit(linear, precision, 1.0, note)
+            for entry in self._implicit(linear, precision, rate, note)
         ]
 
     def _implicit(
@@ -330,8 +320,8 @@ class Fitter:
                 for name, system in BF16_FAMILIES.items()
                 if name != "a100"
             },
-            "3090": self.ga102,
-            "a6000": self.ga102_full_rate,
+            "3090": lambda: self.ga102(GA102_RATE, GA102_NOTE),
+            "a6000": lambda: self.ga102(1.0, GA102_FULL_NOTE),
             "rtx_8000": lambda: turing(self.deepbench(T4, "fp16", alignment=TENSOR_ALIGNMENT)),
             **dict.fromkeys(AKIN_ONLY, list),
             "k80": lambda: kepler(self.deepbench(P100, "fp32")),

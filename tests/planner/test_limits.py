@@ -15,7 +15,7 @@ from planner import api
 from planner.api import optimize_request
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.planning import optimize, prepare, search_plan
+from planner.planning import answer, optimize, prepare, search_plan
 from planner.planning.bounds import additive_search
 from planner.planning.decision import decide
 from planner.planning.decision.decide import TimeToDecide
@@ -116,8 +116,8 @@ def test_where_there_is_no_time_at_all_no_claim_is_made(clock, monkeypatch):
 def test_simulation_and_buckets_wait_for_no_time(clock, monkeypatch):
     late = lambda *_: pytest.fail("no time for that")  # noqa: E731
     monkeypatch.setattr(decide.PlanSimulator, "simulate", late)
-    searched = optimize.search_plan
-    monkeypatch.setattr(optimize, "search_plan", takes(clock, 30.0, searched))
+    searched = answer.search_plan
+    monkeypatch.setattr(answer, "search_plan", takes(clock, 30.0, searched))
     plan = planner.optimize("resnet18", time_limit=10.0, **QUESTION)
     assert "no time to simulate" in notes_of(plan)
     assert plan.fits
@@ -193,7 +193,7 @@ def test_out_of_time_in_a_trial_ends_the_trial_only(monkeypatch):
             raise OutOfTime
         return prepared(*given, **options)
 
-    monkeypatch.setattr(optimize, "prepare", out_of_time_later)
+    monkeypatch.setattr(answer, "prepare", out_of_time_later)
     assert planner.optimize("resnet18", tune_trials=2, **QUESTION).fits
 
 

@@ -16,7 +16,7 @@ from problem_files import BAD, BEST_CHOICES, GOOD, ZIPPED, changed, put
 
 from planner.cli.command import planner_command
 from planner.plan import Plan
-from planner.planning import optimize
+from planner.planning import answer
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import prepare
 from planner.planning.problem_files import write_problem
@@ -350,7 +350,7 @@ def test_a_dump_that_cannot_be_written_is_status_2_before_the_search(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(optimize, "search_plan", lambda *_, **__: pytest.fail("searched in vain"))
+    monkeypatch.setattr(answer, "search_plan", lambda *_, **__: pytest.fail("searched in vain"))
     arguments = ["optimize", *QUESTION, "-o", "plan.json", "--dump-problem", path]
     assert "cannot be written" in one_line(run(*arguments), 2)
     assert list(tmp_path.iterdir()) == []

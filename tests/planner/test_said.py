@@ -63,9 +63,9 @@ def test_closed_forms_say_what_they_rest_on(model, said):
 
 def test_closed_forms_say_what_the_timeline_says() -> None:
     """The kinds of estimates are those that the plan of the same step names."""
-    plan = planner.evaluate("alexnet", gpus=1, cluster="lassen", global_batch_size=8)
+    plan = planner.evaluate("resnet18", gpus=1, cluster="lassen", global_batch_size=8)
     notes = planner.simulate(
-        "alexnet", gpus=1, cluster="lassen", global_batch_size=8, model="paradl"
+        "resnet18", gpus=1, cluster="lassen", global_batch_size=8, model="paradl"
     ).notes
     shares = {note for note in plan.fallbacks if "of the computation" in note}
     assert shares

@@ -17,7 +17,7 @@ import planner
 from costmodels.compute import Work
 from costmodels.compute.table import COLUMNS
 from costmodels.errors import InputError
-from planner.planning import optimize
+from planner.planning import answer
 from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 
@@ -58,7 +58,9 @@ QUESTION = {**LARGE, "source": "resnet18", "global_batch_size": 1024}
 
 def optimised(question: dict[str, Any], **more: Any) -> planner.Plan:
     source, *_ = question.values()
-    return planner.optimize(source, **{k: v for k, v in question.items() if k != "source"}, **more)
+    return planner.optimize(
+        source, **{k: v for k, v in question.items() if k != "source"}, launch_time="25 us", **more
+    )
 
 
 def moved(before: planner.Plan, after: planner.Plan) -> float:
@@ -196,7 +198,7 @@ def test_an_interrupt_of_the_check_leaves_the_plan(
     without: planner.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Setting] = []
-    prepare = optimize.prepare
+    prepare = answer.prepare
 
     def interrupted(setting: Setting, *arguments: Any) -> Any:
         calls.append(setting)
@@ -204,7 +206,7 @@ def test_an_interrupt_of_the_check_leaves_the_plan(
             raise KeyboardInterrupt
         return prepare(setting, *arguments)
 
-    monkeypatch.setattr(optimize, "prepare", interrupted)
+    monkeypatch.setattr(answer, "prepare", interrupted)
     plan = measured_plan(tmp_path, lambda n, work: 1.15)
     assert len(calls) == 2
     assert plan.search.stopped_by == "interrupt"

@@ -6,7 +6,7 @@ import pytest
 
 import planner
 from planner.errors import ConflictError
-from planner.planning import optimize as searched
+from planner.planning import answer as searched
 
 QUESTION = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "cap": 8}
 
