@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -124,6 +124,7 @@ class Candidates:
     dims: tuple[str, ...]
     degrees: NDArray[np.int64]
     shape: tuple[int, ...]
+    _ways: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # levels and dims are few: numpy is several times faster where candidates lie side by side
@@ -140,15 +141,20 @@ class Candidates:
 
     def degree(self, dim: str) -> NDArray[np.int64]:
         """Ways of one dim over all levels; (candidates,)."""
-        # level by level: many times faster than products over an axis as short as that
-        ways: NDArray[np.int64] = reduce(np.multiply, self.level_degrees(dim).T)
-        return ways
+        if dim not in self._ways:
+            # level by level: many times faster than products over an axis as short as that
+            ways: NDArray[np.int64] = reduce(np.multiply, self.level_degrees(dim).T)
+            ways.flags.writeable = False
+            self._ways[dim] = ways
+        return self._ways[dim]
 
     def group(self, dims: Iterable[str]) -> NDArray[np.int64]:
         """Members at each level of the groups of ranks that split `dims`; (candidates, levels)."""
         chosen = [i for i, dim in enumerate(self.dims) if dim in set(dims)]
-        members: NDArray[np.int64] = self.degrees[:, :, chosen].prod(axis=2)
-        return members
+        if not chosen:
+            return np.ones(self.degrees.shape[:2], dtype=np.int64)
+        members: NDArray[np.int64] = reduce(np.multiply, (self.degrees[:, :, i] for i in chosen))
+        return members if len(chosen) > 1 else members.copy()
 
     @property
     def replication(self) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ from search.problem.notes import Note
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Bounds so close to that of the search are as good: what is printed of a gap.
+# Bounds so close to that of the search are as good, and what costs no less does not matter.
 CLOSE = 3e-3
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000
@@ -85,7 +85,7 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
             break
         # among more candidates other weights may bound better
         profile = Profile.of(maximise_bound(search).weights)
-        if bound >= search.incumbent.bound * (1.0 - CLOSE):
+        if bound >= _matters(search.incumbent.bound):
             break
     return bound
 
@@ -95,7 +95,7 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
     formulation, worst = search.formulation, search.incumbent.bound
     least = LayerBounds.of(formulation, profile)
     bound = least.bound
-    if bound >= worst * (1.0 - CLOSE):
+    if bound >= _matters(worst):
         return min(bound, worst)
     shape = formulation.machine.topology.shape
     counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
@@ -105,15 +105,15 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
     try:
         least = least.sharpened(formulation, profile, search.deadline)
         bound = least.bound
-        if bound >= worst * (1.0 - CLOSE):
+        if bound >= _matters(worst):
             return min(bound, worst)
-        whole = WholeSpace.of(formulation, profile, least, worst, search.deadline)
+        whole = WholeSpace.of(formulation, profile, least, _matters(worst), search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
-            priced = price(whole, worst, search.deadline)
+            priced = price(whole, _matters(worst), search.deadline)
             bound = max(bound, priced.bound)
             slow = worst - bound > SLOW_PROGRESS * gap and search.fastest.step.total >= fastest
-            done = slow or bound >= worst * (1.0 - CLOSE)
+            done = slow or bound >= _matters(worst)
             if not (priced.wanted and widen) or done or search.stopped:
                 break
             gap, fastest = worst - bound, search.fastest.step.total
@@ -129,6 +129,11 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
     return bound
 
 
+def _matters(bound: float) -> float:
+    """What costs more than that does not matter beside a bound of the search. [s]"""
+    return bound * (1.0 - CLOSE)
+
+
 def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
     """Solve the additive problem over every distribution.
 
@@ -137,7 +142,7 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
     whole
         Every distribution that can be part of something cheap.
     worst
-        The bound of the search for that profile: nothing above it matters. [s]
+        Nothing that costs more matters. [s]
     deadline
         When to give up by raising `OutOfTime`.
     """
@@ -147,14 +152,14 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
         order = plan(problem, max_work=MOST_WORK)
         eliminated = eliminate(problem, order, deadline=deadline)
         bound, choices = eliminated.minimum, eliminated.decode()
-        if bound < worst * (1.0 - CLOSE):
+        if bound < worst:
             marginals = min_marginals(eliminated, deadline)
     except ProblemError:
         answer = SOLVERS["auto"](problem, time_limit=time_left(deadline), work=WIDE_WORK)
         if answer.stopped_by == "interrupt":
             raise KeyboardInterrupt from None  # a solver keeps it to hand in what it has
         bound, choices = answer.lower_bound, list(answer.choices)
-    if bound >= worst * (1.0 - CLOSE):
+    if bound >= worst:
         return PricedSpace(bound=min(bound, worst), wanted={})
     if marginals is None:
         marginals = _of_answer(problem, choices, bound)
