@@ -6,9 +6,9 @@
 The tables, all but the last unless some are named:
 
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
-gaps       every built-in network on 64 and 256 GPUs, some on 1024: time, memory and gap.
+gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memory and gap.
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
-limits     every built-in network on 64 GPUs under limits on memory: plan, proof or neither; the
+limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
            exit status is 1 where more memory gives a slower plan.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.planning.gaps import gap_cases, gap_rows, wide_rows
+from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import monotonic_rows
@@ -54,10 +54,8 @@ def tables(
     sample, seed
         Series to draw for the last table, None for all of them, and the seed of the draw. [items]
     """
-    from planner.models import BUILT_IN
-
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
-    models = ["resnet18"] if smoke else list(BUILT_IN)
+    models = ["resnet18"] if smoke else list(NETWORKS)
     wide = ["long-skips"] if smoke else list(WIDE)
     gaps = [("resnet18", 64)] if smoke else gap_cases(models)
     return {

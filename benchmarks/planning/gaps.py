@@ -8,6 +8,13 @@ from collections.abc import Iterable
 from benchmarks.planning.speed import cold
 from benchmarks.planning.wide import WIDE
 
+# Networks of every family whose training state fits a device without stages.
+NETWORKS = (
+    *("alexnet", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("googlenet", "inception_v3", "densenet121", "densenet161", "mobilenet_v2"),
+    *("efficientnet_b0", "unet", "cosmoflow", "cosmoflow-256", "cosmoflow-128"),
+    *("mesh-1k", "mesh-2k", "gpt2"),
+)
 # Networks that are asked about on 1024 GPUs, besides 64 and 256: those that split samples.
 LARGE = ("cosmoflow", "cosmoflow-256", "cosmoflow-128", "mesh-1k", "mesh-2k", "unet")
 AIM, AIM_ALL_REDUCE = 0.02, 0.08

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.planning.gaps import NETWORKS
 from costmodels.cluster import Cluster, Level, load_cluster
 from costmodels.errors import InputError
 
@@ -140,10 +141,8 @@ class Series:
 
 def all_series() -> list[Series]:
     """The whole grid."""
-    from planner.models import BUILT_IN
-
     found = []
-    for model, cluster in itertools.product(BUILT_IN, CLUSTERS):
+    for model, cluster in itertools.product(NETWORKS, CLUSTERS):
         batch = BATCHES.get(model.split("-")[0], BATCH)
         base = Question(model=model, cluster=cluster, gpus=1, batch=batch)
         found.append(Series(kind="gpus", base=base))

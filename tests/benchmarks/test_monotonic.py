@@ -7,9 +7,9 @@ import math
 import pytest
 
 from benchmarks.planning import monotonic
+from benchmarks.planning.gaps import NETWORKS
 from benchmarks.planning.monotonic import Answer, Question, Series, all_series, order_faults
 from costmodels.cluster import load_cluster
-from planner.models import BUILT_IN
 
 BASE = Question(model="alexnet", cluster="abci", gpus=4, batch=64)
 
@@ -24,7 +24,7 @@ def test_the_grid_has_every_network_on_every_cluster():
     assert len(series) == len(set(series))
     asked = [len(one.questions(lambda _: Answer())) for one in series if one.kind == "gpus"]
     # numbers of GPUs of three clusters, of juwels-booster and lassen, and of aws-p3.2xlarge
-    assert sum(asked) == len(BUILT_IN) * (3 * 13 + 2 * 12 + 7)
+    assert sum(asked) == len(NETWORKS) * (3 * 13 + 2 * 12 + 7)
 
 
 def test_a_plan_that_is_slower_with_more_is_a_fault():
