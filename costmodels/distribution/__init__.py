@@ -5,13 +5,15 @@ from __future__ import annotations
 from costmodels.distribution.distribution import (
     Candidates,
     Distribution,
-    count_candidates,
     devices_at_work,
-    enumerate_candidates,
-    factorisations,
     limit_reason,
     one_candidate,
     split_dims,
+)
+from costmodels.distribution.enumeration import (
+    count_candidates,
+    enumerate_candidates,
+    factorisations,
     within_host,
 )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,90 +248,6 @@ def one_candidate(distribution: Distribution, dims: Iterable[str] = ()) -> Candi
 def split_dims(layer: Layer) -> tuple[str, ...]:
     """Dims of a layer that can be split at all, in the canonical order."""
     return tuple(dim for dim in DIMS if dim in layer.splittable and layer.dims[dim] > 1)
-
-
-@lru_cache(maxsize=256)
-def factorisations(size: int, count: int, most: int) -> tuple[tuple[int, ...], ...]:
-    """All ways to write `size` as an ordered product of `count` factors, at most `most` above 1.
-
-    Parameters
-    ----------
-    size
-        The product.
-    count
-        Number of factors. [items]
-    most
-        How many of them may be above 1. [items]
-    """
-    if count == 0:
-        return ((),) if size == 1 else ()
-    rows = []
-    for factor in range(1, size + 1):
-        if size % factor or (factor > 1 and most == 0):
-            continue
-        for rest in factorisations(size // factor, count - 1, most - (factor > 1)):
-            rows.append((factor, *rest))
-    return tuple(rows)
-
-
-@lru_cache(maxsize=256)
-def _level_rows(size: int, num_dims: int, most: int) -> NDArray[np.int64]:
-    """Splits of one level over dims, the last factor being replication, which is dropped."""
-    rows = np.array(factorisations(size, num_dims + 1, most), dtype=np.int64)
-    return rows.reshape(-1, num_dims + 1)[:, :num_dims]
-
-
-def within_host(level: int, host_level: int) -> bool:
-    """Whether the links of a level, counted from the inside out, stay inside a host."""
-    return level <= host_level
-
-
-def enumerate_candidates(
-    layer: Layer, shape: Sequence[int], host_level: int, *, full: bool = False
-) -> Candidates:
-    """Every sensible distribution of a layer.
-
-    Within a host a level may be split over any dims, replication included. Across hosts, where
-    links are slow and shared, a level may be split over sample and at most one other dim; `full`
-    lifts that restriction. Replication is free to combine with both: it sends nothing, and lets
-    any plan of fewer hosts be one of more. A dim is never split into more blocks than it has
-    positions (the limits of Kahira et al., Table III).
-
-    Parameters
-    ----------
-    layer
-        The layer.
-    shape
-        Members of each level, from the inside out. [items]
-    host_level
-        Index of the level that makes up one host.
-    full
-        Whether levels across hosts may be split over any number of dims.
-    """
-    dims = split_dims(layer)
-    count = len(dims)
-    total = np.ones((1, 0, count), dtype=np.int64)
-    extents = np.array([layer.dims[d] for d in dims], dtype=np.int64)
-    for level, size in enumerate(shape):
-        rows = _level_rows(size, count, count + 1)
-        if not (full or within_host(level, host_level)):
-            others = [i for i, d in enumerate(dims) if d != "sample"]
-            rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]
-        grown = np.concatenate(
-            [
-                np.repeat(total, len(rows), axis=0),
-                np.tile(rows, (len(total), 1))[:, None, :],
-            ],
-            axis=1,
-        )
-        total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
-    return Candidates(dims=dims, degrees=total, shape=tuple(shape))
-
-
-def count_candidates(layer: Layer, shape: Sequence[int]) -> int:
-    """How many distributions of a layer there are at all, or more: dims count as long. [items]"""
-    count = len(split_dims(layer))
-    return math.prod(len(_level_rows(size, count, count + 1)) for size in shape)
 
 
 def devices_at_work(distributions: Iterable[Distribution]) -> int:
