@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from costmodels.distribution import Distribution
 from planner.planning.options import SearchOptions
 from planner.planning.search_plan import GRACE
-from planner.planning.space.formulate import Formulation, TooManyCandidates, formulate
+from planner.planning.space.formulate import Formulation, formulate
 from planner.planning.space.layer_space import NO_CAP
+from planner.planning.space.shuffles import TooManyCandidates
 from planner.planning.tuning import LARGEST_BUCKET, buckets_to_try
 from planner.request.setting import Setting
 from planner.request.usual_strategies import STRATEGIES, Infeasible, strategy_distributions

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.planning.bounds.additive_search import AdditiveSearch, time_left
+from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import certify
 from planner.planning.bounds.layer_bounds import LayerBounds
@@ -15,15 +15,11 @@ from planner.planning.bounds.memory_search import fit_into_memory, hold_least
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile
-from search import Problem, ProblemError
-from search.elimination.k_best import k_best
+from search import Problem
 from search.problem.deadline import Deadline
 from search.problem.incumbent import Incumbent, Watch
 from search.problem.notes import Note
 
-# Solvers after which the K best of the last problem are looked at: those are found by elimination,
-# and whoever asks for another solver gets the answers of that one.
-SOLVERS_THAT_RANK = ("auto", "elimination")
 # What must follow the search, in times that costing one assignment takes, measured on chains of 100
 # to 10,000 layers and doubled: choosing the bucket size (which costs the usual strategies again),
 # simulating one assignment, and putting the plan together, for which it is simulated once more.
@@ -211,30 +207,9 @@ def _look_everywhere(
     search.incumbent.bound = free
     bound = certify(search, profile, widen=not (least_memory or binds))
     if not (least_memory or binds):
-        _cost_next_best(search, profile, num_best)
+        # on a timeline messages of branches and skips count, unlike in the bound
+        problem = search.formulation.as_on_timeline.problem(profile)
+        for choices in search.next_best(problem, num_best):
+            search.cost_once(choices)
     search.bound_everything(max(bound, under_limit))
     return least
-
-
-def _cost_next_best(search: AdditiveSearch, profile: Profile, num_best: int) -> None:
-    """Cost the K best distinct assignments: the additive order need not be that of the steps."""
-    known = search.incumbent
-    if (
-        known.choices is None
-        or search.stopped
-        or num_best < 2
-        or search.method not in SOLVERS_THAT_RANK
-    ):
-        return
-    try:
-        answers = k_best(
-            search.formulation.problem(profile),
-            num_best,
-            time_limit=time_left(search.deadline),
-        )
-    except ProblemError:
-        known.add_note(Note.of("too-wide-to-rank"))
-        return
-    for answer in answers:
-        search.cost_once(answer.choices)
-        known.stopped_by = known.stopped_by or answer.stopped_by

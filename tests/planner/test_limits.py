@@ -15,7 +15,7 @@ from planner import api
 from planner.api import optimize_request
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.planning import answer, optimize, prepare, search_plan
+from planner.planning import answer, optimize, prepare
 from planner.planning.bounds import additive_search
 from planner.planning.decision import decide
 from planner.planning.decision.decide import TimeToDecide
@@ -320,8 +320,8 @@ def test_an_answer_cut_short_in_the_ranking_says_so(monkeypatch) -> None:
     def cut_short(problem, k, *, time_limit=None):
         return [replace(one, stopped_by="time limit") for one in ranked(problem, k)]
 
-    ranked = search_plan.k_best
-    monkeypatch.setattr(search_plan, "k_best", cut_short)
+    ranked = additive_search.k_best
+    monkeypatch.setattr(additive_search, "k_best", cut_short)
     assert planner.optimize("resnet50", gpus=16, cap=16).search.stopped_by == "time limit"
 
 
@@ -329,7 +329,7 @@ def test_a_network_too_wide_to_rank_says_so(monkeypatch) -> None:
     def refuse(*_, **__):
         raise ProblemError("too wide")
 
-    monkeypatch.setattr(search_plan, "k_best", refuse)
+    monkeypatch.setattr(additive_search, "k_best", refuse)
     plan = planner.optimize("resnet50", gpus=16, cap=16)
     assert any("too wide to rank" in note for note in plan.fallbacks)
 

@@ -323,7 +323,10 @@ def test_rounding_is_below_a_billionth_of_the_step(tmp_path: Path) -> None:
 
 
 def test_where_memory_binds_the_limit_is_dumped_too(tmp_path: Path) -> None:
-    plan, path, _ = dumped(tmp_path, "--memory", "1.5 GiB", "--global-batch-size", "1024")
+    batch = ("--global-batch-size", "1024")
+    free, path, _ = dumped(tmp_path, *batch)
+    assert read_problem(path).problem.usage_limit is None
+    plan, path, _ = dumped(tmp_path, *batch, "--memory", f"{free.peak_memory / 2**30 * 0.95} GiB")
     problem = read_problem(path).problem
     assert problem.usage_limit is not None
     assert problem.usage_limit <= plan.memory_capacity_bytes

@@ -19,15 +19,19 @@ from planner.planning.memory.prices import MemoryPrices
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile
-from search import SOLVERS, Assignment, Problem
+from search import SOLVERS, Assignment, Problem, ProblemError
+from search.elimination.k_best import k_best
 from search.problem.deadline import Deadline
-from search.problem.incumbent import Incumbent
+from search.problem.incumbent import RELATIVE_TOLERANCE, Incumbent
 from search.problem.notes import Note
 
 Floats = NDArray[np.float64]
 
 # Solvers that take graphs of any width.
 SOLVERS_OF_WIDE = ("auto",)
+# Solvers after which the K best of the last problem are looked at: those are found by elimination,
+# and whoever asks for another solver gets the answers of that one.
+SOLVERS_THAT_RANK = ("auto", "elimination")
 # A graph too wide for elimination keeps message passing busy for as long as it may. Its problems
 # share that much work, about as many seconds, or the time that is left; each gets a part of what is
 # left of it, so that the first, whose answer all others start from, gets most.
@@ -144,8 +148,26 @@ class AdditiveSearch:
             if self.fits(costed):
                 # no term is more than the step, but the timeline knows less of it than they do
                 least = float(self.formulation.terms(key).max())
-                self.incumbent.offer(costed, max(costed.step.total, least))
+                self._offer(costed, max(costed.step.total, least))
         return self.seen[key]
+
+    def _offer(self, costed: Costed, seconds: float) -> None:
+        """Keep an assignment that fits if it is the best so far.
+
+        Parameters
+        ----------
+        costed
+            The assignment.
+        seconds
+            What it costs. Of those that cost the same, the timeline tells which is better. [s]
+        """
+        known = self.incumbent
+        alike = abs(seconds - known.cost) <= RELATIVE_TOLERANCE * seconds
+        if known.choices is not None and alike:
+            if costed.step.total < known.choices.step.total:
+                known.choices = costed
+        else:
+            known.offer(costed, seconds)
 
     def bound_everything(self, bound: float) -> None:
         """Replace the bound of the candidates that the search sees by one that always holds.
@@ -211,6 +233,28 @@ class AdditiveSearch:
         if solved.says_more_than(self.bounding):
             self.bounding = solved
         return answer
+
+    def next_best(self, problem: Problem, count: int) -> list[tuple[int, ...]]:
+        """The best distinct assignments of an additive problem, to be costed: its order need not be
+        that of the steps.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        count
+            How many; fewer than two are none, as the best one is known. [items]
+        """
+        if self.stopped or count < 2 or self.method not in SOLVERS_THAT_RANK:
+            return []
+        try:
+            answers = k_best(problem, count, time_limit=time_left(self.deadline))
+        except ProblemError:
+            self.incumbent.add_note(Note.of("too-wide-to-rank"))
+            return []
+        for answer in answers:
+            self.incumbent.stopped_by = self.incumbent.stopped_by or answer.stopped_by
+        return [answer.choices for answer in answers if answer.choices]
 
     def solve_timeless(self, memory: MemoryPrices) -> Assignment:
         """Look for an assignment that holds least at some moments, whatever time it takes.

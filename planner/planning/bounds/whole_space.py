@@ -178,7 +178,7 @@ class WholeSpace:
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
         matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
-        for edge in formulation.next_edges:
+        for edge in formulation.counted_edges:
             ends = formulation.first_alike[edge.source], formulation.first_alike[edge.target]
             share = shares[index[edge.target]]
             key = (*ends, edge.slot, share.messages, share.link, edge in formulation.repeated)

@@ -9,7 +9,6 @@ profile.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +30,7 @@ from planner.planning.space.layer_space import (
     largest_bucket,
 )
 from planner.planning.space.profile import (
+    EVERY_GAP,
     CostKey,
     Gaps,
     LayerShare,
@@ -38,20 +38,22 @@ from planner.planning.space.profile import (
     gaps_of,
     shares_of,
 )
-from planner.planning.space.shuffles import EdgeTimes, number_layouts, shuffle_times
+from planner.planning.space.shuffles import (
+    EdgeTimes,
+    between_neighbours,
+    number_layouts,
+    repeated_slots,
+    shuffle_times,
+)
 from planner.planning.space.step_terms import ChosenTimes, PassTimes
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
-from search.problem.deadline import Deadline, OutOfTime
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 
 # Usages are clipped at so many times the limit: safely above it.
 BEYOND_LIMIT = 2.0
-
-
-class TooManyCandidates(OutOfTime):
-    """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,6 +76,8 @@ class Formulation:
         What each layer adds that uses the weight of another one.
     largest
         Largest size of gradient buckets. [B]
+    every_message
+        Whether every message counts, as on the timeline, or only those that nothing can hide.
     """
 
     graph: Graph
@@ -85,6 +89,12 @@ class Formulation:
     edge_times: Mapping[Edge, EdgeTimes]
     shared: Mapping[str, SharedWeight]
     largest: float
+    every_message: bool = False
+
+    @cached_property
+    def as_on_timeline(self) -> Formulation:
+        """The same where every message counts: its problems propose assignments, but bound none."""
+        return replace(self, every_message=True)
 
     @cached_property
     def first_alike(self) -> dict[str, str]:
@@ -120,25 +130,18 @@ class Formulation:
 
     @cached_property
     def gaps(self) -> list[Gaps]:
-        """Which messages of each layer nothing can be computed beside."""
-        return gaps_of(self.graph)
+        """Which messages of each layer count."""
+        return [EVERY_GAP] * len(self.layers) if self.every_message else gaps_of(self.graph)
 
     @cached_property
-    def next_edges(self) -> tuple[Edge, ...]:
-        """Of the edges those between layers that follow each other."""
-        follow = set(itertools.pairwise(self._names))
-        return tuple(edge for edge in self.edges if (edge.source, edge.target) in follow)
+    def counted_edges(self) -> tuple[Edge, ...]:
+        """The edges whose messages count: those between layers that follow each other."""
+        return self.edges if self.every_message else between_neighbours(self.graph, self.edges)
 
     @cached_property
     def repeated(self) -> Mapping[Edge, tuple[int, ...]]:
         """Edges to layers that read the same output in other inputs before: the slots of these."""
-        found = {}
-        for edge in self.next_edges:
-            into = self.graph.producers[edge.target]
-            same = [e.slot for e in into if e.source == edge.source and e.slot < edge.slot]
-            if same:
-                found[edge] = tuple(same)
-        return found
+        return {} if self.every_message else repeated_slots(self.graph, self.counted_edges)
 
     def new_forward(self, edge: Edge) -> NDArray[np.bool_]:
         """Where the forward shuffle of a repeated edge cannot be that of another input.
@@ -199,7 +202,7 @@ class Formulation:
         index = {layer.name: i for i, layer in enumerate(self.layers)}
         matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
-        for edge in self.next_edges:
+        for edge in self.counted_edges:
             share = shares[index[edge.target]]
             counts = (share.messages, share.link)
             key = (id(self.edge_times[edge]), counts, edge in self.repeated)
@@ -265,7 +268,7 @@ class Formulation:
         for name, block in self.shared_blocks(chosen).items():
             end += block.exchange + block.update
             rows["gradient"][index[name]] += block.gradient_time
-        for edge in self.next_edges:
+        for edge in self.counted_edges:
             edge_times, target = self.edge_times[edge], index[edge.target]
             pair = (choices[index[edge.source]], choices[target])
             if edge not in self.repeated or self.new_forward(edge)[pair]:
@@ -343,10 +346,7 @@ def formulate(
         deadline=deadline,
     )
     spaces, changes = number_layouts(distinct, machine.topology)
-    try:
-        edge_times = shuffle_times(graph, spaces, changes, machine, deadline)
-    except OutOfTime:
-        raise TooManyCandidates from None
+    edge_times = shuffle_times(graph, spaces, changes, machine, deadline)
     return Formulation(
         graph=graph,
         cluster=cluster,

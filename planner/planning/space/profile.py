@@ -94,6 +94,10 @@ class Gaps(NamedTuple):
     sums: bool
 
 
+# Of a layer all of whose messages count.
+EVERY_GAP = Gaps(before=True, after=True, back_before=True, back_after=True, sums=True)
+
+
 class LayerShare(NamedTuple):
     """How much of a layer counts in an additive problem.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,13 @@ from costmodels.graph import Edge, Graph, Layer, Tensor
 from costmodels.layers.local_work import local_size
 from costmodels.step.machine import Machine
 from planner.planning.space.layer_space import LayerSpace
-from search.problem.deadline import Deadline
+from search.problem.deadline import Deadline, OutOfTime
 
 Floats = NDArray[np.float64]
+
+
+class TooManyCandidates(OutOfTime):
+    """Time was up among the shuffles, of which fewer candidates have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +145,7 @@ def shuffle_times(
     machine
         Where and how it runs.
     deadline
-        When to give up by raising `OutOfTime`.
+        When to give up by raising `TooManyCandidates`.
     """
     times: dict[tuple[int, int, int], EdgeTimes] = {}
     result = {}
@@ -150,8 +155,25 @@ def shuffle_times(
         source, target = spaces[edge.source], spaces[edge.target]
         key = (id(source), id(target), edge.slot)
         if key not in times:
-            if deadline is not None:
-                deadline.check()
+            if deadline is not None and deadline.passed:
+                raise TooManyCandidates
             times[key] = _edge_times(source, target, edge.slot, changes, machine)
         result[edge] = times[key]
     return result
+
+
+def between_neighbours(graph: Graph, edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Of some edges those between layers that follow each other."""
+    follow = set(itertools.pairwise(layer.name for layer in graph.compute_layers))
+    return tuple(edge for edge in edges if (edge.source, edge.target) in follow)
+
+
+def repeated_slots(graph: Graph, edges: Sequence[Edge]) -> dict[Edge, tuple[int, ...]]:
+    """Of some edges those to layers that read the same output in inputs before: these inputs."""
+    found = {}
+    for edge in edges:
+        into = graph.producers[edge.target]
+        same = [e.slot for e in into if e.source == edge.source and e.slot < edge.slot]
+        if same:
+            found[edge] = tuple(same)
+    return found
