@@ -206,7 +206,7 @@ def interrupted_at_8(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
     searched = api.optimize_request
 
-    def search(request):
+    def search(request, *given, **options):
         asked.append(request.gpus)
         solvers = dict(SOLVERS)
         if request.gpus == 8:
@@ -216,7 +216,7 @@ def interrupted_at_8(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
             solvers["auto"] = interrupt
         monkeypatch.setattr(additive_search, "SOLVERS", solvers)
-        return searched(request)
+        return searched(request, *given, **options)
 
     monkeypatch.setattr(api, "optimize_request", search)
     return asked
@@ -244,7 +244,9 @@ def test_an_interrupt_between_searches_ends_scale_too(monkeypatch) -> None:
 
     searched = api.optimize_request
     first = iter([searched])
-    monkeypatch.setattr(api, "optimize_request", lambda r: next(first, interrupt)(r))
+    monkeypatch.setattr(
+        api, "optimize_request", lambda *given, **options: next(first, interrupt)(*given, **options)
+    )
     result = run(*SCALE)
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
     assert sum(line.split()[:1] == ["4"] for line in result.stdout.splitlines()) == 1
@@ -257,7 +259,7 @@ def test_the_iterator_of_scale_ends_with_an_interrupt(interrupted_at_8) -> None:
 
 
 def test_scale_without_any_plan_claims_no_proof_without_one(monkeypatch) -> None:
-    def nothing_found(request):
+    def nothing_found(*_, **__):
         raise InfeasibleError("none", missing_bytes=1.0, layer="fc", proven=False)
 
     monkeypatch.setattr(api, "optimize_request", nothing_found)
