@@ -191,11 +191,12 @@ def resolve(request: Request) -> Setting:
     for table in tables:
         if table.collectives:
             cluster = fitted_links(cluster, table.collectives, table.name)
-    if request.memory is not None:
-        cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster)
+    if request.memory is not None:
+        # last of what may be refused: what is no question has no plan either, but no proof
+        cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
     batch = request.global_batch_size
     if batch is None:
         batch = _default_batch(network, cluster, gpus, training.activation_size)
