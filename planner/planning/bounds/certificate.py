@@ -31,6 +31,9 @@ Ints = NDArray[np.int64]
 
 # Bounds so close to that of the search are as good, and what costs no less does not matter.
 CLOSE = 3e-3
+# With more candidates of all distinct layers than that, those that could not lower the bound by more
+# than that part are not even costed. [items]
+FEW_CANDIDATES = 100_000
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000
 # Entries that one elimination over every distribution may visit: a few seconds.
@@ -107,10 +110,11 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
         bound = least.bound
         if bound >= _matters(worst):
             return min(bound, worst)
-        whole = WholeSpace.of(formulation, profile, least, _matters(worst), search.deadline)
+        far = _matters if sum(counts) > FEW_CANDIDATES else float
+        whole = WholeSpace.of(formulation, profile, least, far(worst), search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
-            priced = price(whole, _matters(worst), search.deadline)
+            priced = price(whole, far(worst), search.deadline)
             bound = max(bound, priced.bound)
             slow = worst - bound > SLOW_PROGRESS * gap and search.fastest.step.total >= fastest
             done = slow or bound >= _matters(worst)
@@ -152,14 +156,14 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
         order = plan(problem, max_work=MOST_WORK)
         eliminated = eliminate(problem, order, deadline=deadline)
         bound, choices = eliminated.minimum, eliminated.decode()
-        if bound < worst:
+        if bound < _matters(worst):
             marginals = min_marginals(eliminated, deadline)
     except ProblemError:
         answer = SOLVERS["auto"](problem, time_limit=time_left(deadline), work=WIDE_WORK)
         if answer.stopped_by == "interrupt":
             raise KeyboardInterrupt from None  # a solver keeps it to hand in what it has
         bound, choices = answer.lower_bound, list(answer.choices)
-    if bound >= worst:
+    if bound >= _matters(worst):
         return PricedSpace(bound=min(bound, worst), wanted={})
     if marginals is None:
         marginals = _of_answer(problem, choices, bound)
