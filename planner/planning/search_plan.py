@@ -208,8 +208,8 @@ def _look_everywhere(
     bound = certify(search, profile, widen=not (least_memory or binds))
     if not (least_memory or binds):
         # on a timeline messages of branches and skips count, unlike in the bound
-        problem = search.formulation.as_on_timeline.problem(profile)
-        for choices in search.next_best(problem, num_best):
-            search.cost_once(choices)
+        for seen in (search.formulation, search.formulation.as_on_timeline):
+            for choices in search.next_best(seen.problem(profile), num_best):
+                search.cost_once(choices)
     search.bound_everything(max(bound, under_limit))
     return least

@@ -194,7 +194,7 @@ class MemorySearch:
         prices
             Of a byte at each moment. [s/B]
         """
-        problem = self._timeline_problem()
+        problem = self.search.formulation.problem(self.profile)
         crossing = Crossing(problem=problem, rows=self.rows, limit=limit - self.margin)
         points = dict(zip(self.met, self.points(problem), strict=True))
         paid = {c: point.cost + float(prices @ point.held) for c, point in points.items()}
@@ -205,14 +205,6 @@ class MemorySearch:
         is_new = found not in self.met
         self.meet(found)
         return is_new
-
-    def rank(self, prices: MemoryPrices) -> None:
-        """Look at the best assignments at given prices when every message counts."""
-        problem = prices.priced(self._timeline_problem())
-        self.meet(*self.search.next_best(problem, NEIGHBOURS))
-
-    def _timeline_problem(self) -> Problem:
-        return self.search.formulation.as_on_timeline.problem(self.profile)
 
     def _lowest(self) -> float:
         """The least peak of all assignments met so far, by the rows. [B]"""
@@ -314,7 +306,6 @@ def _fit(inside: MemorySearch) -> None:
     """Look for the fastest assignments under the limit of a search."""
     search = inside.search
     prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-    inside.rank(prices)
     for _ in range(CROSSINGS):
         if search.stopped or not inside.cross(inside.limit, prices.prices):
             break
@@ -322,7 +313,6 @@ def _fit(inside: MemorySearch) -> None:
         best = maximise_bound(search, prices)
         inside.profile = Profile.of(best.weights)
         prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-        inside.rank(prices)
         inside.cross(inside.limit, prices.prices)
 
 
