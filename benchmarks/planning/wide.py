@@ -1,4 +1,4 @@
-"""Networks whose layers are joined by so many paths that elimination cannot take them."""
+"""Networks whose layers are joined by so many paths, or weights, that few methods take them."""
 
 from __future__ import annotations
 
@@ -155,6 +155,17 @@ def random_dag(layers: int = 200, filters: int = 16, size: int = 32, seed: int =
     return _finished(net, "random-dag", *sorted(loose))
 
 
+def repeated_weights(blocks: int = 4, width: int = 6, filters: int = 16, size: int = 32) -> Network:
+    """A block of convolutions, repeated with the same weights: each shares that of the first."""
+    net = image_builder(size)
+    _same_conv(net, "stem", filters=filters)
+    for block in range(blocks):
+        for i in range(width):
+            share = {"share": f"b0.{i}"} if block else {}
+            net.add(f"b{block}.{i}", "conv", filters=filters, kernel=3, padding=1, **share)
+    return _finished(net, "repeated-weights")
+
+
 WIDE = {
     "dense-12": dense_blocks,
     "dense-20": lambda: dense_blocks(1, 20),
@@ -166,4 +177,5 @@ WIDE = {
     "long-skips": long_skips,
     "random-200": random_dag,
     "random-200-1": lambda: random_dag(seed=1),
+    "repeated-weights": repeated_weights,
 }

@@ -15,7 +15,7 @@ from costmodels.compute.measured import Measured
 from costmodels.distribution import Distribution
 from planner.planning.decision.decide import Decision
 from planner.planning.prepare import UsualStrategies
-from planner.planning.space.costing import Costed
+from planner.planning.space.costing import Costed, searched_step
 from planner.planning.tuning import Attempt
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
@@ -72,7 +72,7 @@ def marked(
             raise KeyboardInterrupt
         return _gain(again, plan)
 
-    # what is faster on the timeline anyway, though not when simulated
+    # what the search takes for faster anyway, though it is not when simulated
     known: float | None = None
     try:
         for kind, doubts in _doubts(setting.machine.compute, measured).items():
@@ -118,7 +118,7 @@ def _gain(again: Attempt, plan: dict[str, Distribution]) -> tuple[float, float]:
     others = formulation.distributions(best.choices)
     moved = sum(_time_of_layer(here, name) for name, split in plan.items() if others[name] != split)
     total = sum(_time_of_layer(here, name) for name in plan)
-    return 1.0 - best.step.total / here.step.total, moved / total
+    return 1.0 - again.result.incumbent.cost / searched_step(formulation, here), moved / total
 
 
 def _time_of_layer(costed: Costed, layer: str) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.memory.prices import MemoryPrices
-from planner.planning.space.costing import Costed, cost
+from planner.planning.space.costing import Costed, cost, searched_step
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile
 from search import SOLVERS, Assignment, Problem, ProblemError
@@ -146,9 +146,7 @@ class AdditiveSearch:
             costed = self.seen[key] = cost(self.formulation, key)
             self.seconds += time.monotonic() - began
             if self.fits(costed):
-                # no term is more than the step, but the timeline knows less of it than they do
-                least = float(self.formulation.terms(key).max())
-                self._offer(costed, max(costed.step.total, least))
+                self._offer(costed, searched_step(self.formulation, costed))
         return self.seen[key]
 
     def _offer(self, costed: Costed, seconds: float) -> None:

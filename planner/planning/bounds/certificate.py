@@ -31,8 +31,8 @@ Ints = NDArray[np.int64]
 
 # Bounds so close to that of the search are as good, and what costs no less does not matter.
 CLOSE = 3e-3
-# With more candidates of all distinct layers than that, those that could not lower the bound by more
-# than that part are not even costed. [items]
+# With more candidates of all distinct layers than these, those that could not lower the bound by
+# more than that part are not even costed. [items]
 FEW_CANDIDATES = 100_000
 # The most candidates of all layers that are looked at; there are more on thousands of GPUs. [items]
 MOST_CANDIDATES = 2_500_000

@@ -116,6 +116,21 @@ def cost(formulation: Formulation, choices: Sequence[int]) -> Costed:
     )
 
 
+def searched_step(formulation: Formulation, costed: Costed) -> float:
+    """The step of an assignment as the search compares it: on the timeline, or its largest term.
+
+    No term is more than the simulated step, but the timeline knows less of it than they do. [s]
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    costed
+        The assignment.
+    """
+    return max(costed.step.total, float(formulation.terms(costed.choices).max()))
+
+
 def _layer_step(costs: LayerCosts, c: int, forward: float, backward: float) -> LayerStep:
     """What a layer does in a step.
 
