@@ -123,7 +123,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
 
 
 # the first layers of ResNet-18 hold their activations whatever is split, and next to no weights
-@pytest.mark.parametrize(("name", "within"), [("inception", 1.1), ("unet", 1.1), ("tied", 1.25)])
+@pytest.mark.parametrize(("name", "within"), [("inception", 1.15), ("unet", 1.1), ("tied", 1.25)])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, share):
     formulation = small(name)
