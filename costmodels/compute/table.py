@@ -16,7 +16,6 @@ hold measured collectives besides.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from costmodels.communication.calibration import COLLECTIVES, MeasuredCollective
 from costmodels.compute.work import ELEMENT_SIZE, Work
 from costmodels.errors import InputError, plain, printable
-from costmodels.units.tables import read_text
+from costmodels.units.tables import parse_json, read_text
 
 FloatArray = NDArray[np.float64]
 
@@ -159,12 +158,9 @@ def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str
 
 def _of_json(file: str, text: str) -> CostTable:
     """A table from the text of a JSON file."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise InputError(
-            f"{file} must be a table in JSON but is none ({error}); correct it"
-        ) from None
+    document = parse_json(text, file, "correct it")
+    if not isinstance(document, dict):
+        raise InputError(f"{file} must be a JSON object but is none; correct it")
     if document.get("format") != FORMAT:
         raise InputError.rule(
             f"'format' of {file}",

@@ -131,3 +131,9 @@ def test_names_of_a_table_lose_their_control_characters(tmp_path: Path) -> None:
     path.write_text(f"# driver\x9b = a\u202eb\n{path.read_text()}")
     assert "\x1b" not in CostTable.load(path).describe()
     assert "driver ab" in CostTable.load(path).describe()
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, '{"format": ' + "9" * 5000 + "}", "{"])
+def test_a_table_in_json_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="must be valid JSON"):
+        CostTable.of_text(text, "mine.json")
