@@ -159,18 +159,17 @@ def _named_network(request: Request) -> Network:
     )
 
 
-def _with_memory(cluster: Cluster, size: float) -> Cluster:
-    """A cluster whose devices have that much memory. [B]"""
-    device = cluster.device
-    if size <= device.reserved_memory:
-        reserved = format_bytes(device.reserved_memory)
+def _check_reserve(cluster: Cluster, limit: float) -> None:
+    """That a limit on memory leaves something of a device to a plan. [B]"""
+    reserve = cluster.device.reserved_memory
+    if limit <= reserve:
+        reserved = format_bytes(reserve)
         raise InfeasibleError(
             f"no plan fits in memory: the framework alone reserves {reserved} of a device, and "
-            f"--memory is {format_bytes(size)}; give more than {reserved}",
-            missing_bytes=device.reserved_memory - size,
+            f"--memory is {format_bytes(limit)}; give more than {reserved}",
+            missing_bytes=reserve - limit,
             layer="",
         )
-    return replace(cluster, device=replace(device, memory=size))
 
 
 def resolve(request: Request) -> Setting:
@@ -194,9 +193,9 @@ def resolve(request: Request) -> Setting:
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster)
-    if request.memory is not None:
-        # last of what may be refused: what is no question has no plan either, but no proof
-        cluster = _with_memory(cluster, MEMORY.quantity(request.memory))
+    limit = math.inf if request.memory is None else MEMORY.quantity(request.memory)
+    if cluster.device.reserved_memory < limit < math.inf:
+        cluster = replace(cluster, device=replace(cluster.device, memory=limit))
     batch = request.global_batch_size
     if batch is None:
         batch = _default_batch(network, cluster, gpus, training.activation_size)
@@ -207,9 +206,12 @@ def resolve(request: Request) -> Setting:
         ),
         training=training,
     )
+    graph = training_graph(network, batch, training)
+    # the last of what may be refused: what is no question has no plan either, but that is no proof
+    _check_reserve(cluster, limit)
     return Setting(
         model=network,
-        graph=training_graph(network, batch, training),
+        graph=graph,
         cluster=cluster,
         machine=machine,
         batch=batch,

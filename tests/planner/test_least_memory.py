@@ -127,7 +127,9 @@ def test_memory_that_the_framework_takes_alone_is_a_proof():
     assert "the framework alone reserves 1 GiB" in result.output
 
 
-@pytest.mark.parametrize("wrong", [("--optimizer", "<script>"), ("--gpus", "3")])
+@pytest.mark.parametrize(
+    "wrong", [("--optimizer", "<script>"), ("--gpus", "3"), ("--global-batch-size", "0")]
+)
 def test_what_is_no_question_is_said_before_what_does_not_fit(wrong):
     given = {"--gpus": "8", "--memory": "512 MiB", **dict([wrong])}
     arguments = ["evaluate", "resnet18", *(part for pair in given.items() for part in pair)]
