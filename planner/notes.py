@@ -51,6 +51,10 @@ WORDS: Mapping[str, str] = {
         "{searched} of {sensible} sensible candidates were searched, at most about {cap} a layer "
         "(--cap); the bound holds for all others, too"
     ),
+    "bound-withdrawn": (
+        "the search found a bound of {bound}, which the simulated step undercuts: it bounds "
+        "nothing and is withdrawn; please report the question"
+    ),
     "space-not-priced": (
         "there may be {candidates} distributions, too many to price with their shuffles: the bound "
         "counts layers alone"

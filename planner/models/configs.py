@@ -17,7 +17,7 @@ import msgspec
 from costmodels.errors import InputError, closest
 from costmodels.graph import Network
 from planner.models.built_in import BuiltInNetwork
-from planner.models.stacks import STACKS
+from planner.models.stacks import STACK_NOTES, STACKS
 from planner.models.transformer import Transformer, check_transformer
 
 _DATA = Path(__file__).parent / "data"
@@ -233,10 +233,11 @@ def transformer(
     """
     family = family_of_config(config, where)
     image = family.stack == "image"
+    remarks = " ".join(text for text in (notes, STACK_NOTES.get(family.stack, "")) if text)
 
     def make(size: int) -> Network:
         net = STACKS[family.stack](read_config(config, where, fixed), size)
-        return net.network(name, source=source, notes=notes)
+        return net.network(name, source=source, notes=remarks)
 
     patch = read_config(config, where, fixed).patch if image else 1
     return BuiltInNetwork(

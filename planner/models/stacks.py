@@ -8,12 +8,14 @@ from planner.models.blocks import GPT_NAMES, LAYER_NAMES, BlockBuilder
 from planner.models.builder import Builder, image_builder
 from planner.models.transformer import Transformer
 
-MASKED = (
-    "The whole of every sequence goes through the head, and the pooler, which the masked language "
-    "model has no use for, is left out."
-)
-TWO_SEQUENCES = "The target has as many tokens as the source."
-NO_PREDICTION = "The main model, without the modules that predict further tokens."
+# In what networks of a stack differ from what is published.
+STACK_NOTES = {
+    "masked": (
+        "The whole of every sequence goes through the head, and the pooler, which the masked "
+        "language model has no use for, is left out."
+    ),
+    "encoder-decoder": "The target has as many tokens as the source.",
+}
 
 
 def _embedding(net: Builder, of: Transformer, size: int, *, prefix: str = "") -> None:

@@ -127,7 +127,7 @@ def _assembled(
             *decision.notes,
             *found.result.incumbent.notes,
             *(least_memory_notes(found, step.memory.total) if options.least_memory else ()),
-            *summary_notes(summary),
+            *summary_notes(summary, found.result.incumbent.bound),
         ),
         finalists=decision.finalists,
         simulated_usual={n: decision.usual[c] for n, c in starts if c in decision.usual},

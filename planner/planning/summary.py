@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.units import format_bytes
+from costmodels.units import format_bytes, format_seconds
 from planner.plan import SearchSummary
 from planner.planning.decision.decide import Decision
 from planner.planning.tuning import Attempt
@@ -44,9 +44,19 @@ def summarise(found: Attempt, decision: Decision, step: float) -> SearchSummary:
     )
 
 
-def summary_notes(summary: SearchSummary) -> tuple[Note, ...]:
-    """What a reader of the plan must know of how it was found."""
+def summary_notes(summary: SearchSummary, bound_found: float) -> tuple[Note, ...]:
+    """What a reader of the plan must know of how it was found.
+
+    Parameters
+    ----------
+    summary
+        As of `summarise`.
+    bound_found
+        The bound of the search, whether the summary states it or not. [s]
+    """
     notes = []
+    if bound_found > summary.lower_bound_s == 0.0:
+        notes.append(Note.of("bound-withdrawn", bound=format_seconds(bound_found)))
     if summary.cap and summary.num_candidates < summary.num_sensible:
         clipped = Note.of(
             "space-clipped",

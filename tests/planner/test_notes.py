@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,16 @@ def test_a_kind_without_words_is_a_bug_and_says_so() -> None:
 
 
 def test_a_whole_search_needs_no_notes() -> None:
-    assert summary_notes(summary()) == ()
+    assert summary_notes(summary(), 1.0) == ()
+
+
+def test_a_bound_that_the_step_undercuts_is_withdrawn_aloud() -> None:
+    (note,) = summary_notes(replace(summary(), lower_bound_s=0.0), 0.002)
+    assert "a bound of 2 ms, which the simulated step undercuts" in words(note)
 
 
 def test_what_was_left_out_and_what_stopped_it_are_told_apart() -> None:
-    notes = summary_notes(summary(num_candidates=3, stopped_by="time limit"))
+    notes = summary_notes(summary(num_candidates=3, stopped_by="time limit"), 1.0)
     assert [note.kind for note in notes] == ["space-clipped", "search-stopped"]
 
 
