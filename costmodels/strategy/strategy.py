@@ -137,6 +137,14 @@ class Strategy:
         return tuple(dict.fromkeys(stage.group for stage in self.stages))
 
     @property
+    def layers_of_groups(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """The layers of each group of devices, stage after stage."""
+        found: dict[tuple[int, int], tuple[str, ...]] = {}
+        for stage in self.stages:
+            found[stage.group] = (*found.get(stage.group, ()), *stage.layers)
+        return found
+
+    @property
     def num_devices(self) -> int:
         """Devices of all groups. [items]"""
         return sum(end - start for start, end in self.groups)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
+from costmodels.strategy import Stage
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
 STATUSES = ("optimal", "feasible", "given")
@@ -22,6 +23,8 @@ STATUSES = ("optimal", "feasible", "given")
 COMPUTATION = ("compute", "update", "slowdown")
 COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient")
 CAUSES = (*COMPUTATION, *COMMUNICATION, "waiting")
+# What of a weight may be cut over the GPUs that hold the same block of it.
+SHARDED = ("weights", "gradients", "state")
 # What holds memory in every plan, if only 0 bytes.
 HOLDERS = ("weights", "activations", "reserved")
 # More than any training takes, so that no sum of them overflows. [s], [B], [items], [FLOP]
@@ -71,6 +74,9 @@ class CheckedPlan(Protocol):
 
     @property
     def layers(self) -> Mapping[str, LayerPlan]: ...
+
+    @property
+    def stages(self) -> tuple[Stage, ...]: ...
 
     @property
     def baselines(self) -> tuple[Baseline, ...]: ...
@@ -130,19 +136,44 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         yield "host_level must be one of level_names", f"is '{plan.host_level}'"
     if not plan.layers:
         yield "there must be layers", "there are none"
+    yield from _stage_counts(plan)
+    shapes = {name: tuple(stage.shape) for stage in plan.stages for name in stage.layers}
     for name, layer in plan.layers.items():
-        if tuple(layer.shape) != tuple(plan.shape):
-            yield f"the shape of layer '{name}' must be that of the plan", f"is {list(layer.shape)}"
+        whose = "its stage" if plan.stages else "the plan"
+        if tuple(layer.shape) != shapes.get(name, tuple(plan.shape)):
+            yield f"the shape of layer '{name}' must be that of {whose}", f"is {list(layer.shape)}"
         try:
             layer.distribution.describe(plan.level_names)
         except InputError as error:
             yield f"the degrees of layer '{name}' must split it", f"{error}"
+        if not set(layer.sharded) <= set(SHARDED):
+            rule = f"sharded of layer '{name}' must be some of {', '.join(SHARDED)}"
+            yield rule, f"is {list(layer.sharded)}"
     found = plan.search
-    for what in ("num_sensible", "num_candidates", "cap", "num_costed"):
+    for what in ("num_sensible", "num_candidates", "cap", "num_costed", "num_choices"):
         if not 0 <= getattr(found, what) <= MOST:
             yield f"search.{what} must be from 0 to 2**53", f"is {getattr(found, what)}"
     if found.status not in STATUSES:
         yield f"search.status must be one of {', '.join(STATUSES)}", f"is '{found.status}'"
+
+
+def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
+    """Stages that do not hold every layer once, on all of the GPUs."""
+    if not plan.stages:
+        return
+    held = [name for stage in plan.stages for name in stage.layers]
+    if sorted(held) != sorted(plan.layers):
+        yield "stages must hold every layer once", "do not"
+    for number, stage in enumerate(plan.stages):
+        levels = len(stage.shape) == len(plan.shape)
+        if not levels or min(stage.shape) < 1 or not 0 <= stage.first_device < plan.gpus:
+            yield f"stages[{number}] must be on GPUs of the plan", "is not"
+        known = set(stage.layers)
+        if not all(known.issuperset(segment) for segment in stage.recompute):
+            yield f"stages[{number}] must compute its own layers again", "names others"
+    groups = {stage.group for stage in plan.stages}
+    if sum(end - start for start, end in groups) != plan.gpus:
+        yield f"stages must be on {plan.gpus} GPUs in all", "are not"
 
 
 def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
@@ -189,9 +220,14 @@ def _contradictions(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     total = sum(causes[cause] for cause in CAUSES)
     if not math.isclose(total, step, rel_tol=ROUNDING):
         yield f"breakdown_s must sum to step_time_s, {step:g} s,", f"sums to {total:g} s"
-    by_layer = sum(layer.time for layer in plan.layers.values())
-    if by_layer > step * (1 + ROUNDING):
-        yield f"times of layers must sum to at most the step, {step:g} s,", f"sum to {by_layer:g} s"
+    groups: dict[tuple[int, int], list[str]] = {}
+    for stage in plan.stages:
+        groups.setdefault(stage.group, []).extend(stage.layers)
+    for names in groups.values() or [list(plan.layers)]:
+        by_layer = sum(plan.layers[name].time for name in names)
+        if by_layer > step * (1 + ROUNDING):
+            rule = f"times of layers of a GPU must sum to at most the step, {step:g} s,"
+            yield rule, f"sum to {by_layer:g} s"
     bound = plan.search.lower_bound_s
     if bound > step * (1 + ROUNDING):
         yield f"search.lower_bound_s must not exceed the step, {step:g} s,", f"is {bound:g} s"

@@ -28,6 +28,9 @@ class LayerPlan:
         Its part of the all-reduce of its gradient bucket, hidden or not. [s]
     weights_bytes, gradients_bytes, state_bytes, output_bytes, saved_bytes
         Local sizes. [B]
+    sharded
+        What of its weight is cut over the GPUs that hold the same block of it (ZeRO), of
+        "weights", "gradients" and "state".
     """
 
     name: str
@@ -46,6 +49,7 @@ class LayerPlan:
     state_bytes: float
     output_bytes: float
     saved_bytes: float
+    sharded: tuple[str, ...] = ()
 
     @property
     def distribution(self) -> Distribution:
@@ -134,6 +138,9 @@ class SearchSummary:
         Assignments that were costed on the timeline. [items]
     stopped_by
         "time limit" or "interrupt" where the search was cut short.
+    num_choices
+        Global choices (stages, micro-batches, replicas, what is cut and computed again) that were
+        looked at; 0 where only the splits of one stage were searched. [items]
     """
 
     solver: str
@@ -146,6 +153,7 @@ class SearchSummary:
     cap: int
     num_costed: int
     stopped_by: str = ""
+    num_choices: int = 0
 
 
 def given_solver(name: str) -> str:

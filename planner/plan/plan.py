@@ -17,6 +17,7 @@ from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.step.utilisation import model_flops_utilisation
+from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
 from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
@@ -24,7 +25,7 @@ from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
 from planner.plan.older import upgraded
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
-VERSION = 2
+VERSION = 3
 FORMAT = "planner-plan"
 # What an error about a file ends in.
 ADVICE = "make it again with 'planner optimize -o'"
@@ -62,7 +63,9 @@ class Plan:
     search
         How it was found.
     layers
-        Every layer in the order of the forward pass.
+        Every layer in the order of the forward pass, with its times over all micro-batches.
+    stages, schedule
+        The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
     baselines
         The usual strategies.
     compute_sources_s
@@ -115,6 +118,8 @@ class Plan:
     device_peak_flops: float = 0.0
     command: str = ""
     carried: Carried = NOTHING_CARRIED
+    stages: tuple[Stage, ...] = ()
+    schedule: Schedule = Schedule()  # noqa: RUF009 - it cannot be changed
     format: str = FORMAT
     version: int = VERSION
 
@@ -126,7 +131,26 @@ class Plan:
     @property
     def gpus_at_work(self) -> int:
         """GPUs that have work of their own: the others repeat all of theirs. [items]"""
-        return devices_at_work(layer.distribution for layer in self.layers.values())
+        strategy = self.strategy
+        return sum(
+            devices_at_work(strategy.distributions[name] for name in names)
+            for names in strategy.layers_of_groups.values()
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the network is trained: stages, splits, micro-batches and sharding."""
+        whole = Stage(layers=tuple(self.layers), first_device=0, shape=self.shape)
+        return Strategy(
+            stages=self.stages or (whole,),
+            distributions={name: layer.distribution for name, layer in self.layers.items()},
+            schedule=self.schedule,
+            memory={
+                name: MemoryConfig(**dict.fromkeys(layer.sharded, True))
+                for name, layer in self.layers.items()
+                if layer.sharded
+            },
+        )
 
     @property
     def throughput(self) -> float:

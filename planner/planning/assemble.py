@@ -89,7 +89,7 @@ def assemble_plan(
         *_idle_notes(setting, formulation, costed),
         *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(costed.sources, formulation.machine),
-        *_memory_notes(step.memory.total / cluster.device.memory),
+        *memory_notes(step.memory.total / cluster.device.memory),
         *notes,
     )
     return Plan(
@@ -103,7 +103,7 @@ def assemble_plan(
         level_names=tuple(level.name for level in cluster.levels),
         host_level=cluster.host_level,
         training=training,
-        hashes=_hashes(setting, training),
+        hashes=input_hashes(setting, training),
         runtime=simulator.runtime.name,
         step_time_s=step.seconds,
         breakdown_s=_causes(step),
@@ -126,7 +126,7 @@ def assemble_plan(
     )
 
 
-def _hashes(setting: Setting, training: Training) -> dict[str, str]:
+def input_hashes(setting: Setting, training: Training) -> dict[str, str]:
     """SHA-256 of each input."""
     return {
         "network": network_digest(setting.model, setting.batch),
@@ -239,7 +239,7 @@ def _idle_notes(setting: Setting, formulation: Formulation, costed: Costed) -> t
     )
 
 
-def _memory_notes(part: float) -> tuple[Note, ...]:
+def memory_notes(part: float) -> tuple[Note, ...]:
     """Whether the plan fits by so little that it may not fit.
 
     Parameters

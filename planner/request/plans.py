@@ -268,7 +268,7 @@ def plan_distributions(plan: Plan, setting: Setting) -> dict[str, Distribution]:
     result = {}
     for layer in setting.graph.compute_layers:
         distribution = plan.layers[layer.name].distribution
-        if tuple(distribution.shape) != tuple(shape):
+        if tuple(plan.shape) != tuple(shape):
             raise InputError(
                 f"the plan is for {plan.gpus} GPUs as {'x'.join(map(str, plan.shape))}, but this "
                 f"machine has {'x'.join(map(str, shape))}; give the same GPUs and cluster"

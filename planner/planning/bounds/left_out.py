@@ -39,10 +39,13 @@ class LayerComputation:
         Those ways, as candidates of a machine of one level.
     times
         Computation alone, without any communication: no split takes less.
+    passes
+        Of that a forward and a backward pass, without the update. [s]
     """
 
     totals: Candidates
     times: PassTimes
+    passes: Floats
 
     @classmethod
     def of(
@@ -68,6 +71,7 @@ class LayerComputation:
                 backward=times.backward_data + times.backward_weight,
                 ready=times.backward_weight,
             ),
+            passes=times.forward + times.backward_data + times.backward_weight,
         )
 
     def near(self, candidates: Candidates, wanted: NDArray[np.bool_]) -> Ints:

@@ -1,0 +1,1 @@
+"""The joint search: pipelines, micro-batches, sharding and recomputation with every split."""

@@ -1,0 +1,225 @@
+"""A simulated strategy of stages as a plan, with what it costs by cause and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+from costmodels.simulation import Compiler, Queue, Runtime, SimulatedStep
+from costmodels.simulation.breakdown import Breakdown
+from costmodels.simulation.pieces import Piece
+from costmodels.step.utilisation import model_flops
+from costmodels.strategy import MemoryConfig, Stage, Strategy
+from planner.notes import AnyNote, words
+from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary
+from planner.planning.assemble import LAYER_PARTS, input_hashes, memory_notes
+from planner.request.placement import PlacedNetwork
+from planner.request.plans import carried_for
+from planner.simulation.notes import estimate_notes
+from planner.simulation.run import ASSUMED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StagedStep:
+    """A strategy of stages as it was simulated.
+
+    Parameters
+    ----------
+    placed
+        The network, the machine and the strategy.
+    runtime
+        The framework's runtime.
+    compiler
+        What the step was laid out by.
+    step
+        The step of the devices.
+    waiting, outside
+        What is spent besides waiting for slower devices, and outside of layers. [s]
+    """
+
+    placed: PlacedNetwork
+    runtime: Runtime
+    compiler: Compiler
+    step: SimulatedStep
+    waiting: float
+    outside: float
+
+    @property
+    def seconds(self) -> float:
+        """The step. [s]"""
+        return self.step.step_time + self.waiting + self.outside
+
+    @property
+    def peak_memory(self) -> float:
+        """The most that any device holds. [B]"""
+        return self.step.peak.memory.total
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is within the memory of a device."""
+        return self.peak_memory <= self.placed.setting.cluster.device.memory
+
+
+def plan_of_stages(
+    found: StagedStep,
+    summary: SearchSummary,
+    *,
+    notes: Sequence[AnyNote] = (),
+    baselines: tuple[Baseline, ...] = (),
+    finalists: tuple[Finalist, ...] = (),
+) -> Plan:
+    """A plan from a simulated strategy.
+
+    Parameters
+    ----------
+    found
+        The strategy, simulated.
+    summary
+        How it was found.
+    notes
+        What is worth knowing of that.
+    baselines
+        The usual strategies.
+    finalists
+        The best strategies, simulated.
+    """
+    setting, strategy, step = found.placed.setting, found.placed.strategy, found.step
+    cluster, machine = setting.cluster, setting.machine
+    shown = step.roles.index(step.slowest)
+    parts = [step.break_down(role) for role in range(len(step.roles))]
+    slowest = parts[shown]
+    causes = dict(slowest.causes)
+    # whether it is for tasks of other devices or for slower ones
+    causes["waiting"] = causes.pop("idle") + found.waiting + found.outside
+    remarks: tuple[AnyNote, ...] = (
+        *((ASSUMED,) if setting.gpus > 1 else ()),
+        *estimate_notes(found.compiler.sources, machine),
+        *memory_notes(found.peak_memory / cluster.device.memory),
+        *notes,
+    )
+    one_stage = len(strategy.stages) == 1 and not strategy.stages[0].recompute
+    return Plan(
+        model=setting.model.name,
+        input_shape=dict(setting.model.input_shape),
+        global_batch_size=setting.batch,
+        cluster=cluster.name,
+        device=cluster.device.name,
+        gpus=setting.gpus,
+        shape=machine.topology.shape,
+        level_names=tuple(level.name for level in cluster.levels),
+        host_level=cluster.host_level,
+        training=machine.training,
+        hashes=input_hashes(setting, machine.training),
+        runtime=found.runtime.name,
+        step_time_s=found.seconds,
+        breakdown_s=causes,
+        hidden_s=dict(slowest.hidden),
+        memory_bytes=dict(step.peak.memory.holders),
+        memory_moment=_moment(step),
+        memory_capacity_bytes=cluster.device.memory,
+        communication_bytes=max(role.received for role in step.roles),
+        search=summary,
+        layers=_layer_plans(found, parts),
+        baselines=baselines,
+        compute_sources_s=dict(found.compiler.sources),
+        provenance=dict(machine.compute.describe()),
+        fallbacks=tuple(map(words, remarks)),
+        defaults=setting.defaults,
+        finalists=finalists,
+        carried=carried_for(setting),
+        model_flops=model_flops(setting.graph),
+        device_peak_flops=cluster.device.peak_flops[machine.training.precision],
+        stages=() if one_stage else strategy.stages,
+        schedule=strategy.schedule,
+    )
+
+
+def _moment(step: SimulatedStep) -> str:
+    """When the peak is reached, and on which devices where not all do the same."""
+    peak = step.peak
+    return f"{peak.memory.moment} of {peak.name}" if len(step.roles) > 1 else peak.memory.moment
+
+
+def _layer_plans(found: StagedStep, parts: Sequence[Breakdown]) -> dict[str, LayerPlan]:
+    """Every layer in the order of the forward pass.
+
+    Parameters
+    ----------
+    found
+        The strategy, simulated.
+    parts
+        What each role spends the step on.
+    """
+    strategy = found.placed.strategy
+    role_of = {group: role for role, group in enumerate(strategy.groups)}
+    gradients = _gradients(found)
+    plans = {}
+    for stage in strategy.stages:
+        spent = parts[role_of[stage.group]].layers
+        for name in stage.layers:
+            plans[name] = _layer_plan(
+                found, stage, name, spent.get(name, {}), gradients.get(name, 0.0)
+            )
+    order = [layer.name for layer in found.placed.graph.compute_layers]
+    return {name: plans[name] for name in order}
+
+
+def _layer_plan(
+    found: StagedStep, stage: Stage, name: str, spent: Mapping[str, float], gradient: float
+) -> LayerPlan:
+    """One layer.
+
+    Parameters
+    ----------
+    found, stage, name
+        The strategy, and the layer in its stage.
+    spent, gradient
+        Its times, and its part of the all-reduces. [s]
+    """
+    strategy: Strategy = found.placed.strategy
+    piece: Piece = found.compiler.view.pieces[name]
+    config = strategy.memory.get(name, found.runtime.memory)
+    ranks = 1
+    for members in piece.gradient_group:
+        ranks *= members
+    sharded = _sharded(config) if piece.parameters and ranks > 1 else ()
+    cuts = {what: ranks if what in sharded else 1 for what in ("weights", "gradients", "state")}
+    return LayerPlan(
+        name=name,
+        kind=found.placed.graph.layers[name].kind,
+        degrees=dict(strategy.distributions[name].degrees),
+        shape=stage.shape,
+        **{f"{part}_s": spent.get(part, 0.0) for part in LAYER_PARTS},
+        update_s=piece.update / cuts["state"],
+        gradient_s=gradient,
+        weights_bytes=piece.weights / cuts["weights"],
+        gradients_bytes=piece.gradients / cuts["gradients"],
+        state_bytes=piece.state / cuts["state"],
+        output_bytes=piece.output,
+        saved_bytes=piece.saved,
+        sharded=sharded,
+    )
+
+
+def _sharded(config: MemoryConfig) -> tuple[str, ...]:
+    return tuple(what for what in ("weights", "gradients", "state") if getattr(config, what))
+
+
+def _gradients(found: StagedStep) -> dict[str, float]:
+    """Of the exchange of each gradient bucket what falls to each of its layers, by bytes. [s]"""
+    total: dict[str, float] = {}
+    times, weights = found.step.task_times, found.compiler.weights
+    buckets = {number: cycle(work.buckets) for number, work in enumerate(weights) if work.buckets}
+    for task, start, end in zip(times.graph.tasks, times.starts, times.ends, strict=True):
+        if task.queue != Queue.GRADIENT:
+            continue
+        if task.kind in ("exchange", "send_recv"):
+            total[task.name] = total.get(task.name, 0.0) + end - start
+            continue
+        bucket = next(buckets[task.stage])
+        for name in bucket.layers:
+            part = weights[task.stage].pieces[name].gradient_bytes / bucket.num_bytes
+            total[name] = total.get(name, 0.0) + part * (end - start)
+    return total
+

@@ -1,0 +1,158 @@
+"""The global choices of a joint search: how many stages, replicas, micro-batches, and what is cut.
+
+Every choice is a `Degrees`; what a machine, a batch or a network cannot have is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.strategy.propagate import inner_first
+from costmodels.strategy.blocks import block_numbers, is_transformer
+from costmodels.strategy.usual import stage_shape
+from planner.request.parts import Degrees
+from planner.request.setting import Setting
+
+RECOMPUTATIONS = ("none", "selective", "full")
+# Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
+LARGEST_MICRO_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One point of the global space.
+
+    Parameters
+    ----------
+    inside
+        What a micro-batch of a replica costs depends on nothing else: tensor, context and expert
+        parallelism, and what is computed again.
+    samples
+        Of a replica in a micro-batch. [samples]
+    dp, pp, chunks, zero, schedule
+        As of `Degrees`.
+    micro_batches
+        Of a step. [items]
+    """
+
+    inside: Degrees
+    samples: int
+    dp: int
+    pp: int
+    chunks: int
+    zero: int
+    schedule: str
+    micro_batches: int
+
+    @property
+    def degrees(self) -> Degrees:
+        """The choice as it is asked for by hand."""
+        return replace(
+            self.inside,
+            dp=self.dp,
+            pp=self.pp,
+            chunks=self.chunks,
+            zero=self.zero or None,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a number, the smallest first."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+def insides(setting: Setting) -> Iterator[Degrees]:
+    """Ways of tensor, context and expert parallelism, with what is computed again."""
+    graph, shape = setting.graph, setting.machine.topology.shape
+    attends = is_transformer(graph)
+    experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
+    sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
+    host = setting.cluster.host_index
+    local = 1
+    for size in shape[: host + 1]:
+        local *= size
+    for tp in divisors(setting.gpus):
+        # tensor parallelism across hosts waits for their links in every layer
+        if tp > local or inner_first(tp, shape) is None:
+            continue
+        for cp in divisors(setting.gpus // tp) if attends else [1]:
+            if cp > 1 and max(sequences) // cp < SHORTEST_PART:
+                continue
+            for ep in divisors(experts) if experts > 1 else [1]:
+                if (setting.gpus // tp) % ep or (ep > 1 and ep % cp):
+                    continue
+                for split in (False, True) if tp > 1 and attends else (False,):
+                    for again in RECOMPUTATIONS if attends else ("none", "full"):
+                        yield Degrees(
+                            tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again
+                        )
+
+
+# Positions that a part of a sequence has at least, where context parallelism divides it. [items]
+SHORTEST_PART = 2048
+
+
+def num_blocks(graph: Graph) -> int:
+    """The most stages that a network is cut into: blocks of a transformer, else layers. [items]"""
+    names = [layer.name for layer in graph.compute_layers]
+    if not is_transformer(graph):
+        return len(names)
+    return max(len(set(block_numbers(names).values())), 1)
+
+
+def choices(setting: Setting, found: Sequence[Degrees]) -> Iterator[Choice]:
+    """Every global choice that a machine, a batch and a network can have.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    found
+        As of `insides`, those that fit the network.
+    """
+    shape = setting.machine.topology.shape
+    blocks = num_blocks(setting.graph)
+    for inside in found:
+        ranks = inside.tp * inside.cp
+        for pp in divisors(setting.gpus // ranks):
+            dp = setting.gpus // ranks // pp
+            if pp > blocks or setting.batch % dp or inside.ep > dp * inside.cp:
+                continue
+            try:
+                stage_shape(shape, pp)
+            except InputError:
+                continue
+            each = setting.batch // dp
+            for samples in _micro_batch_sizes(each):
+                count = each // samples
+                for chunks in _chunks(pp, count, blocks):
+                    for zero in range(4) if dp > 1 else (0,):
+                        yield Choice(
+                            inside=inside,
+                            samples=samples,
+                            dp=dp,
+                            pp=pp,
+                            chunks=chunks,
+                            zero=zero,
+                            schedule="interleaved" if chunks > 1 else "1f1b",
+                            micro_batches=count,
+                        )
+
+
+def _micro_batch_sizes(each: int) -> list[int]:
+    """Samples of a replica in a micro-batch: powers of two, or else all at once. [samples]"""
+    found = [2**i for i in range(LARGEST_MICRO_BATCH.bit_length()) if each % 2**i == 0]
+    return sorted({*(size for size in found if size <= LARGEST_MICRO_BATCH), each})
+
+
+def _chunks(pp: int, micro_batches: int, blocks: int) -> list[int]:
+    """Stages of each group of devices: as many blocks each, and micro-batches in rounds of all."""
+    if pp == 1 or micro_batches % pp or blocks % pp:
+        return [1]
+    return divisors(blocks // pp)

@@ -1,0 +1,93 @@
+"""A network without the blocks that repeat what is known: what one costs, all that are alike do.
+
+A block is what the layers of one number in their names make up, such as `h.3`. One that equals the
+block before it, and reads it as that one reads its own, is left out; its layers are represented by
+those of the block before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from costmodels.graph import LayerSpec, Network
+from costmodels.simulation.buckets import unit_of
+
+Form = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """A network of distinct blocks.
+
+    Parameters
+    ----------
+    network
+        The network without the blocks that repeat others.
+    like
+        For every layer of the whole network, the one of the reduced network that it is like.
+    """
+
+    network: Network
+    like: Mapping[str, str]
+
+    @classmethod
+    def of(cls, network: Network) -> Reduced:
+        """The distinct blocks of a network."""
+        blocks: dict[str, list[LayerSpec]] = {}
+        for spec in network.layers:
+            blocks.setdefault(unit_of(spec.name), []).append(spec)
+        like: dict[str, str] = {}
+        before: dict[str, tuple[str, Form]] = {}  # of each series: the last block, and its form
+        for unit, specs in blocks.items():
+            series = unit.rpartition(".")[0]
+            previous, known = before.get(series, ("", ()))
+            form = _form(specs, unit, previous)
+            if previous and form == known and len(specs) > 1:
+                for spec in specs:
+                    like[spec.name] = like[previous + spec.name[len(unit) :]]
+            else:
+                like.update((spec.name, spec.name) for spec in specs)
+            before[series] = (unit, form)
+        kept = tuple(_rewired(spec, like) for spec in network.layers if like[spec.name] == spec.name)
+        return cls(network=replace(network, layers=kept), like=like)
+
+
+def _form(specs: list[LayerSpec], unit: str, previous: str) -> Form:
+    """What a block is, whatever its number.
+
+    Parameters
+    ----------
+    specs
+        Its layers.
+    unit, previous
+        Its name and that of the block before it, empty for the first one.
+    """
+
+    def relative(name: object) -> object:
+        if not isinstance(name, str):
+            return name
+        if name == unit or name.startswith(f"{unit}."):
+            return "this", name[len(unit) :]
+        if previous and (name == previous or name.startswith(f"{previous}.")):
+            return "previous", name[len(previous) :]
+        return name
+
+    return tuple(
+        (
+            spec.name[len(unit) :],
+            spec.kind,
+            tuple(map(relative, spec.inputs)),
+            tuple(sorted((key, relative(value)) for key, value in spec.options.items())),
+        )
+        for spec in specs
+    )
+
+
+def _rewired(spec: LayerSpec, like: Mapping[str, str]) -> LayerSpec:
+    """A layer that reads what represents its inputs, and shares the weight of what stands for it."""
+    options = dict(spec.options)
+    if isinstance(options.get("share"), str):
+        options["share"] = like.get(options["share"], options["share"])
+    inputs = tuple(like.get(name, name) for name in spec.inputs)
+    return replace(spec, inputs=inputs, options=options)

@@ -1,0 +1,238 @@
+"""The search over all global choices: estimate every one, simulate the most promising, bound all.
+
+Each choice is taken with the splits of its degrees of parallelism. Estimates say which to simulate;
+what a plan states is simulated, and its bound holds for every split under every choice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from costmodels.errors import InputError
+from costmodels.simulation import Behaviour, Compiler, Job, Runtime, load_runtime, run_graph
+from planner.joint.assemble import StagedStep
+from planner.joint.bounds import PipelineBounds
+from planner.joint.choices import Choice, choices, insides
+from planner.joint.estimate import Estimate, Estimates
+from planner.joint.inside import Insides
+from planner.joint.wishes import Wishes
+from planner.planning.options import SearchOptions
+from planner.request.by_degrees import strategy_by_degrees
+from planner.request.parts import Degrees
+from planner.request.placement import PlacedNetwork
+from planner.request.setting import Setting
+from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
+from search.problem.deadline import Deadline
+
+# Runs strategies that cut weights over replicas.
+SHARDED_RUNTIME = "fsdp"
+# Estimates and simulations differ by a few percent: what is estimated to be slower than the best
+# simulated step by more than this is not simulated.
+MARGIN = 0.05
+# Simulations of a question: the first ones nearly always hold the best one. [items]
+MOST_SIMULATED = 8
+# How far the estimate of memory may be above the memory of a device. The simulation decides.
+MEMORY_MARGIN = 0.05
+# Simulations that may end without a plan that fits, one after the other. [items]
+MOST_MISSES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JointResult:
+    """What a joint search came to.
+
+    Parameters
+    ----------
+    best
+        The fastest strategy that fits, None where none was found.
+    simulated
+        All strategies that were simulated.
+    bound
+        What no step takes less than. [s]
+    num_choices
+        Global choices that were estimated. [items]
+    left_out
+        Why ways of parallelism were left out that do not fit the network.
+    stopped_by
+        What cut the search short.
+    """
+
+    best: StagedStep | None
+    simulated: tuple[StagedStep, ...]
+    bound: float
+    num_choices: int
+    left_out: tuple[str, ...] = ()
+    stopped_by: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class JointSearch:
+    """The search for one question.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    runtime
+        Under which steps are simulated.
+    options
+        How to search.
+    deadline
+        When to stop with the best so far.
+    wishes
+        What is held fixed or ruled out.
+    """
+
+    setting: Setting
+    runtime: Runtime
+    options: SearchOptions
+    deadline: Deadline
+    wishes: Wishes = Wishes()  # noqa: RUF009 - it cannot be changed
+    simulated: list[StagedStep] = field(default_factory=list)
+    best: StagedStep | None = None
+    left_out: list[str] = field(default_factory=list)
+    num_choices: int = 0
+
+    def run(self) -> JointResult:
+        """Search."""
+        made = Insides(self.setting, self.runtime)
+        bounds = PipelineBounds(self.setting, made.reduced)
+        bound, stopped, ranked = 0.0, "", list[Estimate]()
+        try:
+            bound = bounds.least
+            ranked = self._estimated(made, bounds)
+            self._simulate(ranked, bound)
+        except KeyboardInterrupt:
+            stopped = "interrupt"
+        if self.deadline.passed and not stopped:
+            stopped = "time limit"
+        return JointResult(
+            best=self.best,
+            simulated=tuple(self.simulated),
+            bound=bound,
+            num_choices=self.num_choices,
+            left_out=tuple(dict.fromkeys(self.left_out)),
+            stopped_by=stopped,
+        )
+
+    def _estimated(self, made: Insides, bounds: PipelineBounds) -> list[Estimate]:
+        """Estimates of the choices that can be among the best, the fastest first.
+
+        Parameters
+        ----------
+        made, bounds
+            What micro-batches cost, and what no step with so many stages takes less than.
+        """
+        estimates = Estimates(self.setting, self.runtime, made)
+        found, refused = list[Estimate](), set[Degrees]()
+        capacity = self.setting.cluster.device.memory
+        best = math.inf
+        for least, group in self._groups(bounds):
+            if self.deadline.passed or least > best * (1.0 + MARGIN):
+                break
+            for choice in group:
+                if choice.inside in refused:
+                    continue
+                try:
+                    one = estimates.of(choice)
+                except InputError as error:
+                    refused.add(choice.inside)
+                    self.left_out.append(str(error))
+                    continue
+                found.append(one)
+                if one.memory <= capacity:
+                    best = min(best, one.seconds)
+        return sorted(found, key=lambda one: one.seconds)
+
+    def _groups(self, bounds: PipelineBounds) -> list[tuple[float, list[Choice]]]:
+        """All choices with the same bound, those with the least one first."""
+        groups: dict[tuple[int, int, int], list[Choice]] = {}
+        for choice in choices(self.setting, list(insides(self.setting))):
+            self.num_choices += 1
+            if self.wishes.allows(choice):
+                key = (choice.pp, min(choice.chunks, 2), choice.micro_batches)
+                groups.setdefault(key, []).append(choice)
+        rows = [(bounds.of(*key), group) for key, group in groups.items()]
+        return sorted(rows, key=lambda row: row[0])
+
+    def _simulate(self, ranked: list[Estimate], bound: float) -> None:
+        """Simulate the fastest estimates that may fit, until none promises to be better."""
+        capacity = self.setting.cluster.device.memory
+        fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+        # where nothing is expected to fit, what holds the least may do after all
+        order = fitting or sorted(ranked, key=lambda one: one.memory)[:MOST_MISSES]
+        tried, missed = 0, 0
+        for one in order:
+            limit = math.inf if self.best is None else self.best.seconds * (1.0 + MARGIN)
+            if one.seconds > limit or self.deadline.passed:
+                break
+            if tried >= MOST_SIMULATED and self.best is not None:
+                break
+            if missed >= MOST_MISSES and self.best is None:
+                order = sorted(fitting, key=lambda row: row.memory)
+            found = self.simulate(one.choice.degrees)
+            tried += 1
+            if found is None:
+                continue
+            self.simulated.append(found)
+            if not found.fits:
+                missed += 1
+            elif self.best is None or found.seconds < self.best.seconds:
+                self.best = found
+                self.options.tell("simulating", found.seconds, bound)
+
+    def simulate(self, degrees: Degrees) -> StagedStep | None:
+        """Simulate a strategy; None where it cannot run.
+
+        Parameters
+        ----------
+        degrees
+            The strategy.
+        """
+        try:
+            strategy, graph, name = strategy_by_degrees(self.setting, degrees)
+            placed = PlacedNetwork(
+                setting=self.setting, graph=graph, strategy=strategy, name=name
+            )
+            return simulate_stages(placed, runtime_of(self.runtime, degrees.zero))
+        except InputError as error:
+            self.left_out.append(str(error))
+            return None
+
+
+def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
+    """The runtime of a strategy: one that gathers weights ahead where those are cut."""
+    return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
+
+
+def simulate_stages(placed: PlacedNetwork, runtime: Runtime) -> StagedStep:
+    """Simulate a strategy of stages as plans are.
+
+    Parameters
+    ----------
+    placed
+        The network, the machine and the strategy.
+    runtime
+        The framework's runtime.
+    """
+    setting = placed.setting
+    job = Job(
+        graph=placed.graph,
+        strategy=placed.strategy,
+        cluster=setting.cluster,
+        shape=setting.machine.topology.shape,
+        compute=setting.machine.compute,
+        training=setting.machine.training,
+        runtime=runtime,
+    )
+    compiler = Compiler(job)
+    step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
+    return StagedStep(
+        placed=placed,
+        runtime=runtime,
+        compiler=compiler,
+        step=step,
+        waiting=waiting_time(computing_time(step), placed.strategy.num_waiting),
+        outside=runtime.outside_layers,
+    )

@@ -1,0 +1,111 @@
+"""What a user holds fixed or does not want: `--keep tp=8,pp=4` and `--forbid context,recompute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from costmodels.errors import InputError, closest
+from planner.joint.choices import Choice
+
+# What can be held fixed, and what it is of a choice.
+KEPT: Mapping[str, Callable[[Choice], object]] = {
+    "dp": lambda one: one.dp,
+    "tp": lambda one: one.inside.tp,
+    "pp": lambda one: one.pp,
+    "cp": lambda one: one.inside.cp,
+    "ep": lambda one: one.inside.ep,
+    "sequence_parallel": lambda one: int(one.inside.sequence_parallel),
+    "micro_batches": lambda one: one.micro_batches,
+    "micro_batch_size": lambda one: one.samples,
+    "chunks": lambda one: one.chunks,
+    "zero": lambda one: one.zero,
+    "recompute": lambda one: one.inside.recompute,
+    "schedule": lambda one: one.schedule,
+}
+_WORDS = {"yes": 1, "true": 1, "no": 0, "false": 0}
+# What can be ruled out, and when a choice has it.
+FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
+    "data": lambda one: one.dp > 1,
+    "tensor": lambda one: one.inside.tp > 1,
+    "pipeline": lambda one: one.pp > 1,
+    "context": lambda one: one.inside.cp > 1,
+    "expert": lambda one: one.inside.ep > 1,
+    "sequence": lambda one: one.inside.sequence_parallel,
+    "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
+    "interleaving": lambda one: one.chunks > 1,
+    "sharding": lambda one: one.zero > 0,
+    "recompute": lambda one: one.inside.recompute != "none",
+    "offload": lambda one: bool(one.inside.offload),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What every choice must have, and what none may.
+
+    Parameters
+    ----------
+    keep
+        Values by what they are of, see `KEPT`.
+    forbid
+        Names in `FORBIDDEN`.
+    """
+
+    keep: Mapping[str, object] = field(default_factory=dict)
+    forbid: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self.keep or self.forbid)
+
+    def allows(self, choice: Choice) -> bool:
+        """Whether a choice is as wished for."""
+        return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
+            FORBIDDEN[name](choice) for name in self.forbid
+        )
+
+
+def parse_keep(text: str) -> dict[str, object]:
+    """What is held fixed, such as "tp=8,pp=4".
+
+    Raises
+    ------
+    InputError
+        When it names something else, something twice, or no value.
+    """
+    kept: dict[str, object] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        name = name.replace("-", "_")
+        if name not in KEPT or not equals or not value or name in kept:
+            raise InputError.rule(
+                "what is kept (--keep)",
+                f"be values such as tp=8, of {', '.join(KEPT)}, each once",
+                f"'{part}'",
+                f"use {closest(name, KEPT)}" if name not in KEPT else "correct it",
+            )
+        number = value.isascii() and value.isdecimal() and len(value) < 10
+        kept[name] = int(value) if number else _WORDS.get(value, value)
+    return kept
+
+
+def parse_forbid(text: str) -> tuple[str, ...]:
+    """What is ruled out, such as "offload,context".
+
+    Raises
+    ------
+    InputError
+        When it names something else.
+    """
+    names = tuple(dict.fromkeys(filter(None, (piece.strip() for piece in text.split(",")))))
+    for name in names:
+        if name not in FORBIDDEN:
+            raise InputError.rule(
+                "what is forbidden (--forbid)",
+                f"be some of {', '.join(FORBIDDEN)}",
+                f"'{name}'",
+                f"use {closest(name, FORBIDDEN)}",
+            )
+    return names
