@@ -183,7 +183,8 @@ class Insides:
             for operation in phases[phase]:
                 if operation.queue in (Queue.COMPUTE, Queue.FEATURE):
                     name = _layer(operation.name, pieces)
-                    found[name] = found.get(name, 0.0) + operation.seconds
+                    taken = operation.seconds + operation.transfer
+                    found[name] = found.get(name, 0.0) + taken
         made = {
             tensor: size
             for operation in phases[FORWARD]
