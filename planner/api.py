@@ -11,10 +11,11 @@ from costmodels.cluster import Cluster
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
+from planner.joint.answer import answer
+from planner.joint.wishes import Wishes, parse_forbid, parse_keep
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.evaluate import evaluate_request
-from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
@@ -59,6 +60,8 @@ def optimize(
     num_best: int = 4,
     tune_trials: int = 0,
     least_memory: bool = False,
+    keep: str | None = None,
+    forbid: str | None = None,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -318,7 +321,8 @@ def optimize_request(
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    return plan_for(resolve(request), options, deadline, known)
+    wishes = Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))
+    return answer(resolve(request), options, deadline, known, wishes)
 
 
 def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:

@@ -84,6 +84,20 @@ WORDS: Mapping[str, str] = {
         "the simplest of the plans within 1 % of the fastest was chosen: {changes} changes of "
         "split between neighbours instead of {others}, and {slower:.1%} slower"
     ),
+    # the search over stages
+    "pipelines-estimated": (
+        "{choices:,} ways to train with stages, micro-batches, sharding and recomputation were "
+        "estimated, and {simulated} simulated; no step of any takes less than {bound}"
+    ),
+    "splits-by-degrees": (
+        "within each way to train, layers are split by degrees of data, tensor, sequence, context "
+        "and expert parallelism; the bound holds for all other splits, too"
+    ),
+    "single-stage-unsearched": (
+        "the splits of one stage were not searched layer by layer: they cannot be faster, or the "
+        "network has too many layers for that"
+    ),
+    "degrees-left-out": "{count} degrees of parallelism were left out, the first since {first}",
     # the plan
     "older-plan": (
         "the plan was made by an older version: its times are those that the search thought with, "

@@ -13,7 +13,8 @@ from costmodels.step.utilisation import model_flops
 from costmodels.strategy import MemoryConfig, Stage, Strategy
 from planner.notes import AnyNote, words
 from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary
-from planner.planning.assemble import LAYER_PARTS, input_hashes, memory_notes
+from planner.planning.assemble import input_hashes, memory_notes
+from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
 from planner.request.plans import carried_for
 from planner.simulation.notes import estimate_notes
@@ -26,8 +27,8 @@ class StagedStep:
 
     Parameters
     ----------
-    placed
-        The network, the machine and the strategy.
+    placed, degrees
+        The network, the machine and the strategy, and what it was made of.
     runtime
         The framework's runtime.
     compiler
@@ -39,6 +40,7 @@ class StagedStep:
     """
 
     placed: PlacedNetwork
+    degrees: Degrees
     runtime: Runtime
     compiler: Compiler
     step: SimulatedStep
@@ -190,7 +192,11 @@ def _layer_plan(
         kind=found.placed.graph.layers[name].kind,
         degrees=dict(strategy.distributions[name].degrees),
         shape=stage.shape,
-        **{f"{part}_s": spent.get(part, 0.0) for part in LAYER_PARTS},
+        forward_s=spent.get("forward", 0.0),
+        backward_s=spent.get("backward", 0.0),
+        halo_s=spent.get("halo", 0.0),
+        reduction_s=spent.get("reduction", 0.0),
+        shuffle_s=spent.get("shuffle", 0.0),
         update_s=piece.update / cuts["state"],
         gradient_s=gradient,
         weights_bytes=piece.weights / cuts["weights"],
@@ -222,4 +228,3 @@ def _gradients(found: StagedStep) -> dict[str, float]:
             part = weights[task.stage].pieces[name].gradient_bytes / bucket.num_bytes
             total[name] = total.get(name, 0.0) + part * (end - start)
     return total
-

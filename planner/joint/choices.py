@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.blocks import block_numbers, is_transformer
+from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
@@ -89,9 +89,7 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                     continue
                 for split in (False, True) if tp > 1 and attends else (False,):
                     for again in RECOMPUTATIONS if attends else ("none", "full"):
-                        yield Degrees(
-                            tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again
-                        )
+                        yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again)
 
 
 # Positions that a part of a sequence has at least, where context parallelism divides it. [items]

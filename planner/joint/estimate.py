@@ -20,8 +20,8 @@ from costmodels.communication.collectives import (
 )
 from costmodels.communication.topology import Topology
 from costmodels.simulation import Runtime
-from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.blocks import cut_stages
+from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
 from planner.joint.choices import Choice
 from planner.joint.inside import Inside, Insides

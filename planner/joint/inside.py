@@ -234,7 +234,7 @@ class Insides:
         kept = whole.kept.copy()
         most = 0.0
         like = self.reduced.like
-        for unit, places in units.items():
+        for places in units.values():
             if len(places) < 2:
                 continue
             computed[places] = True

@@ -49,7 +49,9 @@ class Reduced:
             else:
                 like.update((spec.name, spec.name) for spec in specs)
             before[series] = (unit, form)
-        kept = tuple(_rewired(spec, like) for spec in network.layers if like[spec.name] == spec.name)
+        kept = tuple(
+            _rewired(spec, like) for spec in network.layers if like[spec.name] == spec.name
+        )
         return cls(network=replace(network, layers=kept), like=like)
 
 
@@ -85,7 +87,7 @@ def _form(specs: list[LayerSpec], unit: str, previous: str) -> Form:
 
 
 def _rewired(spec: LayerSpec, like: Mapping[str, str]) -> LayerSpec:
-    """A layer that reads what represents its inputs, and shares the weight of what stands for it."""
+    """A layer that reads, and shares the weight of, what represents its inputs and its owner."""
     options = dict(spec.options)
     if isinstance(options.get("share"), str):
         options["share"] = like.get(options["share"], options["share"])

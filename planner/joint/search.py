@@ -16,7 +16,7 @@ from planner.joint.bounds import PipelineBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.inside import Insides
-from planner.joint.wishes import Wishes
+from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
@@ -29,11 +29,11 @@ from search.problem.deadline import Deadline
 SHARDED_RUNTIME = "fsdp"
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
 # simulated step by more than this is not simulated.
-MARGIN = 0.05
+MARGIN = 0.03
 # Simulations of a question: the first ones nearly always hold the best one. [items]
-MOST_SIMULATED = 8
+MOST_SIMULATED = 4
 # How far the estimate of memory may be above the memory of a device. The simulation decides.
-MEMORY_MARGIN = 0.05
+MEMORY_MARGIN = 0.03
 # Simulations that may end without a plan that fits, one after the other. [items]
 MOST_MISSES = 8
 
@@ -50,8 +50,10 @@ class JointResult:
         All strategies that were simulated.
     bound
         What no step takes less than. [s]
-    num_choices
-        Global choices that were estimated. [items]
+    single_bound
+        What no step of one stage and one micro-batch takes less than. [s]
+    num_choices, num_wished
+        Global choices there are, and those as wished for. [items]
     left_out
         Why ways of parallelism were left out that do not fit the network.
     stopped_by
@@ -61,7 +63,9 @@ class JointResult:
     best: StagedStep | None
     simulated: tuple[StagedStep, ...]
     bound: float
+    single_bound: float
     num_choices: int
+    num_wished: int
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
 
@@ -88,11 +92,13 @@ class JointSearch:
     runtime: Runtime
     options: SearchOptions
     deadline: Deadline
-    wishes: Wishes = Wishes()  # noqa: RUF009 - it cannot be changed
+    wishes: Wishes = NO_WISHES
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
+    num_wished: int = 0
+    single_bound: float = 0.0
 
     def run(self) -> JointResult:
         """Search."""
@@ -100,7 +106,7 @@ class JointSearch:
         bounds = PipelineBounds(self.setting, made.reduced)
         bound, stopped, ranked = 0.0, "", list[Estimate]()
         try:
-            bound = bounds.least
+            bound, self.single_bound = bounds.least, bounds.of(1, 1, 1)
             ranked = self._estimated(made, bounds)
             self._simulate(ranked, bound)
         except KeyboardInterrupt:
@@ -112,6 +118,8 @@ class JointSearch:
             simulated=tuple(self.simulated),
             bound=bound,
             num_choices=self.num_choices,
+            num_wished=self.num_wished,
+            single_bound=self.single_bound,
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )
@@ -151,6 +159,7 @@ class JointSearch:
         for choice in choices(self.setting, list(insides(self.setting))):
             self.num_choices += 1
             if self.wishes.allows(choice):
+                self.num_wished += 1
                 key = (choice.pp, min(choice.chunks, 2), choice.micro_batches)
                 groups.setdefault(key, []).append(choice)
         rows = [(bounds.of(*key), group) for key, group in groups.items()]
@@ -171,9 +180,10 @@ class JointSearch:
                 break
             if missed >= MOST_MISSES and self.best is None:
                 order = sorted(fitting, key=lambda row: row.memory)
-            found = self.simulate(one.choice.degrees)
+            found, reason = self.tried(one.choice.degrees)
             tried += 1
             if found is None:
+                self.left_out.append(reason)
                 continue
             self.simulated.append(found)
             if not found.fits:
@@ -182,23 +192,24 @@ class JointSearch:
                 self.best = found
                 self.options.tell("simulating", found.seconds, bound)
 
-    def simulate(self, degrees: Degrees) -> StagedStep | None:
-        """Simulate a strategy; None where it cannot run.
+    def tried(self, degrees: Degrees) -> tuple[StagedStep | None, str]:
+        """A strategy, simulated; or why it cannot run.
 
         Parameters
         ----------
         degrees
             The strategy.
         """
+        for one in self.simulated:
+            if one.degrees == degrees:
+                return one, ""
         try:
             strategy, graph, name = strategy_by_degrees(self.setting, degrees)
-            placed = PlacedNetwork(
-                setting=self.setting, graph=graph, strategy=strategy, name=name
-            )
-            return simulate_stages(placed, runtime_of(self.runtime, degrees.zero))
         except InputError as error:
-            self.left_out.append(str(error))
-            return None
+            return None, str(error)
+        placed = PlacedNetwork(setting=self.setting, graph=graph, strategy=strategy, name=name)
+        runtime = runtime_of(self.runtime, degrees.zero)
+        return simulate_stages(placed, runtime, degrees), ""
 
 
 def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
@@ -206,7 +217,7 @@ def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
     return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
 
 
-def simulate_stages(placed: PlacedNetwork, runtime: Runtime) -> StagedStep:
+def simulate_stages(placed: PlacedNetwork, runtime: Runtime, degrees: Degrees) -> StagedStep:
     """Simulate a strategy of stages as plans are.
 
     Parameters
@@ -215,6 +226,8 @@ def simulate_stages(placed: PlacedNetwork, runtime: Runtime) -> StagedStep:
         The network, the machine and the strategy.
     runtime
         The framework's runtime.
+    degrees
+        What the strategy was made of.
     """
     setting = placed.setting
     job = Job(
@@ -230,6 +243,7 @@ def simulate_stages(placed: PlacedNetwork, runtime: Runtime) -> StagedStep:
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
+        degrees=degrees,
         runtime=runtime,
         compiler=compiler,
         step=step,

@@ -67,6 +67,9 @@ class Wishes:
         )
 
 
+NO_WISHES = Wishes()
+
+
 def parse_keep(text: str) -> dict[str, object]:
     """What is held fixed, such as "tp=8,pp=4".
 
@@ -84,7 +87,7 @@ def parse_keep(text: str) -> dict[str, object]:
                 "what is kept (--keep)",
                 f"be values such as tp=8, of {', '.join(KEPT)}, each once",
                 f"'{part}'",
-                f"use {closest(name, KEPT)}" if name not in KEPT else "correct it",
+                f"use {closest(name, list(KEPT))}" if name not in KEPT else "correct it",
             )
         number = value.isascii() and value.isdecimal() and len(value) < 10
         kept[name] = int(value) if number else _WORDS.get(value, value)
@@ -106,6 +109,6 @@ def parse_forbid(text: str) -> tuple[str, ...]:
                 "what is forbidden (--forbid)",
                 f"be some of {', '.join(FORBIDDEN)}",
                 f"'{name}'",
-                f"use {closest(name, FORBIDDEN)}",
+                f"use {closest(name, list(FORBIDDEN))}",
             )
     return names

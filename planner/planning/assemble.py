@@ -35,8 +35,6 @@ from search.problem.notes import Note
 # Above this part of the memory a plan says that fragmentation is not modelled: PyTorch's allocator
 # may well lose the rest of it. An assumption.
 NEARLY_FULL = 0.9
-# What a simulated step says of a layer.
-LAYER_PARTS = ("forward", "backward", "halo", "reduction", "shuffle")
 
 
 def assemble_plan(
@@ -165,7 +163,11 @@ def _layer_plans(
             kind=layer.kind,
             degrees=dict(distributions[layer.name].degrees),
             shape=formulation.machine.topology.shape,
-            **{f"{part}_s": spent.get(part, 0.0) for part in LAYER_PARTS},
+            forward_s=spent.get("forward", 0.0),
+            backward_s=spent.get("backward", 0.0),
+            halo_s=spent.get("halo", 0.0),
+            reduction_s=spent.get("reduction", 0.0),
+            shuffle_s=spent.get("shuffle", 0.0),
             # one task updates the weights of all layers
             update_s=costed.layers[layer.name].update,
             gradient_s=step.gradients[layer.name],

@@ -36,12 +36,19 @@ def quality_sentence(plan: Plan) -> str:
         text = "proven optimal under the cost model, among all splits of the layers"
     elif found.lower_bound_s > 0.0:
         text = (
-            f"gap {figures.percent(found.gap)}: under the cost model, no split of the "
-            f"layers takes less than {format_seconds(found.lower_bound_s)}"
+            f"gap {figures.percent(found.gap)}: under the cost model, {_all_of(plan)} "
+            f"takes less than {format_seconds(found.lower_bound_s)}"
         )
     else:
         text = "no bound was proven"
     return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
+
+
+def _all_of(plan: Plan) -> str:
+    """What a bound holds for."""
+    if plan.search.num_choices:
+        return "no pipeline and no split of its layers"
+    return "no split of the layers"
 
 
 def space_sentence(plan: Plan) -> str:
@@ -49,6 +56,11 @@ def space_sentence(plan: Plan) -> str:
     found = plan.search
     if found.status == "given":
         return found.solver
+    if found.num_choices:
+        return (
+            f"{found.num_choices:,} ways to train (stages, micro-batches, degrees, sharding, "
+            f"recomputation), of which {found.num_costed:,} were simulated; by {found.solver}"
+        )
     if not found.cap:
         return f"the usual strategies alone, {found.num_costed:,} of them; by {found.solver}"
     left_out = found.num_sensible - found.num_candidates

@@ -187,11 +187,11 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
 
 
 def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNetwork:
-    distributions = plan_distributions(plan, setting)
+    strategy = replace(plan.strategy, distributions=plan_distributions(plan, setting))
     return PlacedNetwork(
         setting=setting,
-        graph=setting.graph,
-        strategy=single_stage(distributions, setting.machine.topology.shape),
+        graph=micro_graph(setting, plan.schedule.micro_batches),
+        strategy=strategy,
         name="plan",
         plan=plan,
         notes=notes,

@@ -91,6 +91,8 @@ class Request:
     num_best: int = searched.NUM_BEST.default
     tune_trials: int = searched.TUNE_TRIALS.default
     least_memory: bool = searched.LEAST_MEMORY.default
+    keep: str | None = searched.KEEP.default
+    forbid: str | None = searched.FORBID.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default

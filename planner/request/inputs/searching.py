@@ -102,6 +102,24 @@ LEAST_MEMORY: Input[bool] = Input(
     help="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
     text="Find the plan of least peak memory, whatever time it takes, and what nothing fits below.",
 )
+KEEP: Input[str | None] = Input(
+    name="keep",
+    default=None,
+    option="--keep",
+    metavar="NAME=N,...",
+    help="Hold degrees fixed, such as tp=8,pp=4.",
+    text='Degrees to hold fixed, such as "tp=8,pp=4": dp, tp, pp, cp, ep, sequence_parallel, '
+    "micro_batches, micro_batch_size, chunks, zero, recompute, schedule.",
+)
+FORBID: Input[str | None] = Input(
+    name="forbid",
+    default=None,
+    option="--forbid",
+    metavar="NAME,...",
+    help="Rule out ways to train, such as context,recompute.",
+    text='Ways to train to rule out, such as "context,recompute": data, tensor, pipeline, context, '
+    "expert, sequence, accumulation, interleaving, sharding, recompute, offload.",
+)
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,

@@ -1,0 +1,247 @@
+"""The answer to a question over the whole joint space: pipelines beside the splits of one stage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.simulation import load_runtime
+from costmodels.strategy.blocks import is_transformer
+from costmodels.units import format_bytes, format_seconds
+from planner.errors import InfeasibleError
+from planner.joint.assemble import StagedStep, plan_of_stages
+from planner.joint.search import JointResult, JointSearch
+from planner.joint.wishes import NO_WISHES, Wishes
+from planner.notes import words
+from planner.plan import Baseline, Finalist, Plan, SearchSummary
+from planner.planning.answer import Answers
+from planner.planning.optimize import plan_for
+from planner.planning.options import SearchOptions
+from planner.planning.summary import PROVEN_GAP
+from planner.request.parts import Degrees
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+from search.problem.deadline import Deadline
+from search.problem.notes import Note
+
+# The single stage of a network with more layers is not searched layer by layer: that takes longer
+# than the rest of the answer. [items]
+MOST_LAYERS = 500
+# Part of the time limit that the search over global choices may take.
+SHARE = 0.5
+
+
+def answer(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline | None = None,
+    known: Answers | None = None,
+    wishes: Wishes = NO_WISHES,
+) -> Plan:
+    """The fastest plan that fits in memory, of one stage or of several.
+
+    Transformers are searched in the whole joint space. Other networks are where something is held
+    fixed or ruled out, or where no split of one stage fits.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    deadline
+        When the plan must be there; by default after the time limit from now.
+    known
+        Answers to the same question for fewer devices.
+    wishes
+        What is held fixed or ruled out.
+
+    Raises
+    ------
+    InputError
+        When nothing is left of the space by what is held fixed.
+    InfeasibleError
+        When no plan that fits was found, whether or not that is proven.
+    """
+    deadline = deadline or Deadline(options.time_limit)
+    one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
+    if not wishes.any and (one_stage or not is_transformer(setting.graph)):
+        return plan_for(setting, options, deadline, known)
+    options.tell("estimating pipelines")
+    search = JointSearch(
+        setting=setting,
+        runtime=load_runtime(DEFAULT_RUNTIME),
+        options=options,
+        deadline=deadline.part(SHARE),
+        wishes=wishes,
+    )
+    found = search.run()
+    if wishes.any and not found.num_wished and not found.stopped_by:
+        raise InputError(
+            f"what is kept and forbidden must leave something of the {found.num_choices:,} ways to "
+            f"train {setting.model.name} on {setting.gpus} GPUs with a batch of {setting.batch} but "
+            "leaves nothing; keep or forbid less"
+        )
+    single = None
+    if not wishes.any and _worth_splitting(setting, found):
+        try:
+            single = plan_for(setting, options, deadline, known)
+        except InfeasibleError:
+            if found.best is None:
+                raise
+    best = found.best
+    if single is not None and (best is None or single.step_time_s <= best.seconds):
+        note = words(
+            Note.of(
+                "pipelines-estimated",
+                choices=found.num_choices,
+                simulated=len(found.simulated),
+                bound=format_seconds(found.bound),
+            )
+        )
+        # the fastest of several stages is as good a plan as those of one
+        return _with_note(single, note)
+    if best is None:
+        raise _infeasible(setting, found)
+    return plan_of_stages(
+        best,
+        _summary(found, best),
+        notes=_notes(found, single),
+        baselines=_baselines(search),
+        finalists=_finalists(found, best),
+    )
+
+
+def _with_note(plan: Plan, note: str) -> Plan:
+    return replace(plan, fallbacks=(*plan.fallbacks, note))
+
+
+def _worth_splitting(setting: Setting, found: JointResult) -> bool:
+    """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
+    if found.stopped_by or len(setting.graph.compute_layers) > MOST_LAYERS:
+        return False
+    return found.best is None or found.single_bound < found.best.seconds
+
+
+def _summary(found: JointResult, best: StagedStep) -> SearchSummary:
+    """How the plan was found, and how good it is known to be."""
+    bound = min(found.bound, best.seconds)
+    gap = (best.seconds - bound) / best.seconds
+    return SearchSummary(
+        solver="estimates of all choices, the best simulated",
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        lower_bound_s=bound,
+        proven_optimal=gap <= PROVEN_GAP,
+        gap=gap,
+        num_sensible=0,
+        num_candidates=0,
+        cap=0,
+        num_costed=len(found.simulated),
+        stopped_by=found.stopped_by,
+        num_choices=found.num_choices,
+    )
+
+
+def _notes(found: JointResult, single: Plan | None) -> tuple[Note, ...]:
+    """What is worth knowing of the search."""
+    notes = [Note.of("splits-by-degrees")]
+    if single is None:
+        notes.append(Note.of("single-stage-unsearched"))
+    if found.left_out:
+        notes.append(
+            Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])
+        )
+    if found.stopped_by:
+        notes.append(Note.of("search-stopped", reason=found.stopped_by))
+    return tuple(notes)
+
+
+def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
+    rows = sorted((one for one in found.simulated if one.fits), key=lambda one: one.seconds)
+    return tuple(
+        Finalist(
+            step_time_s=one.seconds,
+            peak_memory_bytes=one.peak_memory,
+            chosen=one is best,
+        )
+        for one in rows
+    )
+
+
+def usual(setting: Setting) -> dict[str, Degrees]:
+    """The usual strategies of those who train transformers, by name."""
+    host = math.prod(setting.machine.topology.shape[: setting.cluster.host_index + 1])
+    return {
+        "data": Degrees(),
+        "zero1": Degrees(zero=1),
+        "fsdp": Degrees(zero=3),
+        f"megatron (tp {host}, zero 1)": Degrees(
+            tp=host,
+            sequence_parallel=is_transformer(setting.graph) and host > 1,
+            zero=1 if host < setting.gpus else None,
+        ),
+    }
+
+
+def _baselines(search: JointSearch) -> tuple[Baseline, ...]:
+    """The usual strategies on the same inputs."""
+    rows = []
+    for name, degrees in usual(search.setting).items():
+        trial, reason, costed = None, "the time limit left no time", False
+        if not search.deadline.passed:
+            (trial, reason), costed = search.tried(degrees), True
+        if trial is None:
+            row = Baseline(
+                name=name,
+                step_time_s=None,
+                peak_memory_bytes=None,
+                fits=False,
+                reason=reason,
+                costed=costed,
+            )
+        else:
+            short = trial.peak_memory - search.setting.cluster.device.memory
+            row = Baseline(
+                name=name,
+                step_time_s=trial.seconds,
+                peak_memory_bytes=trial.peak_memory,
+                fits=short <= 0,
+                reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
+            )
+        rows.append(row)
+    return tuple(rows)
+
+
+def _infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
+    """That nothing fits, and whether that is proven: every weight is somewhere, with its state."""
+    device = setting.cluster.device
+    least = least_held(setting.graph, setting) / setting.gpus + device.reserved_memory
+    proven = least > device.memory
+    tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
+    short = max(least if proven else tightest, least) - device.memory
+    smallest = (
+        f"the smallest of {len(found.simulated)} simulated needs {format_bytes(tightest)} a GPU"
+        if found.simulated
+        else "none could be simulated"
+    )
+    verdict = (
+        f"no plan fits in memory: weights, gradients and optimizer state alone are "
+        f"{format_bytes(least)} a GPU with what the framework reserves"
+        if proven
+        else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
+        f"not proven that there is none: {smallest}"
+    )
+    return InfeasibleError(
+        f"{verdict}, and {device.name} has {format_bytes(device.memory)}; use more GPUs or a "
+        "smaller batch",
+        missing_bytes=max(short, 0.0),
+        layer="",
+        proven=proven,
+        stopped_by="" if proven else found.stopped_by,
+    )
+
+
+def least_held(graph: Graph, setting: Setting) -> float:
+    """What all devices hold together at least of weights, gradients and optimizer state. [B]"""
+    return float(graph.parameters) * setting.machine.training.parameter_size
