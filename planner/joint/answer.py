@@ -11,16 +11,16 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
-from planner.joint.assemble import StagedStep, plan_of_stages
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
-from planner.plan import Baseline, Finalist, Plan, SearchSummary
+from planner.plan import Finalist, Plan, SearchSummary
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep, usual_baselines
+from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
-from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
@@ -79,9 +79,9 @@ def answer(
     found = search.run()
     if wishes.any and not found.num_wished and not found.stopped_by:
         raise InputError(
-            f"what is kept and forbidden must leave something of the {found.num_choices:,} ways to "
-            f"train {setting.model.name} on {setting.gpus} GPUs with a batch of {setting.batch} but "
-            "leaves nothing; keep or forbid less"
+            f"what is kept and forbidden must leave something of the {found.num_choices:,} ways "
+            f"to train {setting.model.name} on {setting.gpus} GPUs with a batch of "
+            f"{setting.batch} but leaves nothing; keep or forbid less"
         )
     single = None
     if not wishes.any and _worth_splitting(setting, found):
@@ -108,7 +108,7 @@ def answer(
         best,
         _summary(found, best),
         notes=_notes(found, single),
-        baselines=_baselines(search),
+        baselines=usual_baselines(setting, search.runtime, deadline, found.simulated),
         finalists=_finalists(found, best),
     )
 
@@ -167,50 +167,6 @@ def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
         )
         for one in rows
     )
-
-
-def usual(setting: Setting) -> dict[str, Degrees]:
-    """The usual strategies of those who train transformers, by name."""
-    host = math.prod(setting.machine.topology.shape[: setting.cluster.host_index + 1])
-    return {
-        "data": Degrees(),
-        "zero1": Degrees(zero=1),
-        "fsdp": Degrees(zero=3),
-        f"megatron (tp {host}, zero 1)": Degrees(
-            tp=host,
-            sequence_parallel=is_transformer(setting.graph) and host > 1,
-            zero=1 if host < setting.gpus else None,
-        ),
-    }
-
-
-def _baselines(search: JointSearch) -> tuple[Baseline, ...]:
-    """The usual strategies on the same inputs."""
-    rows = []
-    for name, degrees in usual(search.setting).items():
-        trial, reason, costed = None, "the time limit left no time", False
-        if not search.deadline.passed:
-            (trial, reason), costed = search.tried(degrees), True
-        if trial is None:
-            row = Baseline(
-                name=name,
-                step_time_s=None,
-                peak_memory_bytes=None,
-                fits=False,
-                reason=reason,
-                costed=costed,
-            )
-        else:
-            short = trial.peak_memory - search.setting.cluster.device.memory
-            row = Baseline(
-                name=name,
-                step_time_s=trial.seconds,
-                peak_memory_bytes=trial.peak_memory,
-                fits=short <= 0,
-                reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
-            )
-        rows.append(row)
-    return tuple(rows)
 
 
 def _infeasible(setting: Setting, found: JointResult) -> InfeasibleError:

@@ -10,23 +10,18 @@ import math
 from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
-from costmodels.simulation import Behaviour, Compiler, Job, Runtime, load_runtime, run_graph
-from planner.joint.assemble import StagedStep
+from costmodels.simulation import Runtime
 from planner.joint.bounds import PipelineBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.inside import Insides
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
-from planner.request.by_degrees import strategy_by_degrees
+from planner.planning.staged import StagedStep, tried
 from planner.request.parts import Degrees
-from planner.request.placement import PlacedNetwork
 from planner.request.setting import Setting
-from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
 from search.problem.deadline import Deadline
 
-# Runs strategies that cut weights over replicas.
-SHARDED_RUNTIME = "fsdp"
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
 # simulated step by more than this is not simulated.
 MARGIN = 0.03
@@ -171,17 +166,17 @@ class JointSearch:
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         # where nothing is expected to fit, what holds the least may do after all
         order = fitting or sorted(ranked, key=lambda one: one.memory)[:MOST_MISSES]
-        tried, missed = 0, 0
+        count, missed = 0, 0
         for one in order:
             limit = math.inf if self.best is None else self.best.seconds * (1.0 + MARGIN)
             if one.seconds > limit or self.deadline.passed:
                 break
-            if tried >= MOST_SIMULATED and self.best is not None:
+            if count >= MOST_SIMULATED and self.best is not None:
                 break
             if missed >= MOST_MISSES and self.best is None:
                 order = sorted(fitting, key=lambda row: row.memory)
-            found, reason = self.tried(one.choice.degrees)
-            tried += 1
+            found, reason = tried(self.setting, one.choice.degrees, self.runtime)
+            count += 1
             if found is None:
                 self.left_out.append(reason)
                 continue
@@ -191,62 +186,3 @@ class JointSearch:
             elif self.best is None or found.seconds < self.best.seconds:
                 self.best = found
                 self.options.tell("simulating", found.seconds, bound)
-
-    def tried(self, degrees: Degrees) -> tuple[StagedStep | None, str]:
-        """A strategy, simulated; or why it cannot run.
-
-        Parameters
-        ----------
-        degrees
-            The strategy.
-        """
-        for one in self.simulated:
-            if one.degrees == degrees:
-                return one, ""
-        try:
-            strategy, graph, name = strategy_by_degrees(self.setting, degrees)
-        except InputError as error:
-            return None, str(error)
-        placed = PlacedNetwork(setting=self.setting, graph=graph, strategy=strategy, name=name)
-        runtime = runtime_of(self.runtime, degrees.zero)
-        return simulate_stages(placed, runtime, degrees), ""
-
-
-def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
-    """The runtime of a strategy: one that gathers weights ahead where those are cut."""
-    return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
-
-
-def simulate_stages(placed: PlacedNetwork, runtime: Runtime, degrees: Degrees) -> StagedStep:
-    """Simulate a strategy of stages as plans are.
-
-    Parameters
-    ----------
-    placed
-        The network, the machine and the strategy.
-    runtime
-        The framework's runtime.
-    degrees
-        What the strategy was made of.
-    """
-    setting = placed.setting
-    job = Job(
-        graph=placed.graph,
-        strategy=placed.strategy,
-        cluster=setting.cluster,
-        shape=setting.machine.topology.shape,
-        compute=setting.machine.compute,
-        training=setting.machine.training,
-        runtime=runtime,
-    )
-    compiler = Compiler(job)
-    step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
-    return StagedStep(
-        placed=placed,
-        degrees=degrees,
-        runtime=runtime,
-        compiler=compiler,
-        step=step,
-        waiting=waiting_time(computing_time(step), placed.strategy.num_waiting),
-        outside=runtime.outside_layers,
-    )

@@ -138,6 +138,22 @@ class Plan:
         )
 
     @property
+    def num_groups(self) -> int:
+        """Groups of GPUs that have stages of their own. [items]"""
+        return len(self.strategy.groups)
+
+    @property
+    def time_of_groups(self) -> float:
+        """The step, as often as there are groups: what times of all layers are parts of. [s]"""
+        return self.step_time_s * self.num_groups
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether more than splits of layers: stages, micro-batches, sharding, recomputation."""
+        cut = any(layer.sharded for layer in self.layers.values())
+        return bool(self.stages) or self.schedule.micro_batches > 1 or cut
+
+    @property
     def strategy(self) -> Strategy:
         """How the network is trained: stages, splits, micro-batches and sharding."""
         whole = Stage(layers=tuple(self.layers), first_device=0, shape=self.shape)

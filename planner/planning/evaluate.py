@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from costmodels.errors import InputError
+from costmodels.simulation import load_runtime
 from planner.plan import Plan
 from planner.planning.optimize import plan_of_strategy
-from planner.request.by_degrees import degree_distributions, samples_needed
+from planner.planning.staged import runtime_of, simulate_stages
+from planner.planning.staged_plan import given_plan
+from planner.request.by_degrees import (
+    degree_distributions,
+    samples_needed,
+    splits_alone,
+    strategy_by_degrees,
+)
 from planner.request.named_degrees import named_degrees
-from planner.request.placement import given_strategy, named_distributions, refuse_degree
+from planner.request.placement import (
+    PlacedNetwork,
+    given_strategy,
+    named_distributions,
+    place_network,
+    refuse_degree,
+)
 from planner.request.plans import plan_distributions, strategy_setting
 from planner.request.request import Request
-from planner.request.setting import resolve
+from planner.request.setting import DEFAULT_RUNTIME, resolve
 
 
 def evaluate_request(request: Request) -> Plan:
@@ -20,19 +33,27 @@ def evaluate_request(request: Request) -> Plan:
     if degrees is not None:
         refuse_degree(request)
         setting = resolve(request, samples_needed(degrees, request.num_gpus))
-        return plan_of_strategy(setting, degree_distributions(setting, degrees), str(named))
+        if splits_alone(degrees):
+            return plan_of_strategy(setting, degree_distributions(setting, degrees), str(named))
+        strategy, graph, name = strategy_by_degrees(setting, degrees)
+        placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
+        runtime = runtime_of(load_runtime(DEFAULT_RUNTIME), degrees.zero)
+        return given_plan(simulate_stages(placed, runtime, degrees), str(named))
     strategy = given_strategy(named)
     if strategy is not None:
         refuse_degree(request)
     if isinstance(strategy, Plan):
         setting, notes = strategy_setting(strategy, request)
+        if strategy.is_staged:
+            placed = place_network(request)
+            found = simulate_stages(placed, load_runtime(strategy.runtime))
+            return given_plan(found, "plan file", placed.notes)
         split = plan_distributions(strategy, setting)
         return plan_of_strategy(setting, split, "plan file", notes)
     if strategy is not None:
-        raise InputError(
-            "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
-            "simulate it"
-        )
+        placed = place_network(request)
+        found = simulate_stages(placed, load_runtime(DEFAULT_RUNTIME))
+        return given_plan(found, "strategy file", placed.notes)
     setting = resolve(request)
     name = "data" if request.strategy is None else str(request.strategy)
     return plan_of_strategy(setting, named_distributions(setting, name, request.degree), name)

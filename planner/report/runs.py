@@ -117,7 +117,7 @@ def runs_of_plan(plan: Plan) -> list[LayerRun]:
 
 def _split_labels(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, str]:
     """How a split is written, by level and over all levels; the dims as the layers call them."""
-    distribution = Distribution(degrees=dict(split), shape=plan.shape)
+    distribution = Distribution(degrees=dict(split), shape=layers[0].shape)
     names: dict[str, None] = {}
     for layer in layers:
         for dim, degrees in layer.degrees.items():

@@ -44,6 +44,37 @@ def quality_sentence(plan: Plan) -> str:
     return f"{text}; stopped early by {found.stopped_by}" if found.stopped_by else text
 
 
+def training_sentence(plan: Plan) -> str:
+    """Stages, micro-batches, sharding and recomputation beside the splits of layers.
+
+    Empty for the splits of one stage alone.
+    """
+    if not plan.is_staged:
+        return ""
+    strategy, count = plan.strategy, plan.schedule.micro_batches
+    groups = plan.num_groups
+    parts = []
+    if groups > 1:
+        each = f"{groups} groups of {plan.gpus // groups:,} GPUs"
+        stages = len(strategy.stages)
+        chunks = f", {stages // groups} stages each" if stages > groups else ""
+        parts.append(f"a pipeline of {each}{chunks} by {plan.schedule.kind}")
+    samples = figures.sample_word(plan.input_shape)
+    size = plan.global_batch_size // count
+    noun = "micro-batch" if count == 1 else "micro-batches"
+    parts.append(f"{count:,} {noun} of {size:,} {samples}")
+    cut = {what for layer in plan.layers.values() for what in layer.sharded}
+    if cut:
+        stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1
+        parts.append(f"ZeRO {stage}")
+    again = {name for stage in strategy.stages for rows in stage.recompute for name in rows}
+    if again:
+        attends = all(plan.layers[name].kind == "attention" for name in again)
+        what = "attention" if attends else f"{len(again)} of {len(plan.layers)} layers"
+        parts.append(f"{what} computed again for backward")
+    return ", ".join(parts)
+
+
 def _all_of(plan: Plan) -> str:
     """What a bound holds for."""
     if plan.search.num_choices:

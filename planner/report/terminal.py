@@ -102,6 +102,7 @@ def _show_heading(plan: Plan, console: Console) -> None:
         warning = f"stopped early by {plan.search.stopped_by}: the best plan so far"
         show_sentence(console, warning, "bold yellow")
     console.print()
+    training = sentences.training_sentence(plan)
     rate = figures.rate_words(plan.throughput, plan.gpus, plan.input_shape, plan.mfu)
     facts = [
         (
@@ -111,6 +112,7 @@ def _show_heading(plan: Plan, console: Console) -> None:
         ),
         ("Throughput", rate, ""),
         ("Peak memory", sentences.memory_sentence(plan), "" if plan.fits else "bold red"),
+        *([("Training", training, "")] if training else []),
         ("Quality", sentences.quality_sentence(plan), ""),
         ("Compared", figures.rival_sentence(plan), ""),
     ]
@@ -163,7 +165,7 @@ def _show_runs(plan: Plan, console: Console, most: int) -> None:
     show_section(console, f"Plan: {len(plan.layers)} layers in {len(runs)} {noun} split alike")
     splits = terminal_table(["", "~split", ">layers", ">share"])
     for key, (run, number, seconds) in by_split.items():
-        part = figures.percent(seconds / plan.step_time_s)
+        part = figures.percent(seconds / plan.time_of_groups)
         splits.add_row(key, run.label, str(number), part)
     show_below(console, splits)
     console.print()
@@ -174,7 +176,7 @@ def _show_runs(plan: Plan, console: Console, most: int) -> None:
             str(len(run.layers)),
             f"{run.key}: {run.short}" if len(run.short) <= LONGEST_SPLIT else run.key,
             figures.seconds(run.time),
-            figures.percent(run.time / plan.step_time_s),
+            figures.percent(run.time / plan.time_of_groups),
         )
     show_below(console, table)
     if many:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.plan import Plan
 from planner.report import figures
 from planner.report.runs import main_split, shares
+from planner.report.sentences import training_sentence
 
 # Differences of less read "0.0 %".
 LEAST_SHOWN = 5e-4
@@ -14,6 +15,11 @@ def verdict(plan: Plan) -> str:
     """What to do, how much that gains and how much more there could be; empty for a given plan."""
     if plan.search.status == "given":
         return ""
+    training = training_sentence(plan)
+    if training:
+        advice = f"Train with {training}, split {main_split(plan)}: "
+        advice += f"{_compared(plan)}, {_distance(plan)}"
+        return advice if not plan.search.stopped_by else f"{advice} (stopped early)"
     dims = {dim for layer in plan.layers.values() for dim in layer.degrees}
     if plan.gpus_at_work == 1:
         advice = f"Split nothing: {_rest(plan)}"
@@ -50,5 +56,10 @@ def _distance(plan: Plan) -> str:
     if found.lower_bound_s <= 0.0:
         return "how far from the best possible is not known"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
-        return "the best split there is"
-    return f"within {figures.percent(found.gap)} of the best split there is"
+        return f"the best {_space(plan)} there is"
+    return f"within {figures.percent(found.gap)} of the best {_space(plan)} there is"
+
+
+def _space(plan: Plan) -> str:
+    """What was searched."""
+    return "pipeline" if plan.search.num_choices else "split"

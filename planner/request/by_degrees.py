@@ -17,6 +17,9 @@ from costmodels.strategy.usual import hybrid
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
 
+# What of `Degrees` says how layers are split.
+_SPLITS = ("dp", "tp", "cp", "ep", "etp", "sequence_parallel", "cp_kind")
+
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:
     """The network at the batch of one micro-batch."""
@@ -91,22 +94,23 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
     return strategy, graph, _title(degrees, dp)
 
 
+def splits_alone(degrees: Degrees) -> bool:
+    """Whether degrees say no more than how layers are split."""
+    usual = Degrees()
+    return all(
+        one.name in _SPLITS or getattr(degrees, one.name) == getattr(usual, one.name)
+        for one in fields(Degrees)
+    )
+
+
 def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Distribution]:
     """How degrees split every layer, where that is all that they say.
 
     Raises
     ------
     InputError
-        When they do not fit, or say more.
+        When they do not fit.
     """
-    splits = ("dp", "tp", "cp", "ep", "etp", "sequence_parallel", "cp_kind")
-    usual = Degrees()
-    for one in fields(Degrees):
-        if one.name not in splits and getattr(degrees, one.name) != getattr(usual, one.name):
-            raise InputError(
-                f"a strategy that is costed must say no more than how layers are split but says "
-                f"{one.name}; simulate it"
-            )
     return strategy_by_degrees(setting, degrees)[0].distributions
 
 

@@ -2,65 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 
-from costmodels.simulation import Compiler, Queue, Runtime, SimulatedStep
+from costmodels.simulation import Queue, SimulatedStep, load_runtime
 from costmodels.simulation.breakdown import Breakdown
-from costmodels.simulation.pieces import Piece
 from costmodels.step.utilisation import model_flops
-from costmodels.strategy import MemoryConfig, Stage, Strategy
+from costmodels.strategy import MemoryConfig, Stage
 from planner.notes import AnyNote, words
-from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary
+from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary, given_solver
 from planner.planning.assemble import input_hashes, memory_notes
-from planner.request.parts import Degrees
-from planner.request.placement import PlacedNetwork
+from planner.planning.staged import StagedStep, usual_baselines
 from planner.request.plans import carried_for
+from planner.request.setting import DEFAULT_RUNTIME
 from planner.simulation.notes import estimate_notes
 from planner.simulation.run import ASSUMED
+from search.problem.deadline import Deadline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StagedStep:
-    """A strategy of stages as it was simulated.
+def given_plan(
+    found: StagedStep, name: str, notes: Sequence[AnyNote] = (), deadline: Deadline | None = None
+) -> Plan:
+    """A given strategy as a plan.
 
     Parameters
     ----------
-    placed, degrees
-        The network, the machine and the strategy, and what it was made of.
-    runtime
-        The framework's runtime.
-    compiler
-        What the step was laid out by.
-    step
-        The step of the devices.
-    waiting, outside
-        What is spent besides waiting for slower devices, and outside of layers. [s]
+    found
+        The strategy, simulated.
+    name
+        What it is called.
+    notes
+        What is worth knowing of it.
+    deadline
+        After which no usual strategy is simulated.
     """
-
-    placed: PlacedNetwork
-    degrees: Degrees
-    runtime: Runtime
-    compiler: Compiler
-    step: SimulatedStep
-    waiting: float
-    outside: float
-
-    @property
-    def seconds(self) -> float:
-        """The step. [s]"""
-        return self.step.step_time + self.waiting + self.outside
-
-    @property
-    def peak_memory(self) -> float:
-        """The most that any device holds. [B]"""
-        return self.step.peak.memory.total
-
-    @property
-    def fits(self) -> bool:
-        """Whether that is within the memory of a device."""
-        return self.peak_memory <= self.placed.setting.cluster.device.memory
+    summary = SearchSummary(
+        solver=given_solver(name),
+        status="given",
+        lower_bound_s=0.0,
+        proven_optimal=False,
+        gap=1.0,
+        num_sensible=0,
+        num_candidates=0,
+        cap=0,
+        num_costed=1,
+    )
+    known = [found] if found.degrees is not None else []
+    usual = usual_baselines(
+        found.placed.setting, load_runtime(DEFAULT_RUNTIME), deadline or Deadline(None), known
+    )
+    return plan_of_stages(found, summary, notes=notes, baselines=usual)
 
 
 def plan_of_stages(
@@ -179,12 +171,10 @@ def _layer_plan(
     spent, gradient
         Its times, and its part of the all-reduces. [s]
     """
-    strategy: Strategy = found.placed.strategy
-    piece: Piece = found.compiler.view.pieces[name]
+    strategy = found.placed.strategy
+    piece = found.compiler.view.pieces[name]
     config = strategy.memory.get(name, found.runtime.memory)
-    ranks = 1
-    for members in piece.gradient_group:
-        ranks *= members
+    ranks = math.prod(piece.gradient_group)
     sharded = _sharded(config) if piece.parameters and ranks > 1 else ()
     cuts = {what: ranks if what in sharded else 1 for what in ("weights", "gradients", "state")}
     return LayerPlan(

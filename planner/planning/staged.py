@@ -1,0 +1,193 @@
+"""Strategies of stages, simulated as plans are, and the usual ones of that kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.errors import InputError
+from costmodels.simulation import (
+    Behaviour,
+    Compiler,
+    Job,
+    Runtime,
+    SimulatedStep,
+    load_runtime,
+    run_graph,
+)
+from costmodels.strategy.blocks import is_transformer
+from costmodels.units import format_bytes
+from planner.plan import Baseline
+from planner.request.by_degrees import strategy_by_degrees
+from planner.request.parts import Degrees
+from planner.request.placement import PlacedNetwork
+from planner.request.setting import Setting
+from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
+from search.problem.deadline import Deadline
+
+# Runs strategies that cut weights over replicas: it gathers them ahead of their use.
+SHARDED_RUNTIME = "fsdp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StagedStep:
+    """A strategy of stages as it was simulated.
+
+    Parameters
+    ----------
+    placed, degrees
+        The network, the machine and the strategy, and the degrees it was made of, if any.
+    runtime
+        The framework's runtime.
+    compiler
+        What the step was laid out by.
+    step
+        The step of the devices.
+    waiting, outside
+        What is spent besides waiting for slower devices, and outside of layers. [s]
+    """
+
+    placed: PlacedNetwork
+    degrees: Degrees | None
+    runtime: Runtime
+    compiler: Compiler
+    step: SimulatedStep
+    waiting: float
+    outside: float
+
+    @property
+    def seconds(self) -> float:
+        """The step. [s]"""
+        return self.step.step_time + self.waiting + self.outside
+
+    @property
+    def peak_memory(self) -> float:
+        """The most that any device holds. [B]"""
+        return self.step.peak.memory.total
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is within the memory of a device."""
+        return self.peak_memory <= self.placed.setting.cluster.device.memory
+
+
+def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
+    """The runtime of a strategy: one that gathers weights ahead where those are cut."""
+    return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
+
+
+def simulate_stages(
+    placed: PlacedNetwork, runtime: Runtime, degrees: Degrees | None = None
+) -> StagedStep:
+    """Simulate a strategy of stages as plans are.
+
+    Parameters
+    ----------
+    placed
+        The network, the machine and the strategy.
+    runtime
+        The framework's runtime.
+    degrees
+        What the strategy was made of.
+    """
+    setting = placed.setting
+    job = Job(
+        graph=placed.graph,
+        strategy=placed.strategy,
+        cluster=setting.cluster,
+        shape=setting.machine.topology.shape,
+        compute=setting.machine.compute,
+        training=setting.machine.training,
+        runtime=runtime,
+    )
+    compiler = Compiler(job)
+    step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
+    return StagedStep(
+        placed=placed,
+        degrees=degrees,
+        runtime=runtime,
+        compiler=compiler,
+        step=step,
+        waiting=waiting_time(computing_time(step), placed.strategy.num_waiting),
+        outside=runtime.outside_layers,
+    )
+
+
+def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedStep | None, str]:
+    """A strategy by its degrees, simulated; or why it cannot run.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    degrees
+        The strategy.
+    runtime
+        Under which strategies are simulated that do not cut weights.
+    """
+    try:
+        strategy, graph, name = strategy_by_degrees(setting, degrees)
+    except InputError as error:
+        return None, str(error)
+    placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
+    return simulate_stages(placed, runtime_of(runtime, degrees.zero), degrees), ""
+
+
+def usual_degrees(setting: Setting) -> dict[str, Degrees]:
+    """The usual ways to train with several stages or micro-batches, by name.
+
+    Each replica works on one sample at a time, which holds the least.
+    """
+    host = math.prod(setting.machine.topology.shape[: setting.cluster.host_index + 1])
+    alone = Degrees(micro_batch_size=1)
+    return {
+        "data": alone,
+        "zero1": replace(alone, zero=1),
+        "fsdp": replace(alone, zero=3),
+        f"megatron (tp {host}, zero 1)": replace(
+            alone,
+            tp=host,
+            sequence_parallel=is_transformer(setting.graph) and host > 1,
+            zero=1 if host < setting.gpus else None,
+        ),
+    }
+
+
+def usual_baselines(
+    setting: Setting, runtime: Runtime, deadline: Deadline, known: Sequence[StagedStep] = ()
+) -> tuple[Baseline, ...]:
+    """The usual ways to train on the same inputs.
+
+    Parameters
+    ----------
+    setting, runtime
+        The question, and under what it is simulated.
+    deadline
+        After which no other is simulated.
+    known
+        What is simulated already.
+    """
+    rows = []
+    for name, degrees in usual_degrees(setting).items():
+        trial = next((one for one in known if one.degrees == degrees), None)
+        reason, costed = "", True
+        if trial is None and deadline.passed:
+            reason, costed = "the time limit left no time", False
+        elif trial is None:
+            trial, reason = tried(setting, degrees, runtime)
+        short = 0.0
+        if trial is not None:
+            short = trial.peak_memory - setting.cluster.device.memory
+            reason = f"{format_bytes(short)} over the memory" if short > 0 else ""
+        rows.append(
+            Baseline(
+                name=name,
+                step_time_s=None if trial is None else trial.seconds,
+                peak_memory_bytes=None if trial is None else trial.peak_memory,
+                fits=trial is not None and short <= 0,
+                reason=reason,
+                costed=costed,
+            )
+        )
+    return tuple(rows)
