@@ -39,18 +39,18 @@ def evaluate_request(request: Request) -> Plan:
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
         runtime = runtime_of(load_runtime(DEFAULT_RUNTIME), degrees.zero)
         return given_plan(simulate_stages(placed, runtime, degrees), str(named))
-    strategy = given_strategy(named)
-    if strategy is not None:
+    given = given_strategy(named)
+    if given is not None:
         refuse_degree(request)
-    if isinstance(strategy, Plan):
-        setting, notes = strategy_setting(strategy, request)
-        if strategy.is_staged:
+    if isinstance(given, Plan):
+        setting, notes = strategy_setting(given, request)
+        if given.is_staged:
             placed = place_network(request)
-            found = simulate_stages(placed, load_runtime(strategy.runtime))
+            found = simulate_stages(placed, load_runtime(given.runtime))
             return given_plan(found, "plan file", placed.notes)
-        split = plan_distributions(strategy, setting)
+        split = plan_distributions(given, setting)
         return plan_of_strategy(setting, split, "plan file", notes)
-    if strategy is not None:
+    if given is not None:
         placed = place_network(request)
         found = simulate_stages(placed, load_runtime(DEFAULT_RUNTIME))
         return given_plan(found, "strategy file", placed.notes)

@@ -116,7 +116,7 @@ def _memory_text(plan: Plan) -> str:
 
 def _splits_text(plan: Plan, runs: Sequence[LayerRun]) -> str:
     def part(seconds: float) -> str:
-        return figures.percent(seconds / plan.step_time_s)
+        return figures.percent(seconds / plan.time_of_groups)
 
     splits = markdown_table(
         ["Split", "By level", "Over all levels", ">Layers", ">Time", ">Share of the step"],
