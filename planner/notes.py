@@ -93,9 +93,13 @@ WORDS: Mapping[str, str] = {
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism; the bound holds for all other splits, too"
     ),
-    "single-stage-unsearched": (
-        "the splits of one stage were not searched layer by layer: they cannot be faster, or the "
-        "network has too many layers for that"
+    "single-stage-too-large": (
+        "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
+        "layers are too many for that (at most {most})"
+    ),
+    "single-stage-slower": (
+        "the splits of one stage without micro-batches were not searched layer by layer: their "
+        "steps take at least {bound}"
     ),
     "degrees-left-out": "{count} degrees of parallelism were left out, the first since {first}",
     # the plan

@@ -97,8 +97,12 @@ def break_down(times: TaskTimes, role: int, start: float, end: float) -> Breakdo
         # a task that reaches into the step counts as far as it does
         whole = times.ends[task] - times.starts[task]
         alone = min(times.graph.tasks[task].seconds * length / whole, length)
-        causes[_cause(times.graph.tasks[task])] += alone
         causes["slowdown"] += length - alone
+        inside = times.graph.tasks[task].inside
+        if inside is not None:
+            _add_pass(causes, hidden, layers, inside.parts, alone)
+            continue
+        causes[_cause(times.graph.tasks[task])] += alone
         _charge(layers, times.graph.tasks[task], alone)
     covered = merged([interval for _, interval in rows[Queue.COMPUTE]])
     for queue in _WAITED_FOR:
@@ -113,6 +117,36 @@ def break_down(times: TaskTimes, role: int, start: float, end: float) -> Breakdo
         covered = merged([*covered, *intervals])
     causes["idle"] = max(end - start - sum(causes.values()), 0.0)
     return Breakdown(causes=causes, hidden=hidden, layers=layers)
+
+
+def _add_pass(
+    causes: dict[str, float],
+    hidden: dict[str, float],
+    layers: dict[str, dict[str, float]],
+    parts: Breakdown,
+    seconds: float,
+) -> None:
+    """Add what a whole pass is made of.
+
+    Parameters
+    ----------
+    causes, hidden, layers
+        As of `Breakdown`. [s]
+    parts
+        What the pass is made of, alone.
+    seconds
+        How much of it counts. [s]
+    """
+    whole = sum(parts.causes.values())
+    share = seconds / whole if whole else 0.0
+    for cause, taken in parts.causes.items():
+        causes[cause] += taken * share
+    for cause, taken in parts.hidden.items():
+        hidden[cause] += taken * share
+    for name, times in parts.layers.items():
+        mine = layers.setdefault(name, {})
+        for what, taken in times.items():
+            mine[what] = mine.get(what, 0.0) + taken * share
 
 
 def _tasks_between(

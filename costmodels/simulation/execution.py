@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from costmodels.simulation.breakdown import Breakdown
 
 
 class Queue(IntEnum):
@@ -47,6 +50,8 @@ class Inside(NamedTuple):
         The tensors of its micro-batch then: key, holder, size. [B]
     left
         Those that it leaves to later passes. [B]
+    parts
+        What its time is made of, alone.
     """
 
     compute: float
@@ -56,6 +61,7 @@ class Inside(NamedTuple):
     offset: float
     held: tuple[tuple[TensorKey, str, float], ...]
     left: tuple[tuple[TensorKey, str, float], ...]
+    parts: Breakdown
 
 
 class Task(NamedTuple):

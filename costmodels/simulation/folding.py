@@ -11,11 +11,11 @@ share with the collectives inside of a pass is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from costmodels.simulation.breakdown import merged, uncovered
+from costmodels.simulation.breakdown import break_down, merged, uncovered
 from costmodels.simulation.execution import (
     ExecutionGraph,
     Inside,
@@ -284,7 +284,9 @@ def _inside_called(inside: Inside, most: _Most, called: Mapping[str, str]) -> In
         for (micro, what, name, which), holder, size in tensors:
             yield (micro, what, called.get(name, name), which), holder, size
 
+    layers = {called.get(name, name): times for name, times in inside.parts.layers.items()}
     return inside._replace(
+        parts=replace(inside.parts, layers=layers),
         moment=f"{most.kind} of {called.get(most.name, most.name)}",
         held=tuple(rows(inside.held)),
         left=tuple(rows(inside.left)),
@@ -348,4 +350,5 @@ def _inside(
         offset=most.time - bounds[0],
         held=tuple((key, holder, size) for key, (holder, size) in most.held.items()),
         left=tuple((key, holder, size) for key, (holder, size) in left.items()),
+        parts=break_down(times, 0, *bounds),
     )

@@ -18,9 +18,10 @@ from planner.plan import Finalist, Plan, SearchSummary
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, usual_baselines
+from planner.planning.staged import MEGATRON, StagedStep, usual_baselines, usual_degrees
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
+from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
@@ -107,10 +108,33 @@ def answer(
     return plan_of_stages(
         best,
         _summary(found, best),
-        notes=_notes(found, single),
-        baselines=usual_baselines(setting, search.runtime, deadline, found.simulated),
+        notes=_notes(found, best, single),
+        baselines=usual_baselines(setting, search.runtime, deadline, usual=_usual(setting, found)),
         finalists=_finalists(found, best),
     )
+
+
+def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
+    """The usual ways to train; Megatron's with as many stages as it is expected to fit in.
+
+    Narayanan et al. 2021 (section 5.4.1) cut tensors within a host, and the rest by stages until
+    the network fits; attention is computed again (Korthikanti et al. 2022).
+    """
+    usual = usual_degrees(setting)
+    host = usual[MEGATRON].tp
+    fitting = [
+        one.choice
+        for one in found.estimates
+        if one.memory <= setting.cluster.device.memory
+        and one.choice.inside.tp == host
+        and one.choice.inside.recompute == "selective"
+        and one.choice.inside.sequence_parallel == (host > 1)
+        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (1, 1, 1)
+        and one.choice.inside.cp == one.choice.inside.ep == 1
+    ]
+    if fitting:
+        usual[MEGATRON] = min(fitting, key=lambda choice: choice.pp).degrees
+    return usual
 
 
 def _with_note(plan: Plan, note: str) -> Plan:
@@ -143,11 +167,22 @@ def _summary(found: JointResult, best: StagedStep) -> SearchSummary:
     )
 
 
-def _notes(found: JointResult, single: Plan | None) -> tuple[Note, ...]:
-    """What is worth knowing of the search."""
+def _notes(found: JointResult, best: StagedStep, single: Plan | None) -> tuple[Note, ...]:
+    """What is worth knowing of the search.
+
+    Parameters
+    ----------
+    found, best
+        What it came to.
+    single
+        The plan of one stage, where that was searched.
+    """
     notes = [Note.of("splits-by-degrees")]
-    if single is None:
-        notes.append(Note.of("single-stage-unsearched"))
+    layers = len(best.placed.graph.compute_layers)
+    if single is None and layers > MOST_LAYERS and found.single_bound < best.seconds:
+        notes.append(Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS))
+    elif single is None and found.single_bound >= best.seconds:
+        notes.append(Note.of("single-stage-slower", bound=format_seconds(found.single_bound)))
     if found.left_out:
         notes.append(
             Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])

@@ -49,6 +49,8 @@ class JointResult:
         What no step of one stage and one micro-batch takes less than. [s]
     num_choices, num_wished
         Global choices there are, and those as wished for. [items]
+    estimates
+        Of those that can be among the best, the fastest first.
     left_out
         Why ways of parallelism were left out that do not fit the network.
     stopped_by
@@ -61,6 +63,7 @@ class JointResult:
     single_bound: float
     num_choices: int
     num_wished: int
+    estimates: tuple[Estimate, ...] = ()
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
 
@@ -115,6 +118,7 @@ class JointSearch:
             num_choices=self.num_choices,
             num_wished=self.num_wished,
             single_bound=self.single_bound,
+            estimates=tuple(ranked),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )

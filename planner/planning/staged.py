@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costmodels.errors import InputError
@@ -28,6 +28,8 @@ from search.problem.deadline import Deadline
 
 # Runs strategies that cut weights over replicas: it gathers them ahead of their use.
 SHARDED_RUNTIME = "fsdp"
+# The usual strategy of tensor parallelism within hosts.
+MEGATRON = "megatron"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,17 +147,21 @@ def usual_degrees(setting: Setting) -> dict[str, Degrees]:
         "data": alone,
         "zero1": replace(alone, zero=1),
         "fsdp": replace(alone, zero=3),
-        f"megatron (tp {host}, zero 1)": replace(
+        MEGATRON: replace(
             alone,
             tp=host,
             sequence_parallel=is_transformer(setting.graph) and host > 1,
+            recompute="selective",
             zero=1 if host < setting.gpus else None,
         ),
     }
 
 
 def usual_baselines(
-    setting: Setting, runtime: Runtime, deadline: Deadline, known: Sequence[StagedStep] = ()
+    setting: Setting,
+    runtime: Runtime,
+    deadline: Deadline,
+    usual: Mapping[str, Degrees] | None = None,
 ) -> tuple[Baseline, ...]:
     """The usual ways to train on the same inputs.
 
@@ -165,17 +171,14 @@ def usual_baselines(
         The question, and under what it is simulated.
     deadline
         After which no other is simulated.
-    known
-        What is simulated already.
+    usual
+        What they are; those of `usual_degrees` by default.
     """
     rows = []
-    for name, degrees in usual_degrees(setting).items():
-        trial = next((one for one in known if one.degrees == degrees), None)
-        reason, costed = "", True
-        if trial is None and deadline.passed:
-            reason, costed = "the time limit left no time", False
-        elif trial is None:
-            trial, reason = tried(setting, degrees, runtime)
+    for name, degrees in (usual or usual_degrees(setting)).items():
+        trial, reason, costed = None, "the time limit left no time", False
+        if not deadline.passed:
+            (trial, reason), costed = tried(setting, degrees, runtime), True
         short = 0.0
         if trial is not None:
             short = trial.peak_memory - setting.cluster.device.memory

@@ -48,9 +48,8 @@ def given_plan(
         cap=0,
         num_costed=1,
     )
-    known = [found] if found.degrees is not None else []
     usual = usual_baselines(
-        found.placed.setting, load_runtime(DEFAULT_RUNTIME), deadline or Deadline(None), known
+        found.placed.setting, load_runtime(DEFAULT_RUNTIME), deadline or Deadline(None)
     )
     return plan_of_stages(found, summary, notes=notes, baselines=usual)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.distribution import Distribution
 from planner.plan import LayerPlan, Plan
@@ -37,23 +37,20 @@ class LayerRun:
         The split over all levels, such as "sample 16 x height 4".
     layers
         The layers in the order of the forward pass.
+    span
+        The first and the last layer.
     """
 
     key: str
     label: str
     short: str
     layers: tuple[LayerPlan, ...]
+    span: str
 
     @property
     def time(self) -> float:
         """All but gradient all-reduces. [s]"""
         return sum(layer.time for layer in self.layers)
-
-    @property
-    def span(self) -> str:
-        """The first and the last layer."""
-        first, last = self.layers[0].name, self.layers[-1].name
-        return first if len(self.layers) == 1 else f"{first} .. {last}"
 
 
 def split_of(layer: LayerPlan) -> Split:
@@ -111,8 +108,38 @@ def runs_of_plan(plan: Plan) -> list[LayerRun]:
     for group in groups:
         split = split_of(group[0])
         label, short = labels[split]
-        runs.append(LayerRun(key=keys[split], label=label, short=short, layers=group))
+        first, last = group[0].name, group[-1].name
+        span = first if len(group) == 1 else f"{first} .. {last}"
+        runs.append(LayerRun(key=keys[split], label=label, short=short, layers=group, span=span))
     return runs
+
+
+def runs_of_blocks(runs: Sequence[LayerRun]) -> list[LayerRun]:
+    """Runs at the same place of repeated blocks, split alike, as one run.
+
+    Layers are at the same place when their names differ in numbers only: those of `h.0.mlp` to
+    `h.11.mlp`.
+    """
+    together: dict[tuple[str, tuple[str, ...]], list[LayerRun]] = {}
+    for run in runs:
+        place = tuple(_without_numbers(layer.name) for layer in run.layers)
+        together.setdefault((run.key, place), []).append(run)
+    found = []
+    for alike in together.values():
+        layers = tuple(layer for run in alike for layer in run.layers)
+        span = alike[0].span if len(alike) == 1 else _span_of_blocks(alike[0])
+        found.append(replace(alike[0], layers=layers, span=span))
+    return found
+
+
+def _without_numbers(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
+
+
+def _span_of_blocks(run: LayerRun) -> str:
+    """The first and the last layer of a run, whatever the block."""
+    first, last = (_without_numbers(run.layers[place].name) for place in (0, -1))
+    return first if len(run.layers) == 1 else f"{first} .. {last}"
 
 
 def _split_labels(split: Split, layers: Sequence[LayerPlan], plan: Plan) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from planner.report.console import (
     show_sentence,
     terminal_table,
 )
-from planner.report.runs import LayerRun, main_split, runs_of_plan, shares
+from planner.report.runs import LayerRun, main_split, runs_of_blocks, runs_of_plan, shares
 from planner.report.verdict import verdict
 
 # More runs than this are listed as their main ones only: the reports hold all of them.
@@ -160,6 +160,8 @@ def _show_runs(plan: Plan, console: Console, most: int) -> None:
     """
     runs = runs_of_plan(plan)
     by_split = shares(plan)
+    if len(runs) > most:
+        runs = runs_of_blocks(runs)
     many = len(runs) > most
     noun = "run" if len(runs) == 1 else "runs"
     show_section(console, f"Plan: {len(plan.layers)} layers in {len(runs)} {noun} split alike")
