@@ -107,7 +107,7 @@ def answer(
         raise _infeasible(setting, found)
     return plan_of_stages(
         best,
-        _summary(found, best),
+        summary(found, best),
         notes=_notes(found, best, single),
         baselines=usual_baselines(setting, search.runtime, deadline, usual=_usual(setting, found)),
         finalists=_finalists(found, best),
@@ -148,8 +148,11 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     return found.best is None or found.single_bound < found.best.seconds
 
 
-def _summary(found: JointResult, best: StagedStep) -> SearchSummary:
-    """How the plan was found, and how good it is known to be."""
+def summary(found: JointResult, best: StagedStep) -> SearchSummary:
+    """How a plan was found, and how good it is known to be.
+
+    The bound holds for all plans, whatever they need of memory.
+    """
     bound = min(found.bound, best.seconds)
     gap = (best.seconds - bound) / best.seconds
     return SearchSummary(

@@ -7,6 +7,7 @@ what a plan states is simulated, and its bound holds for every split under every
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
@@ -96,17 +97,36 @@ class JointSearch:
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
-    single_bound: float = 0.0
 
     def run(self) -> JointResult:
-        """Search."""
+        """Estimate all choices, and simulate the best."""
+        return self._result(simulates=True, every=False)
+
+    def look(self) -> JointResult:
+        """Estimate all choices, those that cannot be the fastest as well."""
+        return self._result(simulates=False, every=True)
+
+    def _result(self, *, simulates: bool, every: bool) -> JointResult:
+        """Search as far as is asked for.
+
+        Parameters
+        ----------
+        simulates
+            Whether the best are simulated.
+        every
+            Whether all choices are estimated.
+        """
         made = Insides(self.setting, self.runtime)
         bounds = PipelineBounds(self.setting, made.reduced)
-        bound, stopped, ranked = 0.0, "", list[Estimate]()
+        bound, single, stopped, ranked = 0.0, 0.0, "", list[Estimate]()
         try:
-            bound, self.single_bound = bounds.least, bounds.of(1, 1, 1)
-            ranked = self._estimated(made, bounds)
-            self._simulate(ranked, bound)
+            groups = self._groups(bounds)
+            wished = groups[0][0] if groups else math.inf
+            bound = wished if self.wishes.any else bounds.least
+            single = bounds.of(1, 1, 1)
+            ranked = self._estimated(Estimates(self.setting, self.runtime, made), groups, every)
+            if simulates:
+                self._simulate(ranked, bound)
         except KeyboardInterrupt:
             stopped = "interrupt"
         if self.deadline.passed and not stopped:
@@ -115,28 +135,33 @@ class JointSearch:
             best=self.best,
             simulated=tuple(self.simulated),
             bound=bound,
+            single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
-            single_bound=self.single_bound,
             estimates=tuple(ranked),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )
 
-    def _estimated(self, made: Insides, bounds: PipelineBounds) -> list[Estimate]:
-        """Estimates of the choices that can be among the best, the fastest first.
+    def _estimated(
+        self, estimates: Estimates, groups: Sequence[tuple[float, list[Choice]]], every: bool
+    ) -> list[Estimate]:
+        """Estimates of choices, the fastest first.
 
         Parameters
         ----------
-        made, bounds
-            What micro-batches cost, and what no step with so many stages takes less than.
+        estimates
+            Makes them.
+        groups
+            Choices with what no step of them takes less than. [s]
+        every
+            Whether also of those that cannot be the fastest.
         """
-        estimates = Estimates(self.setting, self.runtime, made)
         found, refused = list[Estimate](), set[Degrees]()
         capacity = self.setting.cluster.device.memory
         best = math.inf
-        for least, group in self._groups(bounds):
-            if self.deadline.passed or least > best * (1.0 + MARGIN):
+        for least, group in groups:
+            if self.deadline.passed or (least > best * (1.0 + MARGIN) and not every):
                 break
             for choice in group:
                 if choice.inside in refused:

@@ -61,6 +61,7 @@ def report_text(plan: Plan) -> str:
         "word": figures.sample_word(plan.input_shape),
         "options": figures.options(plan),
         "memory_sentence": sentences.memory_sentence(plan),
+        "training_sentence": sentences.training_sentence(plan),
         "quality_sentence": sentences.quality_sentence(plan),
         "space_sentence": sentences.space_sentence(plan),
         "idle_sentence": sentences.idle_sentence(plan),

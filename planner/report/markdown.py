@@ -73,10 +73,12 @@ def _heading_text(plan: Plan) -> str:
         lines += ["**This plan does not fit in memory.**", ""]
     rate = figures.rate_words(plan.throughput, plan.gpus, plan.input_shape, plan.mfu)
     total, _, rest = rate.partition(" (")
+    training = sentences.training_sentence(plan)
     lines += [
         f"- Step time: **{figures.seconds(plan.step_time_s)}**",
         f"- Throughput: **{total}** ({rest}",
         f"- Peak memory: {sentences.memory_sentence(plan)}",
+        *([f"- Training: {training}"] if training else []),
         f"- Quality: {sentences.quality_sentence(plan)}",
         f"- Compared: {figures.rival_sentence(plan)}",
     ]

@@ -1,0 +1,88 @@
+"""The front of step time against peak memory: plans of which none is better than another in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.simulation import load_runtime
+from planner.joint.answer import summary
+from planner.joint.estimate import Estimate
+from planner.joint.search import JointSearch
+from planner.joint.wishes import NO_WISHES, Wishes
+from planner.plan import Plan
+from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep, tried
+from planner.planning.staged_plan import plan_of_stages
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+from search.problem.deadline import Deadline
+
+# Points of a front that are simulated: a reader compares no more. [items]
+MOST_POINTS = 16
+# Points closer to each other than that in both are one. [parts]
+APART = 0.01
+
+
+def front(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline | None = None,
+    wishes: Wishes = NO_WISHES,
+) -> list[Plan]:
+    """The front of a question, the fastest plan first, each with less memory than the one before.
+
+    Parameters
+    ----------
+    setting
+        The question; what needs more than the memory of its devices is left out.
+    options
+        How to search.
+    deadline
+        When the front must be there; by default after the time limit from now.
+    wishes
+        What is held fixed or ruled out.
+    """
+    deadline = deadline or Deadline(options.time_limit)
+    search = JointSearch(
+        setting=setting,
+        runtime=load_runtime(DEFAULT_RUNTIME),
+        options=options,
+        deadline=deadline,
+        wishes=wishes,
+    )
+    found = search.look()
+    capacity = setting.cluster.device.memory
+    trials: list[StagedStep] = []
+    for one in spread_out(estimated_front(found.estimates), MOST_POINTS):
+        if deadline.passed and trials:
+            break
+        trial, _ = tried(setting, one.choice.degrees, search.runtime)
+        if trial is not None and trial.peak_memory <= capacity:
+            trials.append(trial)
+            options.tell("simulating", trial.seconds, found.bound)
+    return [plan_of_stages(one, summary(found, one)) for one in undominated(trials)]
+
+
+def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Those of which none is both faster and smaller than another, the fastest first."""
+    found: list[Estimate] = []
+    for one in sorted(estimates, key=lambda row: (row.seconds, row.memory)):
+        if not found or one.memory < found[-1].memory * (1.0 - APART):
+            found.append(one)
+    return found
+
+
+def spread_out(rows: Sequence[Estimate], most: int) -> list[Estimate]:
+    """As many of a front, the ends included, evenly by rank."""
+    if len(rows) <= most:
+        return list(rows)
+    step = (len(rows) - 1) / (most - 1)
+    return [rows[round(place * step)] for place in range(most)]
+
+
+def undominated(trials: Sequence[StagedStep]) -> list[StagedStep]:
+    """Simulated strategies of which none is both faster and smaller, the fastest first."""
+    found: list[StagedStep] = []
+    for one in sorted(trials, key=lambda row: (row.seconds, row.peak_memory)):
+        if not found or one.peak_memory < found[-1].peak_memory * (1.0 - APART):
+            found.append(one)
+    return found
