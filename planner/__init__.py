@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.api import evaluate, optimize, scale, simulate, throughput
+    from planner.api import evaluate, optimize, pareto, scale, simulate, throughput
     from planner.distributed_sgd.result import Throughput
     from planner.errors import InfeasibleError, InputError
     from planner.plan import Plan
@@ -33,6 +33,7 @@ __all__ = [
     "Throughput",
     "evaluate",
     "optimize",
+    "pareto",
     "scale",
     "simulate",
     "throughput",
@@ -50,6 +51,7 @@ _HOMES = {
     "Throughput": "planner.distributed_sgd.result",
     "evaluate": "planner.api",
     "optimize": "planner.api",
+    "pareto": "planner.api",
     "scale": "planner.api",
     "simulate": "planner.api",
     "throughput": "planner.api",

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
-from planner.joint.answer import answer
-from planner.joint.wishes import Wishes, parse_forbid, parse_keep
+from planner.joint.requests import optimize_request, pareto_request, scale_request
 from planner.plan import Plan
-from planner.planning.answer import Answers
 from planner.planning.evaluate import evaluate_request
-from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
-from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
-from planner.request.request import Request, Source, StrategySource, make_request
-from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
+from planner.request.request import Source, StrategySource, make_request
 from planner.simulation.result import Simulation
 from planner.simulation.run import simulate_request
-from search.problem.deadline import Deadline
 
 if TYPE_CHECKING:
     from planner.distributed_sgd.result import Throughput
@@ -80,6 +73,50 @@ def optimize(
         When no plan that fits was found; it says whether there is none.
     """
     return optimize_request(make_request("optimize", locals()))
+
+
+@documented("pareto")
+def pareto(
+    model: str | os.PathLike[str] | Network,
+    *,
+    gpus: int,
+    cluster: str | Cluster | None = None,
+    global_batch_size: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    input_size: int | None = None,
+    vocab_padding: int | None = None,
+    expert_capacity: float | None = None,
+    memory: str | float | None = None,
+    all_reduce: str | None = None,
+    bucket_bytes: str | float | None = None,
+    execution: str | None = None,
+    launch_time: str | float | None = None,
+    memory_model: str | None = None,
+    halo_overlap: bool | None = None,
+    always_cut: bool | None = None,
+    gradient_overlap: bool | None = None,
+    winograd: bool | None = None,
+    tables: Sequence[str | os.PathLike[str]] = (),
+    time_limit: float | None = None,
+    keep: str | None = None,
+    forbid: str | None = None,
+) -> list[Plan]:
+    """Find plans of which none is both faster and smaller than another, the fastest first.
+
+    Returns
+    -------
+    list of Plan
+        Each needs less memory than the one before.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    InfeasibleError
+        When no plan that fits was found.
+    """
+    return pareto_request(make_request("pareto", locals()))
 
 
 @documented("evaluate")
@@ -290,73 +327,3 @@ def throughput(
     from planner.distributed_sgd.predict import predict_throughput
 
     return predict_throughput(request)
-
-
-def optimize_request(
-    request: Request, watch: Watch | None = None, *, spent: float = 0, known: Answers | None = None
-) -> Plan:
-    """Answer a request for the fastest plan; what `optimize` does.
-
-    Parameters
-    ----------
-    request
-        The question.
-    watch
-        Told the phase, and the best step and the bound so far. [s]
-    spent, known
-        What has passed of the time limit already [s], and answers for fewer GPUs, to add this to.
-    """
-    deadline = Deadline(request.time_limit).earlier(spent)
-    given = request.bucket_bytes
-    options = SearchOptions(
-        search=request.search,
-        seed=request.seed,
-        time_limit=request.time_limit,
-        cap=request.cap,
-        num_best=request.num_best,
-        tune_trials=request.tune_trials,
-        bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
-        least_memory=request.least_memory,
-        all_reduce=request.all_reduce,
-        watch=watch,
-        dump_problem=request.dump_problem,
-    )
-    wishes = Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))
-    return answer(resolve(request), options, deadline, known, wishes)
-
-
-def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:
-    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
-    cluster = find_cluster(request.cluster)
-    counts = gpu_counts(request, cluster)
-    if request.cluster is not None:
-        request = replace(request, cluster=cluster)
-    # files are read once, and not for each number of GPUs
-    request = replace(request, source=find_network(request), counts=counts)
-    setting = resolve(replace(request, gpus=counts[0]))
-    return _plans_of_sizes(request, counts, setting, watch)
-
-
-def _plans_of_sizes(
-    request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
-) -> Iterator[Plan | InfeasibleError]:
-    known: Answers = {}
-    for count in counts:
-        size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
-        sized = replace(request, gpus=count, global_batch_size=size)
-        try:
-            answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
-        except InfeasibleError as error:
-            answer = error
-        if request.global_batch_size is None and isinstance(answer, Plan):
-            chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
-            answer = replace(answer, defaults=(*answer.defaults, chosen))
-        yield answer
-        if was_interrupted(answer):
-            return
-
-
-def was_interrupted(answer: Plan | InfeasibleError) -> bool:
-    """Whether an interrupt ended the search for an answer, so that no other is wanted."""
-    stopped = answer.stopped_by if isinstance(answer, InfeasibleError) else answer.search.stopped_by
-    return stopped == "interrupt"

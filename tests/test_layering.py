@@ -36,6 +36,7 @@ FLOORS = {
         ("request",),
         ("simulation",),
         ("planning",),
+        ("joint",),
         ("distributed_sgd",),
         ("api",),
         ("report",),

@@ -10,17 +10,13 @@ of its own, so that the price of hiding is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from costmodels.simulation.execution import Queue, Task
 from costmodels.simulation.executor import TaskTimes
+from costmodels.simulation.parts import CAUSES, COMMUNICATION, Breakdown
 
 Interval = tuple[float, float]
-COMPUTATION = ("compute", "update", "slowdown")
-COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient")
-# What a step is made of; they sum to it.
-CAUSES = (*COMPUTATION, *COMMUNICATION, "idle")
 # Which communication computation waits for where several are under way.
 _WAITED_FOR = (Queue.FEATURE, Queue.PARAMETER, Queue.GRADIENT)
 # Sums over ranks; other messages between layers change where a tensor lies.
@@ -28,26 +24,6 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter")
 # Of computation by its kind, what it is of a layer.
 _PASSES = {"forward": "forward", "recompute": "backward", "backward": "backward"}
 _PASSES["backward of weight"] = "backward"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """A step of a role by cause.
-
-    Parameters
-    ----------
-    causes
-        The step by `CAUSES`, of communication what is exposed. [s]
-    hidden
-        Communication that nothing waits for, by `COMMUNICATION`. [s]
-    layers
-        By layer what of it is the layer's: "forward" and "backward" computation when nothing slows
-        it down, and exposed "halo", "reduction" and "shuffle". [s]
-    """
-
-    causes: Mapping[str, float]
-    hidden: Mapping[str, float]
-    layers: Mapping[str, Mapping[str, float]]
 
 
 def merged(intervals: Sequence[Interval]) -> list[Interval]:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from costmodels.simulation.breakdown import Breakdown
+from costmodels.simulation.parts import Breakdown
 
 
 class Queue(IntEnum):

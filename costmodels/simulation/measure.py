@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodels.simulation.breakdown import Breakdown, Interval, break_down, merged, uncovered
+from costmodels.simulation.breakdown import Interval, break_down, merged, uncovered
 from costmodels.simulation.execution import ExecutionGraph, Queue
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.ledger import HeldTensor
+from costmodels.simulation.parts import Breakdown
 from costmodels.step.memory import PeakMemory
 
 # Tensors named at the peak of a role.

@@ -173,7 +173,7 @@ class Strategy:
         stage_of = self._stages_of(graph)
         for layer in graph.compute_layers:
             self._check_layer(graph, layer, stage_of)
-        self._check_groups()
+        self.check_groups()
 
     def _stages_of(self, graph: Graph) -> dict[str, int]:
         """Number of the stage of each layer, if each is in one stage."""
@@ -220,8 +220,14 @@ class Strategy:
         if reason is not None:
             raise InputError(f"the strategy does not fit the network: {reason}; split it less")
 
-    def _check_groups(self) -> None:
-        """Whether groups of devices are apart and take their stages in turn."""
+    def check_groups(self) -> None:
+        """Refuse groups of devices that overlap, or do not take their stages in turn.
+
+        Raises
+        ------
+        InputError
+            When they do.
+        """
         groups = sorted(self.groups)
         for (_, end), (start, _) in itertools.pairwise(groups):
             if start < end:

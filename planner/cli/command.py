@@ -17,6 +17,7 @@ from planner.cli.catalogue import (
     runtimes_command,
 )
 from planner.cli.failures import Interrupted, Unread, one_line_errors
+from planner.cli.front import pareto_command
 from planner.cli.plans import evaluate_command, optimize_command, report_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
@@ -80,6 +81,7 @@ for _command in (
     evaluate_command,
     simulate_command,
     scale_command,
+    pareto_command,
     report_command,
     models_command,
     clusters_command,

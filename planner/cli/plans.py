@@ -101,7 +101,7 @@ def optimize_command(
     """
 
     def make(tell: Callable[[str], None]) -> Plan:
-        from planner import api
+        from planner.joint.requests import optimize_request
         from planner.request.request import make_request
 
         everything = {**values, "model": model, "dump_problem": dump_problem}
@@ -109,7 +109,7 @@ def optimize_command(
         # None where the command does not run on its own
         started = click.get_current_context().obj
         spent = 0.0 if started is None else time.monotonic() - started
-        return api.optimize_request(request, watch=search_progress(tell), spent=spent)
+        return optimize_request(request, watch=search_progress(tell), spent=spent)
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
     doing = f"planning {model} on {values['gpus']} GPUs"

@@ -83,7 +83,7 @@ def scale_command(
     that of the first number of GPUs.
     """
     shown.check(output)
-    from planner import api
+    from planner.joint.requests import scale_request, was_interrupted
     from planner.request.request import make_request
     from planner.request.setting import find_cluster, gpu_counts
 
@@ -97,7 +97,7 @@ def scale_command(
     # whoever is told changes from size to size
     told: list[Callable[[str], None]] = [lambda more: None]
     watch = search_progress(lambda more: told[-1](more))
-    answers = api.scale_request(request, watch if shows_progress(quiet=shown.quiet) else None)
+    answers = scale_request(request, watch if shows_progress(quiet=shown.quiet) else None)
     table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
@@ -106,7 +106,7 @@ def scale_command(
                 told.append(tell)
                 answer = next(answers)
             table.add(count, answer)
-            if api.was_interrupted(answer):
+            if was_interrupted(answer):
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         table.end()

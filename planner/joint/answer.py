@@ -33,7 +33,7 @@ MOST_LAYERS = 500
 SHARE = 0.5
 
 
-def answer(
+def joint_plan(
     setting: Setting,
     options: SearchOptions,
     deadline: Deadline | None = None,
@@ -104,7 +104,7 @@ def answer(
         # the fastest of several stages is as good a plan as those of one
         return _with_note(single, note)
     if best is None:
-        raise _infeasible(setting, found)
+        raise infeasible(setting, found)
     return plan_of_stages(
         best,
         summary(found, best),
@@ -207,7 +207,7 @@ def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
     )
 
 
-def _infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
+def infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
     """That nothing fits, and whether that is proven: every weight is somewhere, with its state."""
     device = setting.cluster.device
     least = least_held(setting.graph, setting) / setting.gpus + device.reserved_memory

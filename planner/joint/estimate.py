@@ -24,7 +24,7 @@ from costmodels.strategy.blocks import cut_stages
 from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
 from planner.joint.choices import Choice
-from planner.joint.inside import Inside, Insides
+from planner.joint.inside import Insides, MicroBatch
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
@@ -121,7 +121,7 @@ class Estimates:
         seconds += waiting_time(computed, self.setting.gpus)
         return Estimate(choice=choice, seconds=seconds, memory=self._memory(choice, stages, inside))
 
-    def _stages(self, choice: Choice, inside: Inside) -> _Stages:
+    def _stages(self, choice: Choice, inside: MicroBatch) -> _Stages:
         parts = choice.pp * choice.chunks
         key = (choice.inside, choice.samples, parts, choice.pp)
         if key not in self.stages:
@@ -233,7 +233,7 @@ class Estimates:
             worst = max(worst, spent + float(stages.update[group]) / cut)
         return worst
 
-    def _memory(self, choice: Choice, stages: _Stages, inside: Inside) -> float:
+    def _memory(self, choice: Choice, stages: _Stages, inside: MicroBatch) -> float:
         """The most that a device holds. [B]"""
         ranks = choice.dp * choice.inside.cp
         standing = (

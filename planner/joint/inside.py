@@ -33,7 +33,7 @@ _STANDING = ("weights", "weight gradients", "optimizer state", "communication bu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Inside:
+class MicroBatch:
     """One micro-batch of a replica on the devices of tensor, context and expert parallelism.
 
     Rows are the layers of the whole network in the order of the forward pass.
@@ -98,11 +98,11 @@ class Insides:
     def __init__(self, setting: Setting, runtime: Runtime) -> None:
         self.setting, self.runtime = setting, runtime
         self.reduced = Reduced.of(setting.model)
-        self.known: dict[tuple[Degrees, int], Inside] = {}
+        self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, dict[tuple[int, ...], Pieces]]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
 
-    def of(self, degrees: Degrees, samples: int) -> Inside:
+    def of(self, degrees: Degrees, samples: int) -> MicroBatch:
         """What a micro-batch costs.
 
         Parameters
@@ -157,7 +157,7 @@ class Insides:
 
     def _measured(
         self, small: Setting, strategy: Strategy, known: dict[tuple[int, ...], Pieces]
-    ) -> Inside:
+    ) -> MicroBatch:
         """Sums of the operations of a step of one micro-batch.
 
         Parameters
@@ -198,7 +198,7 @@ class Insides:
         step = run_graph(compiler.compile(1), Behaviour(overlap_factor=0.0))
         memory = step.peak.memory
         standing = sum(memory.holders.get(name, 0.0) for name in _STANDING)
-        return Inside(
+        return MicroBatch(
             forward=self._rows(seconds[FORWARD]),
             backward=self._rows(seconds[BACKWARD]),
             kept=self._rows(kept),
@@ -217,7 +217,7 @@ class Insides:
     def _of_pieces(self, pieces: Mapping[str, Piece], what: str) -> Floats:
         return self._rows({name: getattr(piece, what) for name, piece in pieces.items()})
 
-    def _selective(self, graph: Graph, whole: Inside) -> _Again:
+    def _selective(self, graph: Graph, whole: MicroBatch) -> _Again:
         """Attention is computed again; what the next layer reads of it stays."""
         like = self.reduced.like
         attends = np.array([graph.layers[like[n]].kind == "attention" for n in self.layers])
@@ -225,7 +225,7 @@ class Insides:
         most = float((whole.kept - kept).max(initial=0.0))
         return _Again(computed=attends, kept=kept, passing=most)
 
-    def _full(self, graph: Graph, whole: Inside) -> _Again:
+    def _full(self, graph: Graph, whole: MicroBatch) -> _Again:
         """Blocks are computed again from what they read of others."""
         units: dict[str, list[int]] = {}
         for place, name in enumerate(self.layers):

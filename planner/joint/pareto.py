@@ -1,11 +1,11 @@
-"""The front of step time against peak memory: plans of which none is better than another in both."""
+"""The front of step time against peak memory: no plan of it is better than another in both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from costmodels.simulation import load_runtime
-from planner.joint.answer import summary
+from planner.joint.answer import infeasible, summary
 from planner.joint.estimate import Estimate
 from planner.joint.search import JointSearch
 from planner.joint.wishes import NO_WISHES, Wishes
@@ -17,7 +17,9 @@ from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.deadline import Deadline
 
 # Points of a front that are simulated: a reader compares no more. [items]
-MOST_POINTS = 16
+MOST_POINTS = 12
+# Nobody trains several times as long to save what is left then. [times the fastest]
+SLOWEST = 4.0
 # Points closer to each other than that in both are one. [parts]
 APART = 0.01
 
@@ -40,6 +42,11 @@ def front(
         When the front must be there; by default after the time limit from now.
     wishes
         What is held fixed or ruled out.
+
+    Raises
+    ------
+    InfeasibleError
+        When no plan that fits was found.
     """
     deadline = deadline or Deadline(options.time_limit)
     search = JointSearch(
@@ -59,6 +66,8 @@ def front(
         if trial is not None and trial.peak_memory <= capacity:
             trials.append(trial)
             options.tell("simulating", trial.seconds, found.bound)
+    if not trials:
+        raise infeasible(setting, found)
     return [plan_of_stages(one, summary(found, one)) for one in undominated(trials)]
 
 
@@ -66,6 +75,8 @@ def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Those of which none is both faster and smaller than another, the fastest first."""
     found: list[Estimate] = []
     for one in sorted(estimates, key=lambda row: (row.seconds, row.memory)):
+        if found and one.seconds > SLOWEST * found[0].seconds:
+            break
         if not found or one.memory < found[-1].memory * (1.0 - APART):
             found.append(one)
     return found

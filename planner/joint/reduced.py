@@ -42,7 +42,7 @@ class Reduced:
         for unit, specs in blocks.items():
             series = unit.rpartition(".")[0]
             previous, known = before.get(series, ("", ()))
-            form = _form(specs, unit, previous)
+            form = _relative_form(specs, unit, previous)
             if previous and form == known and len(specs) > 1:
                 for spec in specs:
                     like[spec.name] = like[previous + spec.name[len(unit) :]]
@@ -55,7 +55,7 @@ class Reduced:
         return cls(network=replace(network, layers=kept), like=like)
 
 
-def _form(specs: list[LayerSpec], unit: str, previous: str) -> Form:
+def _relative_form(specs: list[LayerSpec], unit: str, previous: str) -> Form:
     """What a block is, whatever its number.
 
     Parameters

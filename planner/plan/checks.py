@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
-from costmodels.strategy import Stage
+from costmodels.strategy import Stage, Strategy
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
 STATUSES = ("optimal", "feasible", "given")
@@ -77,6 +77,9 @@ class CheckedPlan(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]: ...
+
+    @property
+    def strategy(self) -> Strategy: ...
 
     @property
     def baselines(self) -> tuple[Baseline, ...]: ...
@@ -146,9 +149,6 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
             layer.distribution.describe(plan.level_names)
         except InputError as error:
             yield f"the degrees of layer '{name}' must split it", f"{error}"
-        if not set(layer.sharded) <= set(SHARDED):
-            rule = f"sharded of layer '{name}' must be some of {', '.join(SHARDED)}"
-            yield rule, f"is {list(layer.sharded)}"
     found = plan.search
     for what in ("num_sensible", "num_candidates", "cap", "num_costed", "num_choices"):
         if not 0 <= getattr(found, what) <= MOST:
@@ -158,7 +158,11 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
 
 
 def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
-    """Stages that do not hold every layer once, on all of the GPUs."""
+    """Stages that do not hold every layer once, on all of the GPUs; what is cut of no weight."""
+    for name, layer in plan.layers.items():
+        if not set(layer.sharded) <= set(SHARDED):
+            rule = f"sharded of layer '{name}' must be some of {', '.join(SHARDED)}"
+            yield rule, f"is {list(layer.sharded)}"
     if not plan.stages:
         return
     held = [name for stage in plan.stages for name in stage.layers]
@@ -174,6 +178,10 @@ def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     groups = {stage.group for stage in plan.stages}
     if sum(end - start for start, end in groups) != plan.gpus:
         yield f"stages must be on {plan.gpus} GPUs in all", "are not"
+    try:
+        plan.strategy.check_groups()
+    except InputError as error:
+        yield "stages must fit each other", f"do not: {error}"
 
 
 def _figures(plan: CheckedPlan) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,7 @@ class StagedStep:
         return self.peak_memory <= self.placed.setting.cluster.device.memory
 
 
-def runtime_of(runtime: Runtime, zero: int | None) -> Runtime:
+def runtime_for(runtime: Runtime, zero: int | None) -> Runtime:
     """The runtime of a strategy: one that gathers weights ahead where those are cut."""
     return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
 
@@ -133,7 +133,7 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
     except InputError as error:
         return None, str(error)
     placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-    return simulate_stages(placed, runtime_of(runtime, degrees.zero), degrees), ""
+    return simulate_stages(placed, runtime_for(runtime, degrees.zero), degrees), ""
 
 
 def usual_degrees(setting: Setting) -> dict[str, Degrees]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from costmodels.simulation import Queue, SimulatedStep, load_runtime
-from costmodels.simulation.breakdown import Breakdown
+from costmodels.simulation.parts import Breakdown
 from costmodels.step.utilisation import model_flops
 from costmodels.strategy import MemoryConfig, Stage
 from planner.notes import AnyNote, words
@@ -109,11 +109,11 @@ def plan_of_stages(
         breakdown_s=causes,
         hidden_s=dict(slowest.hidden),
         memory_bytes=dict(step.peak.memory.holders),
-        memory_moment=_moment(step),
+        memory_moment=_peak_moment(step),
         memory_capacity_bytes=cluster.device.memory,
         communication_bytes=max(role.received for role in step.roles),
         search=summary,
-        layers=_layer_plans(found, parts),
+        layers=_staged_layers(found, parts),
         baselines=baselines,
         compute_sources_s=dict(found.compiler.sources),
         provenance=dict(machine.compute.describe()),
@@ -128,13 +128,13 @@ def plan_of_stages(
     )
 
 
-def _moment(step: SimulatedStep) -> str:
+def _peak_moment(step: SimulatedStep) -> str:
     """When the peak is reached, and on which devices where not all do the same."""
     peak = step.peak
     return f"{peak.memory.moment} of {peak.name}" if len(step.roles) > 1 else peak.memory.moment
 
 
-def _layer_plans(found: StagedStep, parts: Sequence[Breakdown]) -> dict[str, LayerPlan]:
+def _staged_layers(found: StagedStep, parts: Sequence[Breakdown]) -> dict[str, LayerPlan]:
     """Every layer in the order of the forward pass.
 
     Parameters

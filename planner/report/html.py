@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -82,4 +83,17 @@ def report_text(plan: Plan) -> str:
         "rivals_chart": charts.rivals_chart(plan),
         "sources_chart": charts.sources_chart(plan),
     }
-    return _environment().get_template("report.html").render(facts)
+    return page("report.html", facts)
+
+
+def page(template: str, facts: Mapping[str, object]) -> str:
+    """A page of figures.
+
+    Parameters
+    ----------
+    template
+        Its name among the templates.
+    facts
+        What it shows.
+    """
+    return _environment().get_template(template).render(facts)

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import planner
-from planner import api
-from planner.api import optimize_request
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.joint import requests
+from planner.joint.requests import optimize_request
 from planner.planning import answer, optimize, prepare
 from planner.planning.bounds import additive_search
 from planner.planning.decision import decide
@@ -135,7 +135,7 @@ def test_only_what_can_end_in_time_is_begun(clock):
 
 
 def test_the_time_limit_begins_before_the_network_is_read(clock, monkeypatch):
-    monkeypatch.setattr(api, "resolve", takes(clock, 60.0, api.resolve))
+    monkeypatch.setattr(requests, "resolve", takes(clock, 60.0, api.resolve))
     plan = planner.optimize("resnet18", time_limit=10.0, **QUESTION)
     assert plan.search.stopped_by == "time limit"
     assert "the usual strategies alone were compared" in notes_of(plan)
@@ -204,7 +204,7 @@ SCALE = ["scale", "alexnet", "--cluster", "lassen", "--cap", "16", "--gpus", "4,
 def interrupted_at_8(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The solver is interrupted at 8 GPUs; for how many there were searches."""
     asked: list[int] = []
-    searched = api.optimize_request
+    searched = requests.optimize_request
 
     def search(request, *given, **options):
         asked.append(request.gpus)
@@ -218,7 +218,7 @@ def interrupted_at_8(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(additive_search, "SOLVERS", solvers)
         return searched(request, *given, **options)
 
-    monkeypatch.setattr(api, "optimize_request", search)
+    monkeypatch.setattr(requests, "optimize_request", search)
     return asked
 
 
@@ -242,10 +242,12 @@ def test_an_interrupt_between_searches_ends_scale_too(monkeypatch) -> None:
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    searched = api.optimize_request
+    searched = requests.optimize_request
     first = iter([searched])
     monkeypatch.setattr(
-        api, "optimize_request", lambda *given, **options: next(first, interrupt)(*given, **options)
+        requests,
+        "optimize_request",
+        lambda *given, **options: next(first, interrupt)(*given, **options),
     )
     result = run(*SCALE)
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
@@ -262,7 +264,7 @@ def test_scale_without_any_plan_claims_no_proof_without_one(monkeypatch) -> None
     def nothing_found(*_, **__):
         raise InfeasibleError("none", missing_bytes=1.0, layer="fc", proven=False)
 
-    monkeypatch.setattr(api, "optimize_request", nothing_found)
+    monkeypatch.setattr(requests, "optimize_request", nothing_found)
     result = run(*SCALE)
     assert result.exit_code == 4
     assert result.stderr == "error: no plan was found that fits at any of these numbers of GPUs\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from planner import api
 from planner.cli.screen import search_progress
+from planner.joint import requests
 from planner.request.request import make_request
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ PHASES = ["costing splits", "searching", "simulating the best"]
 
 def told(request) -> list[tuple[str, float, float]]:
     rows: list[tuple[str, float, float]] = []
-    plan = api.optimize_request(request, watch=lambda *row: rows.append(row))
-    assert plan == api.optimize_request(request), "watching changes nothing"
+    plan = requests.optimize_request(request, watch=lambda *row: rows.append(row))
+    assert plan == requests.optimize_request(request), "watching changes nothing"
     return rows
 
 
@@ -55,9 +55,9 @@ def test_what_is_tried_from_outside_is_one_phase():
 def test_every_size_is_told():
     request = make_request("scale", {"model": "alexnet", "gpus": [2, 4], **QUESTION})
     phases: list[str] = []
-    answers = list(api.scale_request(request, watch=lambda phase, *_: phases.append(phase)))
+    answers = list(requests.scale_request(request, watch=lambda phase, *_: phases.append(phase)))
     assert phases.count("costing splits") == 2
-    assert answers == list(api.scale_request(replace(request)))
+    assert answers == list(requests.scale_request(replace(request)))
 
 
 def test_what_is_told_fits_a_line():

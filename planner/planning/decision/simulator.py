@@ -15,7 +15,7 @@ from costmodels.simulation import (
     load_runtime,
     run_graph,
 )
-from costmodels.simulation.breakdown import Breakdown
+from costmodels.simulation.parts import Breakdown
 from costmodels.simulation.pieces import Pieces
 from costmodels.step.memory import PeakMemory
 from costmodels.strategy.usual import single_stage

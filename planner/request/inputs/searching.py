@@ -133,6 +133,8 @@ DUMP_PROBLEM: Input[None] = Input(
     "bound.",
     recorded=False,
 )
+# Of a search for a front.
+FRONT: tuple[AnyInput, ...] = (TIME_LIMIT, KEEP, FORBID)
 SEARCH: tuple[AnyInput, ...] = (
     SOLVER,
     SEED,

@@ -24,7 +24,7 @@ from costmodels.simulation import (
     built_in_runtimes,
     run_graph,
 )
-from costmodels.simulation.breakdown import CAUSES, COMMUNICATION, COMPUTATION
+from costmodels.simulation.parts import CAUSES, COMMUNICATION, COMPUTATION
 from costmodels.strategy import Strategy
 from costmodels.strategy.usual import hybrid
 

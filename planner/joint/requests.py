@@ -1,0 +1,108 @@
+"""Answers to requests: what the functions of `planner.api` and the commands do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner.errors import InfeasibleError
+from planner.joint.answer import joint_plan
+from planner.joint.wishes import Wishes, parse_forbid, parse_keep
+from planner.plan import Plan
+from planner.planning.answer import Answers
+from planner.planning.options import SearchOptions, Watch
+from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
+from planner.request.request import Request
+from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
+from search.problem.deadline import Deadline
+
+
+def optimize_request(
+    request: Request, watch: Watch | None = None, *, spent: float = 0, known: Answers | None = None
+) -> Plan:
+    """Answer a request for the fastest plan; what `optimize` does.
+
+    Parameters
+    ----------
+    request
+        The question.
+    watch
+        Told the phase, and the best step and the bound so far. [s]
+    spent, known
+        What has passed of the time limit already [s], and answers for fewer GPUs, to add this to.
+    """
+    deadline = Deadline(request.time_limit).earlier(spent)
+    given = request.bucket_bytes
+    options = SearchOptions(
+        search=request.search,
+        seed=request.seed,
+        time_limit=request.time_limit,
+        cap=request.cap,
+        num_best=request.num_best,
+        tune_trials=request.tune_trials,
+        bucket_bytes=None if given is None else BUCKET_BYTES.quantity(given),
+        least_memory=request.least_memory,
+        all_reduce=request.all_reduce,
+        watch=watch,
+        dump_problem=request.dump_problem,
+    )
+    return joint_plan(resolve(request), options, deadline, known, wishes_of(request))
+
+
+def pareto_request(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
+    """Answer a request for a front; what `pareto` does.
+
+    Parameters
+    ----------
+    request
+        The question.
+    watch, spent
+        As of `optimize_request`.
+    """
+    from planner.joint.pareto import front
+
+    options = SearchOptions(time_limit=request.time_limit, watch=watch)
+    deadline = Deadline(request.time_limit).earlier(spent)
+    return front(resolve(request), options, deadline, wishes_of(request))
+
+
+def wishes_of(request: Request) -> Wishes:
+    """What a request holds fixed or rules out."""
+    return Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))
+
+
+def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:
+    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+    cluster = find_cluster(request.cluster)
+    counts = gpu_counts(request, cluster)
+    if request.cluster is not None:
+        request = replace(request, cluster=cluster)
+    # files are read once, and not for each number of GPUs
+    request = replace(request, source=find_network(request), counts=counts)
+    setting = resolve(replace(request, gpus=counts[0]))
+    return _plans_of_sizes(request, counts, setting, watch)
+
+
+def _plans_of_sizes(
+    request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
+) -> Iterator[Plan | InfeasibleError]:
+    known: Answers = {}
+    for count in counts:
+        size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
+        sized = replace(request, gpus=count, global_batch_size=size)
+        try:
+            answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
+        except InfeasibleError as error:
+            answer = error
+        if request.global_batch_size is None and isinstance(answer, Plan):
+            chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
+            answer = replace(answer, defaults=(*answer.defaults, chosen))
+        yield answer
+        if was_interrupted(answer):
+            return
+
+
+def was_interrupted(answer: Plan | InfeasibleError) -> bool:
+    """Whether an interrupt ended the search for an answer, so that no other is wanted."""
+    stopped = answer.stopped_by if isinstance(answer, InfeasibleError) else answer.search.stopped_by
+    return stopped == "interrupt"

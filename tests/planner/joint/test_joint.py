@@ -1,0 +1,220 @@
+"""The search over stages, micro-batches, sharding and recomputation, against the simulation."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from click.testing import CliRunner
+
+import planner
+from costmodels.errors import InputError
+from costmodels.graph import build_graph
+from costmodels.simulation import load_runtime
+from planner.cli.command import planner_command
+from planner.errors import InfeasibleError
+from planner.joint.bounds import PipelineBounds
+from planner.joint.choices import choices, insides
+from planner.joint.estimate import Estimates
+from planner.joint.inside import Insides
+from planner.joint.reduced import Reduced
+from planner.joint.wishes import parse_forbid, parse_keep
+from planner.models import load_network
+from planner.plan import Plan
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+QUESTION = {
+    "gpus": 8,
+    "cluster": "dgx-a100",
+    "global_batch_size": 16,
+    "precision": "bf16",
+    "optimizer": "adam",
+}
+
+
+@pytest.fixture(scope="module")
+def setting(config):
+    return resolve(make_request("optimize", {**QUESTION, "model": config}))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "deepseek-v3", "t5-11b", "resnet50"])
+def test_a_reduced_network_has_a_layer_like_each_of_the_whole_one(model):
+    whole = load_network(model, None)
+    reduced = Reduced.of(whole)
+    all_layers, few = build_graph(whole, 2).layers, build_graph(reduced.network, 2).layers
+    for name, like in reduced.like.items():
+        assert all_layers[name].signature == few[like].signature
+    assert len(few) < len(all_layers)
+    kinds = {layer.signature for layer in all_layers.values()}
+    assert kinds == {layer.signature for layer in few.values()}
+
+
+def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
+    runtime = load_runtime("ddp")
+    made = Insides(setting, runtime)
+    estimates, bounds = Estimates(setting, runtime, made), PipelineBounds(setting, made.reduced)
+    everything = list(choices(setting, list(insides(setting))))
+    least = bounds.least
+    for choice in random.Random(7).sample(everything, 40):
+        found, reason = tried(setting, choice.degrees, runtime)
+        assert found is not None, reason
+        assert found.seconds > bounds.of(choice.pp, choice.chunks, choice.micro_batches) >= least
+        one = estimates.of(choice)
+        assert one.seconds == pytest.approx(found.seconds, rel=0.25)
+        assert one.memory == pytest.approx(found.peak_memory, rel=0.25)
+
+
+@pytest.fixture(scope="module")
+def staged(config):
+    return planner.optimize(config, keep="pp=2,tp=2", **QUESTION)
+
+
+def test_a_plan_of_stages_holds_what_was_kept_and_is_the_best_of_it(staged, setting):
+    assert staged.num_groups == 2
+    assert staged.is_staged
+    dims = {dim for layer in staged.layers.values() for dim in layer.degrees}
+    assert "filter" in dims
+    runtime = load_runtime("ddp")
+    others = [
+        choice
+        for choice in choices(setting, list(insides(setting)))
+        if choice.pp == 2 and choice.inside.tp == 2 and choice.inside.recompute == "none"
+    ]
+    rng = random.Random(3)
+    for choice in rng.sample(others, 12):
+        found, _ = tried(setting, choice.degrees, runtime)
+        assert found is not None
+        assert staged.step_time_s <= found.seconds * 1.01
+
+
+def test_a_plan_of_stages_is_the_same_when_read_simulated_and_evaluated(staged, config, tmp_path):
+    path = tmp_path / "plan.json"
+    staged.save(path)
+    again = Plan.load(path)
+    assert again.to_json() == staged.to_json()
+    assert again.strategy == staged.strategy
+    assert planner.simulate(path).step_time == pytest.approx(staged.step_time_s, rel=1e-12)
+    given = planner.evaluate(config, gpus=8, strategy=path)
+    assert given.step_time_s == pytest.approx(staged.step_time_s, rel=1e-12)
+    assert given.peak_memory == pytest.approx(staged.peak_memory)
+
+
+def test_times_and_sizes_of_layers_add_up_over_the_groups(staged):
+    times = [
+        sum(staged.layers[name].time for name in names)
+        for names in staged.strategy.layers_of_groups.values()
+    ]
+    assert max(times) <= staged.step_time_s
+    assert sum(times) > 0.5 * staged.time_of_groups
+    assert sum(staged.breakdown_s.values()) == pytest.approx(staged.step_time_s)
+
+
+def test_edited_stages_are_refused(staged):
+    document = json.loads(staged.to_json())
+    document["stages"][0]["layers"] = document["stages"][0]["layers"][1:]
+    with pytest.raises(InputError, match="stages must hold every layer once"):
+        Plan.of_document(document, where="x")
+    document = json.loads(staged.to_json())
+    document["stages"][1]["first_device"] = 0
+    with pytest.raises(InputError, match=r"stages must (fit each other|be on 8 GPUs)"):
+        Plan.of_document(document, where="x")
+    document = json.loads(staged.to_json())
+    document["layers"][0]["sharded"] = ["hats"]
+    with pytest.raises(InputError, match="sharded of layer"):
+        Plan.of_document(document, where="x")
+
+
+def test_a_larger_space_and_more_memory_are_never_slower(config):
+    steps = [
+        planner.optimize(config, keep=keep, **QUESTION).step_time_s
+        for keep in ("tp=2,pp=2,zero=1", "tp=2,pp=2", "tp=2")
+    ]
+    assert steps == sorted(steps, reverse=True)
+    tight, loose = (
+        planner.optimize(config, memory=size, keep="pp=2", **QUESTION).step_time_s
+        for size in ("3 GiB", "20 GiB")
+    )
+    assert loose <= tight
+
+
+def test_what_cannot_fit_is_proven(config):
+    with pytest.raises(InfeasibleError, match="weights, gradients and optimizer state") as caught:
+        planner.optimize(config, memory="1.1 GiB", keep="pp=1", **QUESTION)
+    assert caught.value.proven
+
+
+def test_the_front_falls(config):
+    plans = planner.pareto(config, **QUESTION)
+    assert len(plans) > 2
+    steps = [plan.step_time_s for plan in plans]
+    sizes = [plan.peak_memory for plan in plans]
+    assert steps == sorted(steps)
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(0.0 < plan.search.lower_bound_s <= plan.step_time_s for plan in plans)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html"])
+def test_a_front_is_written(config, tmp_path, suffix):
+    path = tmp_path / f"front{suffix}"
+    words = f"pareto {config} --gpus 8 --global-batch-size 16 --precision bf16 --optimizer adam"
+    result = CliRunner().invoke(
+        planner_command, [*words.split(), "--forbid", "context,pipeline", "-o", str(path)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "step time" in result.output
+    text = path.read_text()
+    if suffix == ".json":
+        rows = json.loads(text)["front"]
+        assert all(Plan.of_document(row["plan"], where="x").num_groups == 1 for row in rows)
+    else:
+        assert "<svg" in text
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        ("tp", "values such as tp=8"),
+        ("hats=3", "use tp"),
+        ("tp=2,tp=4", "each once"),
+        ("tp=", "values such as tp=8"),
+    ],
+)
+def test_bad_wishes_are_refused(keep, said):
+    with pytest.raises(InputError, match=said if said != "use tp" else "use"):
+        parse_keep(keep)
+
+
+def test_unknown_ways_to_rule_out_are_refused():
+    with pytest.raises(InputError, match="must be some of data, tensor"):
+        parse_forbid("tensor,hats")
+    assert parse_forbid("tensor, context,tensor") == ("tensor", "context")
+
+
+def test_wishes_that_leave_nothing_are_refused(config):
+    with pytest.raises(InputError, match="leaves nothing"):
+        planner.optimize(config, keep="tp=3", **QUESTION)
+    with pytest.raises(InputError, match="leaves nothing"):
+        planner.optimize(config, keep="pp=2", forbid="pipeline", **QUESTION)
