@@ -59,8 +59,7 @@ class Compiler:
     def __init__(self, job: Job, known: dict[tuple[int, ...], Pieces] | None = None) -> None:
         self.known = {} if known is None else known
         self.job = job
-        strategy = job.strategy
-        strategy.check(job.graph)
+        (strategy := job.strategy).check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         stage_links = tuple(
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
@@ -78,6 +77,7 @@ class Compiler:
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
+            weight_beside=job.runtime.weight_beside,
             handling=Handling(
                 per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
                 fixed=job.runtime.activation_waits * job.training.launch_time,

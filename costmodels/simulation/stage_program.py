@@ -229,7 +229,8 @@ class StageProgram:
                 maker = self.pieces[edge.source]
                 size = max(piece.inputs[edge.slot], maker.output)
                 makes.append((("grad", edge.source, 0), GRADIENTS, size))
-        uses = (*self.tensors.kept(layer), own)
+        again = self._gather_again(layer, after)
+        uses = (*self.tensors.kept(layer), own, *(op.makes[0][0] for op in again))
         base = Operation(
             key=("backward", name, 0),
             kind="backward",
@@ -241,19 +242,53 @@ class StageProgram:
             scratch=piece.workspace,
             buffer=piece.buffer,
         )
-        self._weights(base, piece)
+        self._weights(base, piece, [(self.number, BACKWARD, op.key) for op in again])
         self._sums(BACKWARD, base, piece)
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 self._gradient(edge, self._done(name, "backward", BACKWARD))
 
-    def _weights(self, base: Operation, piece: Piece) -> None:
-        """The backward pass, in one or with that of the weight apart."""
+    def _gather_again(self, layer: Layer, after: list[Ref]) -> list[Operation]:
+        """All-gathers of inputs of which only a part was kept, beside the gradient of the data."""
+        rows = []
+        for edge in self.graph.producers[layer.name]:
+            if not self.tensors.gathered_again(edge):
+                continue
+            change, slot = self.tensors.change(edge), edge.slot
+            copy: Local = ("copy for backward", layer.name, slot)
+            source = self.tensors.out(edge.source, self.tensors.again(layer.name, edge.source))
+            operation = message_operation(
+                ("change for backward", layer.name, slot),
+                change.pattern.kind,
+                change.message,
+                after,
+                num_bytes=change.num_bytes,
+                makes=((copy, ACTIVATIONS, self.pieces[layer.name].inputs[slot]),),
+                uses=(source,),
+            )
+            rows.append(operation)
+        self.phases[BACKWARD] += rows
+        return rows
+
+    def _weights(self, base: Operation, piece: Piece, gathered: list[Ref]) -> None:
+        """The backward pass, in one or with that of the weight apart.
+
+        Parameters
+        ----------
+        base
+            The pass in one.
+        piece
+            The layer.
+        gathered
+            What its weight's pass waits for besides.
+        """
         name = base.name
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         apart = self.view.weight_apart and weighted
-        if not (apart or piece.weight_first):
+        beside = self.view.weight_beside and weighted and not piece.weight_first
+        if not (apart or beside or piece.weight_first):
+            base = base._replace(after=(*base.after, *gathered))
             self._pass(BACKWARD, base, piece)
             self.weight_ready[name] = (self.number, BACKWARD, base.key)
             return
@@ -266,10 +301,10 @@ class StageProgram:
             buffer=0.0,
         )
         data = base._replace(seconds=piece.backward_data)
-        if apart:
+        if apart or beside:
             self._pass(BACKWARD, data, piece)
-            weight = weight._replace(after=((self.number, BACKWARD, base.key),), makes=())
-            self.phases[WEIGHT].append(weight)
+            after = ((self.number, BACKWARD, base.key), *gathered)
+            self.phases[phase].append(weight._replace(after=after, makes=()))
         else:
             # work that needs no halo comes first, beside the exchange where that overlaps
             self.phases[BACKWARD].append(weight)

@@ -50,6 +50,8 @@ class JobView:
         What each layer adds whose weight another layer of its stage holds.
     handling
         What the framework adds around collectives of activations.
+    weight_beside
+        Whether gradients of inputs are reduced beside the backward pass of the weight.
     """
 
     graph: Graph
@@ -62,6 +64,7 @@ class JobView:
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
     handling: Handling
+    weight_beside: bool = False
 
 
 class StageTensors:
@@ -91,6 +94,13 @@ class StageTensors:
         if edge not in self.change_of:
             self.change_of[edge] = self._change(edge)
         return self.change_of[edge]
+
+    def gathered_again(self, edge: Edge) -> bool:
+        """Whether a layer keeps its own part of an input only, to gather it again."""
+        reader = self.graph.layers[edge.target]
+        if not (self.view.strategy.gather_again and reader.keeps_inputs):
+            return False
+        return edge.source in self.pieces and self.change(edge).pattern.kind == "all_gather"
 
     def _change(self, edge: Edge) -> Change:
         piece = self.pieces[edge.target]
@@ -156,7 +166,9 @@ class StageTensors:
                 continue
             if edge.target in self.segment and not redone:
                 return True  # the reader's segment starts from it
-            if self.graph.layers[edge.target].keeps_inputs and not self.change(edge).copies:
+            if not self.graph.layers[edge.target].keeps_inputs:
+                continue
+            if not self.change(edge).copies or self.gathered_again(edge):
                 return True
         return False
 
@@ -182,7 +194,7 @@ class StageTensors:
                 again = self.again(name, edge.source)
                 source = self.out(edge.source, again)
                 change = self.change(edge)
-                if change.copies:
+                if change.copies and not self.gathered_again(edge):
                     mark = (source[0], edge.source, self.pieces[name].codes_read[edge.slot])
                     copy = self.moved[mark][1]
                     assert copy is not None, "a change that copies makes a copy"
