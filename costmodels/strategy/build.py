@@ -290,6 +290,7 @@ def build_strategy(
         schedule=schedule,
         memory=_memory_configs(description.subgraphs, tree, graph),
         gather_again=description.gather_again,
+        ring_attention=description.ring_attention,
     )
     strategy.check(graph)
     if strategy.num_devices < math.prod(shape):

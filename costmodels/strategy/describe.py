@@ -146,6 +146,7 @@ def describe_strategy(strategy: Strategy, graph: Graph, shape: Sequence[int]) ->
         micro_batches=strategy.schedule.micro_batches,
         max_in_flight=strategy.schedule.max_in_flight,
         gather_again=strategy.gather_again,
+        ring_attention=strategy.ring_attention,
     )
     nodes = _segment_nodes(tree, segments)
     if nodes is not None:

@@ -112,7 +112,7 @@ class Description:
     default
         What layers get that no entry reaches: "data" splits samples over all devices of their
         stage, "replicated" nothing.
-    gather_again
+    gather_again, ring_attention
         See `costmodels.strategy.Strategy`.
     """
 
@@ -126,6 +126,7 @@ class Description:
     chunks: int = 1
     default: str = field(default="data")
     gather_again: bool = False
+    ring_attention: bool = False
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in SCHEDULES:

@@ -131,6 +131,8 @@ class Strategy:
     gather_again
         Whether inputs that a layer gathers are gathered again for its backward pass, so that each
         rank keeps its own part only (Korthikanti et al. 2022, section 4.2.2).
+    ring_attention
+        Whether keys and values that are gathered again come around a ring instead, part by part.
     """
 
     stages: tuple[Stage, ...]
@@ -138,6 +140,7 @@ class Strategy:
     schedule: Schedule = field(default_factory=Schedule)
     memory: Mapping[str, MemoryConfig] = field(default_factory=dict)
     gather_again: bool = False
+    ring_attention: bool = False
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

@@ -244,6 +244,7 @@ def hybrid(
             kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
         ),
         gather_again=sequence_parallel or cp > 1,
+        ring_attention=cp > 1 and cp_kind == "ring",
     )
     strategy.check(graph)
     return strategy

@@ -64,6 +64,7 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     precision: str | None = None
     default: str = "data"
     gather_again: bool = False
+    ring_attention: bool = False
     schedule: dict[str, Any] = {}
     stage: list[dict[str, Any]] = []
     layer: list[dict[str, Any]] = []
@@ -248,6 +249,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         chunks=schedule.chunks,
         default=file.default,
         gather_again=file.gather_again,
+        ring_attention=file.ring_attention,
     )
     return StrategyFile(
         description=description,
@@ -302,6 +304,7 @@ def format_strategy(file: StrategyFile) -> str:
         "precision": file.precision,
         "default": None if what.default == "data" else what.default,
         "gather_again": what.gather_again or None,
+        "ring_attention": what.ring_attention or None,
     }
     schedule = {
         "kind": what.kind or None,
