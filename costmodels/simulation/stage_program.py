@@ -322,7 +322,8 @@ class StageProgram:
             float(read * self.view.activation_size),
         )
         if change.message.time > 0.0:
-            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * self._index(edge))
+            place = self.graph.consumers[edge.source].index(edge)
+            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * place)
             if change.pattern.kind == "reduce_scatter" and self.tensors.comes_around(edge):
                 self.phases[BACKWARD] += gradient_operations(
                     self.number, BACKWARD, edge.target, key, change
@@ -340,9 +341,6 @@ class StageProgram:
             )
             ready = (self.number, BACKWARD, key)
         self.gradient_from.setdefault(edge.source, []).append(ready)
-
-    def _index(self, edge: Edge) -> int:
-        return self.graph.consumers[edge.source].index(edge)
 
     def _send_gradients(self) -> None:
         """Send the gradients of inputs that other stages made back to them."""
