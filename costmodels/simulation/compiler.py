@@ -7,7 +7,6 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -15,8 +14,9 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
-from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
+from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -59,8 +59,7 @@ class Compiler:
     def __init__(self, job: Job, known: dict[tuple[int, ...], Pieces] | None = None) -> None:
         self.known = {} if known is None else known
         self.job = job
-        strategy = job.strategy
-        strategy.check(job.graph)
+        (strategy := job.strategy).check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         stage_links = tuple(
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
@@ -78,6 +77,7 @@ class Compiler:
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
+            weight_beside=job.runtime.weight_beside,
             handling=Handling(
                 per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
                 fixed=job.runtime.activation_waits * job.training.launch_time,
@@ -96,6 +96,20 @@ class Compiler:
         other.job = replace(self.job, runtime=runtime)
         other._begin()
         return other
+
+    def with_micro_batches(self, count: int) -> Compiler:
+        """The same job with another number of micro-batches of the same size."""
+        other, strategy = copy(self), self.job.strategy
+        schedule = replace(strategy.schedule, micro_batches=count)
+        other.job = replace(self.job, strategy=replace(strategy, schedule=schedule))
+        other._begin()
+        return other
+
+    @property
+    def repeats(self) -> bool:
+        """Whether weights are gathered or gradients reduced in every micro-batch."""
+        gathers = any(any(w.gathered(p) for p in w.program.phases) for w in self.weights)
+        return gathers or self.job.runtime.each_micro_batch
 
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
@@ -153,6 +167,7 @@ class Compiler:
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""
+        job = self.job
         self.folded = self._fold(steps)
         self._check_size(steps)
         for step in range(steps):
@@ -162,10 +177,10 @@ class Compiler:
             roles=tuple(self._role(role) for role in range(len(self.groups))),
             tasks=tuple(self._task(number) for number in range(len(self.rows))),
             steps=steps,
-            fusion=self._fusion(),
+            fusion=gradient_fusion(job.runtime, self.weights, job.strategy.num_devices),
         )
 
-    def _num_tasks(self, steps: int) -> int:
+    def num_tasks(self, steps: int) -> int:
         """Tasks of some steps. [items]"""
         folded = self.folded
         each = sum(
@@ -178,7 +193,7 @@ class Compiler:
 
     def _check_size(self, steps: int) -> None:
         """Refuse what would take minutes and all of the memory."""
-        count = self._num_tasks(steps)
+        count = self.num_tasks(steps)
         if count > _MOST_TASKS:
             raise InputError(
                 f"a step must be at most {_MOST_TASKS:,} operations but {count:,} are asked for; "
@@ -213,19 +228,11 @@ class Compiler:
 
     def _fold(self, steps: int) -> dict[int, Mapping[str, FoldedPass]]:
         """Stages whose passes are laid out as one task each, where there would be many tasks."""
-        runtime, schedule = self.job.runtime, self.job.strategy.schedule
-        alike = steps == 1 and schedule.micro_batches > 2 and not runtime.each_micro_batch
-        if not alike or self._num_tasks(steps) < FEWEST_FOLDED:
+        alike = steps == 1 and self.job.strategy.schedule.micro_batches > 2 and not self.repeats
+        retained = self.job.training.memory_model == "retained"
+        if not alike or retained or self.num_tasks(steps) < FEWEST_FOLDED:
             return {}
-        if runtime.gradient == "push_pull" or self.job.training.memory_model == "retained":
-            return {}
-        return fold_stages(
-            {
-                stage: tuple(program.phases.items())
-                for stage, program in enumerate(self.programs)
-                if not any(map(self.weights[stage].gathered, program.phases))
-            }
-        )
+        return fold_stages({n: tuple(p.phases.items()) for n, p in enumerate(self.programs)})
 
     def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
@@ -335,26 +342,3 @@ class Compiler:
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
         return Role(name=name, first_device=first, num_devices=end - first, fixed_memory=fixed)
-
-    def _fusion(self) -> Fusion | None:
-        runtime = self.job.runtime
-        if runtime.fusion is None:
-            return None
-        groups = [(work, group) for work in self.weights for group in work.fused_groups]
-
-        def cost(group: int, num_bytes: float) -> tuple[float, float]:
-            work, members = groups[group]
-            moved = num_bytes * runtime.passes(math.prod(members))
-            message = work.program.stage_links.collective("all_reduce", members, moved)
-            return message.seconds, message.transfer
-
-        def received(group: int) -> float:
-            return 2.0 * (1.0 - 1.0 / math.prod(groups[group][1]))
-
-        return Fusion(
-            cycle=runtime.cycle,
-            negotiation=runtime.negotiation(self.job.strategy.num_devices),
-            limit=runtime.fusion,
-            cost=cost,
-            received=received,
-        )

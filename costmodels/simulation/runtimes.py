@@ -67,6 +67,10 @@ class Runtime:
         What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
     each_micro_batch
         Whether gradients are reduced after every micro-batch, instead of after the last.
+    weight_beside
+        Whether reductions of gradients of activations run beside the backward pass of the weight of
+        the same layer, and gathers of its input beside that of the data (Korthikanti et al. 2022,
+        section 4.2.2), instead of before or after.
     prefetch
         Units of layers whose weights are gathered ahead of their computation. [items]
     overlap
@@ -128,6 +132,7 @@ class Runtime:
     negotiation_per_rank: float = 0.0
     shard: tuple[str, ...] = ()
     each_micro_batch: bool = False
+    weight_beside: bool = False
     prefetch: int = 0
     overlap: bool = True
     synchronous: bool = True

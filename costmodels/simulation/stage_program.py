@@ -5,6 +5,7 @@ An operation reads tensors that others make; what reads a tensor last frees it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from costmodels.graph import Edge, Layer
@@ -20,10 +21,15 @@ from costmodels.simulation.operations import (
 )
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.ring import gradient_operations, ring_operations
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
-from costmodels.simulation.tensors import JobView, StageTensors
-
-ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
+from costmodels.simulation.tensors import (
+    ACTIVATIONS,
+    GRADIENTS,
+    JobView,
+    StageTensors,
+    gathers_for_backward,
+)
 
 
 class StageProgram:
@@ -87,6 +93,14 @@ class StageProgram:
         self._sums(phase, base, piece)
 
     def _pass(self, phase: str, base: Operation, piece: Piece) -> None:
+        around = next(filter(self.tensors.comes_around, self.graph.producers[base.name]), None)
+        if around is not None:
+            change = self.tensors.change(around)
+            # the keys and values at hand, and those on their way
+            both = 2.0 * piece.inputs[around.slot] / math.prod(change.pattern.group)
+            base = base._replace(buffer=base.buffer + both)
+            self.phases[phase] += ring_operations(self.number, phase, base, change)
+            return
         self.phases[phase] += pass_operations(self.number, phase, base, piece, self.stage_links)
 
     def _sums(self, phase: str, base: Operation, piece: Piece) -> None:
@@ -118,7 +132,7 @@ class StageProgram:
                 ("send", edge.source, self.number),
             )
             made = [(source, ACTIVATIONS, piece.inputs[edge.slot])]
-        if change.message.time <= 0.0:
+        if change.message.time <= 0.0 or self.tensors.comes_around(edge):
             return [ready], source, made
         # readers in the same layout share what was moved for the first of them
         layout = piece.codes_read[edge.slot] if change.copies else b""
@@ -229,7 +243,9 @@ class StageProgram:
                 maker = self.pieces[edge.source]
                 size = max(piece.inputs[edge.slot], maker.output)
                 makes.append((("grad", edge.source, 0), GRADIENTS, size))
-        uses = (*self.tensors.kept(layer), own)
+        again = gathers_for_backward(self.tensors, layer, after)
+        self.phases[BACKWARD] += again
+        uses = (*self.tensors.kept(layer), own, *(op.makes[0][0] for op in again))
         base = Operation(
             key=("backward", name, 0),
             kind="backward",
@@ -241,19 +257,31 @@ class StageProgram:
             scratch=piece.workspace,
             buffer=piece.buffer,
         )
-        self._weights(base, piece)
+        self._weights(base, piece, [(self.number, BACKWARD, op.key) for op in again])
         self._sums(BACKWARD, base, piece)
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 self._gradient(edge, self._done(name, "backward", BACKWARD))
 
-    def _weights(self, base: Operation, piece: Piece) -> None:
-        """The backward pass, in one or with that of the weight apart."""
+    def _weights(self, base: Operation, piece: Piece, gathered: list[Ref]) -> None:
+        """The backward pass, in one or with that of the weight apart.
+
+        Parameters
+        ----------
+        base
+            The pass in one.
+        piece
+            The layer.
+        gathered
+            What its weight's pass waits for besides.
+        """
         name = base.name
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         apart = self.view.weight_apart and weighted
-        if not (apart or piece.weight_first):
+        beside = self.view.weight_beside and weighted and not piece.weight_first
+        if not (apart or beside or piece.weight_first):
+            base = base._replace(after=(*base.after, *gathered))
             self._pass(BACKWARD, base, piece)
             self.weight_ready[name] = (self.number, BACKWARD, base.key)
             return
@@ -266,10 +294,10 @@ class StageProgram:
             buffer=0.0,
         )
         data = base._replace(seconds=piece.backward_data)
-        if apart:
+        if apart or beside:
             self._pass(BACKWARD, data, piece)
-            weight = weight._replace(after=((self.number, BACKWARD, base.key),), makes=())
-            self.phases[WEIGHT].append(weight)
+            after = ((self.number, BACKWARD, base.key), *gathered)
+            self.phases[phase].append(weight._replace(after=after, makes=()))
         else:
             # work that needs no halo comes first, beside the exchange where that overlaps
             self.phases[BACKWARD].append(weight)
@@ -283,12 +311,25 @@ class StageProgram:
         piece, maker = self.pieces[edge.target], self.pieces[edge.source]
         reads = piece.reads[edge.slot]
         writes = self.tensors.summed(reads if self.tensors.reshaped(edge) else maker.writes)
-        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
+        read = self.graph.layers[edge.target].inputs[edge.slot].size
+        # attention reads queries, and keys with values, of one tensor, each a part of it
+        part = min(read / self.graph.layers[edge.source].output.size, 1.0)
         change = self.tensors.changes.between(
-            reads, writes, piece.inputs[edge.slot], maker.output, float(whole)
+            reads,
+            writes,
+            piece.inputs[edge.slot],
+            part * maker.output,
+            float(read * self.view.activation_size),
         )
         if change.message.time > 0.0:
-            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * self._index(edge))
+            place = self.graph.consumers[edge.source].index(edge)
+            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * place)
+            if change.pattern.kind == "reduce_scatter" and self.tensors.comes_around(edge):
+                self.phases[BACKWARD] += gradient_operations(
+                    self.number, BACKWARD, edge.target, key, change
+                )
+                self.gradient_from.setdefault(edge.source, []).append((self.number, BACKWARD, key))
+                return
             self.phases[BACKWARD].append(
                 message_operation(
                     key,
@@ -300,9 +341,6 @@ class StageProgram:
             )
             ready = (self.number, BACKWARD, key)
         self.gradient_from.setdefault(edge.source, []).append(ready)
-
-    def _index(self, edge: Edge) -> int:
-        return self.graph.consumers[edge.source].index(edge)
 
     def _send_gradients(self) -> None:
         """Send the gradients of inputs that other stages made back to them."""

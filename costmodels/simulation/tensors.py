@@ -6,7 +6,7 @@ again, right before the backward pass of its segment, for the backward passes of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,10 +17,11 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
-from costmodels.simulation.operations import Key, Local
+from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.pieces import Piece
 from costmodels.strategy import Strategy
 
+ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
 
 
@@ -50,6 +51,8 @@ class JobView:
         What each layer adds whose weight another layer of its stage holds.
     handling
         What the framework adds around collectives of activations.
+    weight_beside
+        Whether gradients of inputs are reduced beside the backward pass of the weight.
     """
 
     graph: Graph
@@ -62,6 +65,7 @@ class JobView:
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
     handling: Handling
+    weight_beside: bool = False
 
 
 class StageTensors:
@@ -91,6 +95,22 @@ class StageTensors:
         if edge not in self.change_of:
             self.change_of[edge] = self._change(edge)
         return self.change_of[edge]
+
+    def gathered_again(self, edge: Edge) -> bool:
+        """Whether a layer keeps its own part of an input only, to gather it again."""
+        reader = self.graph.layers[edge.target]
+        if not (self.view.strategy.gather_again and reader.keeps_inputs):
+            return False
+        return edge.source in self.pieces and self.change(edge).pattern.kind == "all_gather"
+
+    def comes_around(self, edge: Edge) -> bool:
+        """Whether an input comes around a ring: keys and values of a sequence that is divided."""
+        return (
+            self.view.strategy.ring_attention
+            and self.graph.layers[edge.target].kind == "attention"
+            and edge.slot > 0
+            and self.gathered_again(edge)
+        )
 
     def _change(self, edge: Edge) -> Change:
         piece = self.pieces[edge.target]
@@ -156,7 +176,9 @@ class StageTensors:
                 continue
             if edge.target in self.segment and not redone:
                 return True  # the reader's segment starts from it
-            if self.graph.layers[edge.target].keeps_inputs and not self.change(edge).copies:
+            if not self.graph.layers[edge.target].keeps_inputs:
+                continue
+            if not self.change(edge).copies or self.gathered_again(edge):
                 return True
         return False
 
@@ -182,7 +204,7 @@ class StageTensors:
                 again = self.again(name, edge.source)
                 source = self.out(edge.source, again)
                 change = self.change(edge)
-                if change.copies:
+                if change.copies and not self.gathered_again(edge):
                     mark = (source[0], edge.source, self.pieces[name].codes_read[edge.slot])
                     copy = self.moved[mark][1]
                     assert copy is not None, "a change that copies makes a copy"
@@ -193,3 +215,37 @@ class StageTensors:
         if self.pieces[name].saved:
             kept.append(("saved again" if redone else "saved", name, 0))
         return tuple(dict.fromkeys(kept))
+
+
+def gathers_for_backward(
+    tensors: StageTensors, layer: Layer, after: Sequence[Ref]
+) -> list[Operation]:
+    """All-gathers of inputs of which only a part was kept, beside the gradient of the data.
+
+    Parameters
+    ----------
+    tensors
+        Those of the stage.
+    layer
+        The layer whose backward pass reads the inputs.
+    after
+        What that pass waits for.
+    """
+    rows = []
+    for edge in tensors.graph.producers[layer.name]:
+        if not tensors.gathered_again(edge) or tensors.comes_around(edge):
+            continue
+        change, slot = tensors.change(edge), edge.slot
+        copy: Local = ("copy for backward", layer.name, slot)
+        source = tensors.out(edge.source, tensors.again(layer.name, edge.source))
+        operation = message_operation(
+            ("change for backward", layer.name, slot),
+            change.pattern.kind,
+            change.message,
+            after,
+            num_bytes=change.num_bytes,
+            makes=((copy, ACTIVATIONS, tensors.pieces[layer.name].inputs[slot]),),
+            uses=(source,),
+        )
+        rows.append(operation)
+    return rows

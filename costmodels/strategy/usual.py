@@ -166,6 +166,7 @@ def hybrid(
     micro_batches: int = 1,
     schedule_kind: str = "1f1b",
     chunks: int = 1,
+    blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Strategy:
@@ -190,11 +191,10 @@ def hybrid(
         One of `SCHEDULES`.
     chunks
         Stages of each group of devices, more than one with the schedule "interleaved". [items]
+    blocks, weights
+        As of `cut_stages`.
     max_in_flight
         See `Schedule`.
-    weights
-        What stages are balanced by where they cannot have equally many blocks, for each layer,
-        such as its seconds; multiply-adds by default.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def hybrid(
             f"{graph.name} has no attention, which sequence, context and expert parallelism are "
             "for; use dp, tp and pp"
         )
-    stages = pipeline_stages(cut_stages(graph, pp * chunks, weights), shape, pp)
+    stages = pipeline_stages(cut_stages(graph, pp * chunks, weights, blocks), shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
     if transformer:
@@ -243,6 +243,8 @@ def hybrid(
         schedule=Schedule(
             kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
         ),
+        gather_again=sequence_parallel or cp > 1,
+        ring_attention=cp > 1 and cp_kind == "ring",
     )
     strategy.check(graph)
     return strategy
