@@ -135,7 +135,7 @@ def test_only_what_can_end_in_time_is_begun(clock):
 
 
 def test_the_time_limit_begins_before_the_network_is_read(clock, monkeypatch):
-    monkeypatch.setattr(requests, "resolve", takes(clock, 60.0, api.resolve))
+    monkeypatch.setattr(requests, "resolve", takes(clock, 60.0, requests.resolve))
     plan = planner.optimize("resnet18", time_limit=10.0, **QUESTION)
     assert plan.search.stopped_by == "time limit"
     assert "the usual strategies alone were compared" in notes_of(plan)
