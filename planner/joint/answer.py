@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 from costmodels.errors import InputError
@@ -18,7 +19,7 @@ from planner.plan import Finalist, Plan, SearchSummary
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
-from planner.planning.staged import MEGATRON, StagedStep, usual_baselines, usual_degrees
+from planner.planning.staged import StagedStep, named, usual_baselines, usual_degrees
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
@@ -67,7 +68,8 @@ def joint_plan(
     """
     deadline = deadline or Deadline(options.time_limit)
     one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
-    if not wishes.any and (one_stage or not is_transformer(setting.graph)):
+    searched = wishes.any or is_transformer(setting.graph)
+    if wishes.splits_alone or (not wishes.any and one_stage) or not searched:
         return plan_for(setting, options, deadline, known)
     options.tell("estimating pipelines")
     search = JointSearch(
@@ -85,12 +87,10 @@ def joint_plan(
             f"{setting.batch} but leaves nothing; keep or forbid less"
         )
     single = None
-    if not wishes.any and _worth_splitting(setting, found):
-        try:
+    if wishes.leaves_splits and _worth_splitting(setting, found):
+        # that no split fits says nothing of micro-batches, sharding and recomputation
+        with suppress(InfeasibleError):
             single = plan_for(setting, options, deadline, known)
-        except InfeasibleError:
-            if found.best is None:
-                raise
     best = found.best
     if single is not None and (best is None or single.step_time_s <= best.seconds):
         note = words(
@@ -121,20 +121,17 @@ def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
     the network fits; attention is computed again (Korthikanti et al. 2022).
     """
     usual = usual_degrees(setting)
-    host = usual[MEGATRON].tp
+    *others, megatron = usual
+    inside = replace(usual[megatron], micro_batch_size=None, zero=None)
     fitting = [
-        one.choice
+        one.choice.pp
         for one in found.estimates
         if one.memory <= setting.cluster.device.memory
-        and one.choice.inside.tp == host
-        and one.choice.inside.recompute == "selective"
-        and one.choice.inside.sequence_parallel == (host > 1)
+        and one.choice.inside == inside
         and (one.choice.zero, one.choice.chunks, one.choice.samples) == (1, 1, 1)
-        and one.choice.inside.cp == one.choice.inside.ep == 1
     ]
-    if fitting:
-        usual[MEGATRON] = min(fitting, key=lambda choice: choice.pp).degrees
-    return usual
+    known = {name: usual[name] for name in others}
+    return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
 
 
 def _with_note(plan: Plan, note: str) -> Plan:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from costmodels.simulation import load_runtime
 from planner.joint.answer import infeasible, summary
 from planner.joint.estimate import Estimate
-from planner.joint.search import JointSearch
+from planner.joint.search import JointSearch, choice_runtime
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
@@ -62,7 +62,7 @@ def front(
     for one in spread_out(estimated_front(found.estimates), MOST_POINTS):
         if deadline.passed and trials:
             break
-        trial, _ = tried(setting, one.choice.degrees, search.runtime)
+        trial, _ = tried(setting, one.choice.degrees, choice_runtime(search.runtime, one.choice))
         if trial is not None and trial.peak_memory <= capacity:
             trials.append(trial)
             options.tell("simulating", trial.seconds, found.bound)

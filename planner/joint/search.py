@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
-from costmodels.simulation import Runtime
+from costmodels.simulation import Runtime, load_runtime
 from planner.joint.bounds import PipelineBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.estimate import Estimate, Estimates
@@ -204,7 +204,9 @@ class JointSearch:
                 break
             if missed >= MOST_MISSES and self.best is None:
                 order = sorted(fitting, key=lambda row: row.memory)
-            found, reason = tried(self.setting, one.choice.degrees, self.runtime)
+            found, reason = tried(
+                self.setting, one.choice.degrees, choice_runtime(self.runtime, one.choice)
+            )
             count += 1
             if found is None:
                 self.left_out.append(reason)
@@ -215,3 +217,8 @@ class JointSearch:
             elif self.best is None or found.seconds < self.best.seconds:
                 self.best = found
                 self.options.tell("simulating", found.seconds, bound)
+
+
+def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:
+    """The runtime of a choice: one that gathers weights ahead where those are cut."""
+    return load_runtime("fsdp") if choice.zero == 3 else runtime

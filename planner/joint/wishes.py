@@ -39,6 +39,18 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "offload": lambda one: bool(one.inside.offload),
 }
 
+# What a plan of one stage, without micro-batches, has.
+_ONE_STAGE: Mapping[str, object] = {
+    "pp": 1,
+    "micro_batches": 1,
+    "chunks": 1,
+    "zero": 0,
+    "recompute": "none",
+}
+# What is no split of a layer; without the first, a plan is nothing but splits.
+_NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute"})
+_BEYOND_SPLITS = _NEEDED_TO_LEAVE | {"interleaving", "offload"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
@@ -59,6 +71,17 @@ class Wishes:
     def any(self) -> bool:
         """Whether there are any."""
         return bool(self.keep or self.forbid)
+
+    @property
+    def leaves_splits(self) -> bool:
+        """Whether the splits of one stage are free, layer by layer."""
+        whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
+        return whole and _BEYOND_SPLITS.issuperset(self.forbid)
+
+    @property
+    def splits_alone(self) -> bool:
+        """Whether nothing but those is left."""
+        return self.leaves_splits and _NEEDED_TO_LEAVE.issubset(self.forbid)
 
     def allows(self, choice: Choice) -> bool:
         """Whether a choice is as wished for."""

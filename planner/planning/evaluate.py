@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodels.simulation import load_runtime
 from planner.plan import Plan
 from planner.planning.optimize import plan_of_strategy
-from planner.planning.staged import runtime_for, simulate_stages
+from planner.planning.staged import simulate_stages
 from planner.planning.staged_plan import given_plan
 from planner.request.by_degrees import (
     degree_distributions,
@@ -13,7 +13,7 @@ from planner.request.by_degrees import (
     splits_alone,
     strategy_by_degrees,
 )
-from planner.request.named_degrees import named_degrees
+from planner.request.named_degrees import named_degrees, usual_runtime
 from planner.request.placement import (
     PlacedNetwork,
     given_strategy,
@@ -37,7 +37,7 @@ def evaluate_request(request: Request) -> Plan:
             return plan_of_strategy(setting, degree_distributions(setting, degrees), str(named))
         strategy, graph, name = strategy_by_degrees(setting, degrees)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        runtime = runtime_for(load_runtime(DEFAULT_RUNTIME), degrees.zero)
+        runtime = load_runtime(usual_runtime(str(named), degrees) or DEFAULT_RUNTIME)
         return given_plan(simulate_stages(placed, runtime, degrees), str(named))
     given = given_strategy(named)
     if given is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 from costmodels.errors import InputError
 from costmodels.simulation import (
@@ -20,16 +20,12 @@ from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
 from planner.plan import Baseline
 from planner.request.by_degrees import strategy_by_degrees
+from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
 from search.problem.deadline import Deadline
-
-# Runs strategies that cut weights over replicas: it gathers them ahead of their use.
-SHARDED_RUNTIME = "fsdp"
-# The usual strategy of tensor parallelism within hosts.
-MEGATRON = "megatron"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,11 +68,6 @@ class StagedStep:
     def fits(self) -> bool:
         """Whether that is within the memory of a device."""
         return self.peak_memory <= self.placed.setting.cluster.device.memory
-
-
-def runtime_for(runtime: Runtime, zero: int | None) -> Runtime:
-    """The runtime of a strategy: one that gathers weights ahead where those are cut."""
-    return load_runtime(SHARDED_RUNTIME) if zero == 3 else runtime
 
 
 def simulate_stages(
@@ -126,35 +117,56 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
     degrees
         The strategy.
     runtime
-        Under which strategies are simulated that do not cut weights.
+        Under which it is simulated.
     """
     try:
         strategy, graph, name = strategy_by_degrees(setting, degrees)
     except InputError as error:
         return None, str(error)
     placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-    return simulate_stages(placed, runtime_for(runtime, degrees.zero), degrees), ""
+    return simulate_stages(placed, runtime, degrees), ""
 
 
 def usual_degrees(setting: Setting) -> dict[str, Degrees]:
-    """The usual ways to train with several stages or micro-batches, by name.
+    """The usual ways to train with several stages or micro-batches, the last by Megatron-LM.
 
-    Each replica works on one sample at a time, which holds the least.
+    They are called as `planner evaluate --strategy` takes them. All but plain data parallelism work
+    on one sample of a replica at a time, which holds the least.
     """
     host = math.prod(setting.machine.topology.shape[: setting.cluster.host_index + 1])
-    alone = Degrees(micro_batch_size=1)
+    attends = is_transformer(setting.graph)
+    megatron = Degrees(
+        tp=host,
+        sequence_parallel=attends and host > 1,
+        recompute="selective" if attends else "none",
+        zero=1,
+        micro_batch_size=1,
+    )
     return {
-        "data": alone,
-        "zero1": replace(alone, zero=1),
-        "fsdp": replace(alone, zero=3),
-        MEGATRON: replace(
-            alone,
-            tp=host,
-            sequence_parallel=is_transformer(setting.graph) and host > 1,
-            recompute="selective",
-            zero=1 if host < setting.gpus else None,
-        ),
+        "data": Degrees(),
+        **named("zero1", Degrees(zero=1, micro_batch_size=1)),
+        **named("fsdp", Degrees(fsdp=True, micro_batch_size=1)),
+        **named("megatron", megatron),
     }
+
+
+def named(name: str, degrees: Degrees) -> dict[str, Degrees]:
+    """Degrees by what they are called, such as "megatron:tp=8,zero=1".
+
+    Parameters
+    ----------
+    name
+        A name of `planner.request.named_degrees.NAMED`.
+    degrees
+        What it stands for, and what follows it.
+    """
+    plain = NAMED[name]
+    said = []
+    for one in fields(Degrees):
+        value = getattr(degrees, one.name)
+        if value != getattr(plain, one.name):
+            said.append(one.name if value is True else f"{one.name}={value}")
+    return {f"{name}:{','.join(said)}" if said else name: degrees}
 
 
 def usual_baselines(
@@ -178,7 +190,9 @@ def usual_baselines(
     for name, degrees in (usual or usual_degrees(setting)).items():
         trial, reason, costed = None, "the time limit left no time", False
         if not deadline.passed:
-            (trial, reason), costed = tried(setting, degrees, runtime), True
+            other = usual_runtime(name, degrees)
+            under = runtime if other is None else load_runtime(other)
+            (trial, reason), costed = tried(setting, degrees, under), True
         short = 0.0
         if trial is not None:
             short = trial.peak_memory - setting.cluster.device.memory

@@ -63,6 +63,20 @@ def _value(field: str, text: str) -> object:
     raise InputError.rule(f"{field} of a strategy", "be a whole number", f"'{text}'", "correct it")
 
 
+def usual_runtime(strategy: str, degrees: Degrees) -> str | None:
+    """The runtime that goes with a strategy, None where it is the usual one.
+
+    Parameters
+    ----------
+    strategy, degrees
+        The name of the strategy, with or without what follows it, and what it stands for.
+    """
+    name = strategy.partition(":")[0]
+    if name in _RUNTIMES:
+        return name
+    return "fsdp" if degrees.fsdp else None
+
+
 def with_named_degrees(request: Request) -> Request:
     """A request whose strategy is said by degrees where a name stands for them.
 
@@ -81,11 +95,9 @@ def with_named_degrees(request: Request) -> Request:
                 "give either a strategy or degrees of data, tensor and pipeline parallelism, not "
                 "both"
             )
-        name = str(strategy).partition(":")[0]
         # by themselves they are data parallelism
-        degrees, strategy = found, None
-        if name in _RUNTIMES and runtime is None and request.servers is None:
-            runtime = name
-    if degrees is not None and degrees.fsdp and runtime is None and request.servers is None:
-        runtime = "fsdp"
+        degrees = found
+    if degrees is not None and runtime is None and request.servers is None:
+        runtime = usual_runtime(str(strategy), degrees)
+    strategy = strategy if found is None else None
     return replace(request, strategy=strategy, degrees=degrees, runtime=runtime)

@@ -19,6 +19,7 @@ from planner.joint.choices import choices, insides
 from planner.joint.estimate import Estimates
 from planner.joint.inside import Insides
 from planner.joint.reduced import Reduced
+from planner.joint.search import choice_runtime
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
 from planner.plan import Plan
@@ -79,7 +80,7 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     everything = list(choices(setting, list(insides(setting))))
     least = bounds.least
     for choice in random.Random(7).sample(everything, 40):
-        found, reason = tried(setting, choice.degrees, runtime)
+        found, reason = tried(setting, choice.degrees, choice_runtime(runtime, choice))
         assert found is not None, reason
         assert found.seconds > bounds.of(choice.pp, choice.chunks, choice.micro_batches) >= least
         one = estimates.of(choice)
@@ -105,7 +106,7 @@ def test_a_plan_of_stages_holds_what_was_kept_and_is_the_best_of_it(staged, sett
     ]
     rng = random.Random(3)
     for choice in rng.sample(others, 12):
-        found, _ = tried(setting, choice.degrees, runtime)
+        found, _ = tried(setting, choice.degrees, choice_runtime(runtime, choice))
         assert found is not None
         assert staged.step_time_s <= found.seconds * 1.01
 
@@ -161,8 +162,13 @@ def test_a_larger_space_and_more_memory_are_never_slower(config):
 
 
 def test_what_cannot_fit_is_proven(config):
-    with pytest.raises(InfeasibleError, match="weights, gradients and optimizer state") as caught:
+    with pytest.raises(
+        InfeasibleError, match=r"weights, gradients and optimizer state|no plan that fits"
+    ) as caught:
         planner.optimize(config, memory="1.1 GiB", keep="pp=1", **QUESTION)
+    assert caught.value.proven == ("not proven" not in str(caught.value))
+    with pytest.raises(InfeasibleError, match="optimizer state alone are") as caught:
+        planner.optimize("gpt3-175b", gpus=8, cluster="dgx-a100", keep="tp=8")
     assert caught.value.proven
 
 
