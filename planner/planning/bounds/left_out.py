@@ -8,7 +8,7 @@ costs more than any of its members, whatever the neighbours do.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from costmodels.cluster import Cluster
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
-from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_cost import layer_costs
 from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
@@ -80,10 +80,21 @@ class LayerComputation:
         wanted
             Which totals; (totals,).
         """
-        count = len(self.totals)
-        rows = np.concatenate([self.totals.degrees[:, 0], candidates.degrees.prod(axis=1)])
-        first, inverse = unique_rows(rows)
-        return np.flatnonzero(wanted[first[inverse[count:]]])
+        return np.flatnonzero(wanted[_places(candidates, self.totals)])
+
+
+@lru_cache(maxsize=16)
+def _places(candidates: Candidates, totals: Candidates) -> Ints:
+    """How many ways candidates split each dim in all, as places among these totals.
+
+    Parameters
+    ----------
+    candidates, totals
+        As of `LayerComputation`; many layers share them.
+    """
+    rows = np.concatenate([totals.degrees[:, 0], candidates.degrees.prod(axis=1)])
+    first, inverse = unique_rows(rows)
+    return first[inverse[len(totals) :]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,8 +103,8 @@ class LeftOut:
 
     Parameters
     ----------
-    candidates, costs, times
-        The candidates, what they cost, and what they take.
+    candidates, times
+        The candidates, and what they take.
     cut
         The first level that classes tell apart.
     first
@@ -101,18 +112,17 @@ class LeftOut:
     """
 
     candidates: Candidates
-    costs: LayerCosts
     times: PassTimes
     cut: int
     first: Ints
 
     @classmethod
-    def of(cls, candidates: Candidates, costs: LayerCosts, times: PassTimes, cut: int) -> LeftOut:
+    def of(cls, candidates: Candidates, times: PassTimes, cut: int) -> LeftOut:
         """Sort candidates by class.
 
         Parameters
         ----------
-        candidates, costs, times, cut
+        candidates, times, cut
             As above, in any order.
         """
         outer = outer_part(candidates, cut).degrees
@@ -122,7 +132,6 @@ class LeftOut:
         counts = np.bincount(numbers, minlength=len(starts))
         return cls(
             candidates=candidates.take(order),
-            costs=costs.take(order),
             times=times.take(order),
             cut=cut,
             first=np.cumsum(counts) - counts,
@@ -141,7 +150,6 @@ class LeftOut:
         return replace(
             self,
             candidates=self.candidates.take(rest),
-            costs=self.costs.take(rest),
             times=self.times.take(rest),
             first=first,
         )
@@ -151,8 +159,7 @@ class LeftOut:
         if not len(more.candidates):
             return self
         candidates = self.candidates.joined(more.candidates)
-        costs, times = self.costs.joined(more.costs), self.times.joined(more.times)
-        return LeftOut.of(candidates, costs, times, self.cut)
+        return LeftOut.of(candidates, self.times.joined(more.times), self.cut)
 
     def only(self, classes: NDArray[np.bool_]) -> LeftOut:
         """The members of some classes."""
@@ -213,7 +220,7 @@ def leave_out(
         input_gradients=input_gradients,
         largest_bucket=largest_bucket,
     )
-    return LeftOut.of(left, costs, PassTimes.of(left, costs), cut)
+    return LeftOut.of(left, PassTimes.of(left, costs), cut)
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

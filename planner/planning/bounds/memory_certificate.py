@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
+from costmodels.layers.layer_cost import layer_costs
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut
@@ -100,10 +101,16 @@ def _problem_with_prices(whole: WholeSpace, memory: MemoryPrices, worst: float) 
 
 def _spaces_of(formulation: Formulation, left: Mapping[str, LeftOut]) -> dict[str, LayerSpace]:
     """The candidates that a search does not see, as those of each layer."""
-    spaces = {
-        name: replace(formulation.spaces[name], candidates=one.candidates, costs=one.costs)
-        for name, one in left.items()
-    }
+    spaces = {}
+    for name, one in left.items():
+        costs = layer_costs(
+            formulation.graph.layers[name],
+            one.candidates,
+            formulation.machine,
+            input_gradients=formulation.graph.input_gradients(name),
+            largest_bucket=formulation.largest,
+        )
+        spaces[name] = replace(formulation.spaces[name], candidates=one.candidates, costs=costs)
     return {layer.name: spaces[formulation.first_alike[layer.name]] for layer in formulation.layers}
 
 
