@@ -144,9 +144,8 @@ def _compared(ways: NDArray[np.int64], steps: NDArray[np.int64]) -> _Compared:
     apart |= ((before * steps[first] != after * steps[second]) & both).any(axis=1)
     inside = both.cumsum(axis=1)[:, : levels - 1] > 0
     apart |= ((before != after)[:, 1:] & inside).any(axis=1)
-    return _Compared(
-        apart=apart, coarser=coarser, finer=finer, gathers=(coarser > 1).any(axis=1)
-    )
+    gathers = np.asarray((coarser > 1).any(axis=1))
+    return _Compared(apart=apart, coarser=coarser, finer=finer, gathers=gathers)
 
 
 def match_all(source: Layouts, target: Layouts) -> Matches:

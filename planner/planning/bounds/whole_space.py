@@ -49,6 +49,8 @@ class WholeSpace:
         The network on the machine, with the candidates that the search sees.
     profile
         As of `Formulation.problem`.
+    least
+        What layers cost at least, for that profile.
     left
         The candidates that it does not see, by the first layer that is alike.
     changes
@@ -60,6 +62,7 @@ class WholeSpace:
 
     formulation: Formulation
     profile: Profile | float
+    least: LayerBounds
     left: Mapping[str, LeftOut]
     changes: LayoutChanges
     seen: Mapping[str, Ints]
@@ -89,9 +92,9 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        left = least.costed(formulation, least.near(worst), deadline)
-        near = _near_classes(formulation, profile, left, worst)
-        left = {name: one.only(near[name]) for name, one in left.items()}
+        least = least.costed(formulation, least.near(worst), deadline)
+        near = _near_classes(formulation, profile, least.left, worst)
+        left = {name: one.only(near[name]) for name, one in least.left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)
         if len(layouts) > MOST_LAYOUTS:
             raise TooManyLayouts
@@ -100,6 +103,7 @@ class WholeSpace:
         return cls(
             formulation=formulation,
             profile=profile,
+            least=least,
             left=left,
             changes=layout_changes(layouts, layouts, topology.above(cut)),
             seen=seen,

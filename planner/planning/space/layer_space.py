@@ -72,8 +72,8 @@ def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candid
     for distribution in wanted:
         if candidates.find(distribution) is None:
             row = np.ones((1, len(candidates.shape), len(candidates.dims)), dtype=np.int64)
-            for dim, degrees in distribution.degrees.items():
-                row[0, :, candidates.dims.index(dim)] = degrees
+            for dim, ways in distribution.degrees.items():
+                row[0, :, candidates.dims.index(dim)] = ways
             rows.append(row)
     if not rows:
         return candidates
