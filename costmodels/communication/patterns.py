@@ -108,7 +108,7 @@ class Matches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Compared:
+class _ComparedSplits:
     """Every way to split an axis against every other, in rows.
 
     Parameters
@@ -127,7 +127,7 @@ class _Compared:
     gathers: NDArray[np.bool_]
 
 
-def _compared(ways: NDArray[np.int64], steps: NDArray[np.int64]) -> _Compared:
+def _compared_splits(ways: NDArray[np.int64], steps: NDArray[np.int64]) -> _ComparedSplits:
     """Compare ways to split an axis.
 
     Parameters
@@ -145,7 +145,7 @@ def _compared(ways: NDArray[np.int64], steps: NDArray[np.int64]) -> _Compared:
     inside = both.cumsum(axis=1)[:, : levels - 1] > 0
     apart |= ((before != after)[:, 1:] & inside).any(axis=1)
     gathers = np.asarray((coarser > 1).any(axis=1))
-    return _Compared(apart=apart, coarser=coarser, finer=finer, gathers=gathers)
+    return _ComparedSplits(apart=apart, coarser=coarser, finer=finer, gathers=gathers)
 
 
 def match_all(source: Layouts, target: Layouts) -> Matches:
@@ -170,7 +170,7 @@ def match_all(source: Layouts, target: Layouts) -> Matches:
         )
         first, number = unique_rows(np.concatenate([ways, steps], axis=1))
         pairs = number[: counts[0], None] * len(first) + number[None, counts[0] :]
-        one = _compared(ways[first], steps[first])
+        one = _compared_splits(ways[first], steps[first])
         apart |= one.apart[pairs]
         gathered *= one.coarser[pairs]
         scattered *= one.finer[pairs]

@@ -80,11 +80,11 @@ class LayerComputation:
         wanted
             Which totals; (totals,).
         """
-        return np.flatnonzero(wanted[_places(candidates, self.totals)])
+        return np.flatnonzero(wanted[_places_of_totals(candidates, self.totals)])
 
 
 @lru_cache(maxsize=16)
-def _places(candidates: Candidates, totals: Candidates) -> Ints:
+def _places_of_totals(candidates: Candidates, totals: Candidates) -> Ints:
     """How many ways candidates split each dim in all, as places among these totals.
 
     Parameters
