@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution.distribution import Candidates, split_dims
+from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
 
 
@@ -106,6 +107,22 @@ def _enumerated(
         total = np.concatenate([total[old], rows[new, None, :]], axis=1)
         ways = ways[old] * rows[new]
     return Candidates(dims=dims, degrees=total, shape=shape)
+
+
+@lru_cache(maxsize=16)
+def places_of_totals(candidates: Candidates, splits: Candidates) -> NDArray[np.int64]:
+    """The places of those among some splits that split each dim in as many ways in all.
+
+    Parameters
+    ----------
+    candidates
+        Distributions of a layer, which many layers may share.
+    splits
+        One for all ways to split each dim in all.
+    """
+    rows = np.concatenate([some.degrees.prod(axis=1) for some in (splits, candidates)])
+    first, number = unique_rows(rows)
+    return first[number[len(splits) :]]
 
 
 def count_candidates(layer: Layer, shape: Sequence[int]) -> int:

@@ -8,13 +8,13 @@ costs more than any of its members, whatever the neighbours do.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
-from costmodels.distribution import Candidates, enumerate_candidates
+from costmodels.distribution import Candidates, enumerate_candidates, places_of_totals
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
 from costmodels.layers.layer_cost import layer_costs
@@ -80,21 +80,7 @@ class LayerComputation:
         wanted
             Which totals; (totals,).
         """
-        return np.flatnonzero(wanted[_places_of_totals(candidates, self.totals)])
-
-
-@lru_cache(maxsize=16)
-def _places_of_totals(candidates: Candidates, totals: Candidates) -> Ints:
-    """How many ways candidates split each dim in all, as places among these totals.
-
-    Parameters
-    ----------
-    candidates, totals
-        As of `LayerComputation`; many layers share them.
-    """
-    rows = np.concatenate([totals.degrees[:, 0], candidates.degrees.prod(axis=1)])
-    first, inverse = unique_rows(rows)
-    return first[inverse[len(totals) :]]
+        return np.flatnonzero(wanted[places_of_totals(candidates, self.totals)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

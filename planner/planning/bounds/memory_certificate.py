@@ -83,7 +83,9 @@ def _problem_with_prices(whole: WholeSpace, memory: MemoryPrices, worst: float) 
     classes = []
     for i, key in enumerate(formulation.cost_keys(whole.profile)):
         left = whole.left[key.space]
-        classes.append(left.least(left.prices(key) + paid.get(i, 0.0)))
+        prices = left.prices(key) + paid.get(i, 0.0)
+        prices[~memory.fitting.among(i, left.candidates)] = math.inf
+        classes.append(left.least(prices))
     lowest = [min(s.min(), c.min(initial=math.inf)) for s, c in zip(seen, classes, strict=True)]
     slack = worst - float(sum(lowest))
     near = {name: np.zeros(len(left.first), dtype=bool) for name, left in whole.left.items()}

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
@@ -21,7 +22,8 @@ from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.least_memory import least_memory
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
-from planner.planning.memory.prices import CLOSE, ROUNDING, Climb, MemoryPrices, Point
+from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
+from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
 from planner.planning.space.widen import extend
@@ -69,6 +71,10 @@ class MemorySearch:
         By how much assignments that were costed exceed what the rows tell, where it matters. [B]
     solved
         Prices that were tried, and the bounds on what is best with them paid. [s/B], [s]
+    fitting
+        How layers may be split where something is to be within the limit.
+    allowed
+        Which candidates of the search are split like that, by layer.
     """
 
     search: AdditiveSearch
@@ -80,11 +86,28 @@ class MemorySearch:
     least: float = 0.0
     margin: float = 0.0
     solved: list[tuple[Floats, float]] = field(default_factory=list)
+    fitting: SplitsThatFit = field(default_factory=SplitsThatFit)
+    allowed: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether an assignment that fits was met."""
         return self.search.incumbent.choices is not None
+
+    def allow(self, fitting: SplitsThatFit) -> None:
+        """Take no candidate that is part of nothing within the limit.
+
+        Parameters
+        ----------
+        fitting
+            How layers may be split there.
+        """
+        formulation = self.search.formulation
+        self.fitting = fitting
+        self.allowed = {
+            i: fitting.among(i, formulation.spaces[formulation.layers[i].name].candidates)
+            for i in fitting.left
+        }
 
     def meet(self, *assignments: Sequence[int]) -> None:
         """Keep assignments, and cost those that may fit."""
@@ -112,6 +135,15 @@ class MemorySearch:
             Point(cost=float(cost), held=held)
             for cost, held in zip(costs, self.met.values(), strict=True)
         ]
+
+    def planes(self, problem: Problem | None) -> list[Point]:
+        """Those of the points that take nothing but what is allowed, or all if there are none."""
+        points = self.points(problem)
+        table = np.array(list(self.met), dtype=np.int64)
+        within = np.ones(len(table), dtype=bool)
+        for layer, allowed in self.allowed.items():
+            within &= allowed[table[:, layer]]
+        return [points[n] for n in np.flatnonzero(within)] or points
 
     def move_prices(self, *, limit: float, level: float, rounds: int) -> MemoryPrices:
         """Look for the prices of the best bound; their answers are kept on the way.
@@ -141,7 +173,7 @@ class MemorySearch:
         total = level * self.unit[0] / self.unit[1]
         climb = Climb(limit=limit, total=total, unit=self.unit, rounds=rounds)
         start = self._start(limit, total)
-        return self.at(climb.best_prices(lambda: self.points(problem), bound_at, start=start))
+        return self.at(climb.best_prices(lambda: self.planes(problem), bound_at, start=start))
 
     def _start(self, limit: float, total: float) -> Floats:
         """Prices that are likely to be near the best.
@@ -160,7 +192,13 @@ class MemorySearch:
 
     def at(self, prices: Floats) -> MemoryPrices:
         """Prices under the limit of the search."""
-        return MemoryPrices(rows=self.rows, prices=prices, limit=self.limit)
+        return MemoryPrices(
+            rows=self.rows,
+            prices=prices,
+            limit=self.limit,
+            fitting=self.fitting,
+            allowed=self.allowed,
+        )
 
     def _is_new(self, answer: Assignment) -> bool:
         """Keep an answer; whether it was not met before."""
@@ -177,12 +215,13 @@ class MemorySearch:
             if self.search.stopped or self.least > self.limit:
                 return None
             answer = self.search.solve_timeless(self.at(prices / total))
-            self.least = max(self.least, answer.lower_bound * (1.0 - ROUNDING))
+            least = min(answer.lower_bound * (1.0 - ROUNDING), self.fitting.beyond)
+            self.least = max(self.least, least)
             return answer.lower_bound * total, self._is_new(answer)
 
         climb = Climb(limit=0.0, total=total, unit=self.unit, rounds=LEAST_ROUNDS)
         start = self._start(0.0, total)
-        climb.best_prices(lambda: self.points(None), bound_at, start=start)
+        climb.best_prices(lambda: self.planes(None), bound_at, start=start)
 
     def cross(self, limit: float, prices: Floats) -> bool:
         """Look between the assignments that are best at given prices; whether that was worth it.
@@ -273,11 +312,13 @@ def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
     if not (proven or inside.fits):
         if least.small:
             inside = _widened(inside, least.small)
+        inside.allow(least.fitting)
         inside.look_for_least()
         bound = max(bound, inside.least * search.formulation.is_complete)
     if max(bound, inside.least) > limit:
         search.incumbent.raise_bound(math.inf)
     else:
+        inside.allow(least.fitting)
         _fit(inside)
     if not inside.fits:
         smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))

@@ -29,7 +29,9 @@ def memory_by_moment(formulation: Formulation) -> MemoryRows:
     return _Follower(formulation).rows()
 
 
-def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpace]) -> MemoryRows:
+def memory_of_layers(
+    formulation: Formulation, candidates: Mapping[str, LayerSpace], *, complete: bool = False
+) -> MemoryRows:
     """What layers hold by themselves under other candidates; what edges add is left out.
 
     Parameters
@@ -38,8 +40,12 @@ def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpa
         The network on the machine.
     candidates
         Other candidates of every layer, and what they cost.
+    complete
+        Whether there are no others: then a reader is charged for its input where that is larger
+        than the maker's block can be.
     """
-    return _Follower(replace(formulation, spaces=candidates), alone=True).rows()
+    follower = _Follower(replace(formulation, spaces=candidates), alone=True, complete=complete)
+    return follower.rows()
 
 
 def _num_users(formulation: Formulation, index: int) -> int:
@@ -88,6 +94,7 @@ class _Follower:
 
     formulation: Formulation
     alone: bool = False
+    complete: bool = False
     in_buckets: float = 0.0
     index: dict[str, int] = field(default_factory=dict)
     uses: list[LayerUse] = field(default_factory=list)
@@ -225,8 +232,29 @@ class _Follower:
             self._use(target, self._input(edge), target, target + 1)
         else:
             self._pair(edge, "copy", target, back(target) + 1 if layer.keeps_inputs else target + 1)
+            if self.complete and layer.keeps_inputs and maker.keeps_output:
+                self._kept_input(edge)
         if last and lone:
             self._pair(edge, "gradient", back(target), back(source) + 1)
+
+    def _kept_input(self, edge: Edge) -> None:
+        """Charge the reader for what it keeps beyond the smallest block of the maker.
+
+        Either the maker's block is what it reads, or it keeps a copy beside it. So of k such
+        readers each may be charged for a k-th part of what exceeds the smallest block, and the
+        maker for so much less.
+        """
+        graph, space = self.formulation.graph, self.formulation.spaces[edge.source]
+        if graph.layers[edge.source].reduced_dims:
+            return  # partial sums may be made whole where they are
+        readers = graph.consumers[edge.source]
+        keeping = sum(graph.layers[reader.target].keeps_inputs for reader in readers)
+        source, target = self.index[edge.source], self.index[edge.target]
+        last, made = self._back(target) + 1, space.costs.scattered
+        smallest = float(made.min())
+        self._use(source, (smallest - made) / keeping, target, last)
+        beyond = np.maximum(self._input(edge) - smallest, 0.0) / keeping
+        self._use(target, beyond, target, last)
 
     def _pair(self, edge: Edge, kind: str, first: int, last: int) -> None:
         """What the ends of an edge add to what each of them holds.
