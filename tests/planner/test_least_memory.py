@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from random_plans import random_choices, random_formulation
 
 import planner
 from benchmarks.planning.memory_limits import worse_with_more
@@ -87,6 +88,37 @@ def test_candidates_are_out_only_where_more_than_enough_is_held():
     # what is possible is never said not to be
     usable = found.memory.total - everything.cluster.device.reserved_memory
     assert least_memory(everything, usable, NO_LIMIT).bound <= usable
+
+
+@pytest.mark.parametrize(
+    ("seed", "networks"), [(1, 12), pytest.param(2, 600, marks=pytest.mark.slow)]
+)
+def test_what_fits_is_never_left_out(seed, networks):
+    rng = np.random.default_rng(seed)
+    for _ in range(networks):
+        formulation = random_formulation(rng)
+        reserved = formulation.cluster.device.reserved_memory
+        met = [random_choices(formulation, rng) for _ in range(12)]
+        met.append(tuple(int(s.kept.argmin()) for s in spaces_of(formulation)))
+        held = [cost(formulation, choices).memory.total - reserved for choices in met]
+        for enough in (min(held), float(np.median(held))):
+            least = least_memory(formulation, enough, NO_LIMIT)
+            assert least.bound <= min(held) * (1 + 1e-9)
+            for choices in (met[n] for n in np.flatnonzero(np.array(held) <= enough)):
+                for i, space in enumerate(spaces_of(formulation)):
+                    assert least.fitting.among(i, space.candidates)[choices[i]]
+
+
+def spaces_of(formulation: Formulation) -> list:
+    return [formulation.spaces[layer.name] for layer in formulation.layers]
+
+
+def test_a_proof_counts_what_neighbours_add_and_what_no_moment_has_room_for():
+    # a sum of what each layer holds at least says 2.57 GiB
+    options = {"gpus": 64, "global_batch_size": 2048}
+    with pytest.raises(InfeasibleError, match="since every split of the layers needs") as error:
+        planner.optimize("inception_v3", memory="2.63 GiB", **options)
+    assert error.value.proven
 
 
 def test_branches_share_what_is_kept_of_their_input():

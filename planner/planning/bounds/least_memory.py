@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_cost import layer_costs
+from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_of_layers
 from planner.planning.memory.fitting import ROUNDING, Fitting, SplitsThatFit
 from planner.planning.memory.prices import Climb, Point
@@ -93,8 +94,11 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
         weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)
         if fitting.num_left == left or known.is_enough:
             break
+    bound = known.bound
+    if not known.is_enough and enough < np.inf:
+        bound = max(bound, least_on_tree(formulation, spaces, fitting, weights, deadline))
     return LeastMemory(
-        bound=known.bound,
+        bound=bound,
         small=_smallest(formulation, spaces, known.held),
         fitting=SplitsThatFit(
             splits={i: spaces[formulation.layers[i].name].candidates for i in fitting.left},

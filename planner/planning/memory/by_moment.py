@@ -48,6 +48,20 @@ def memory_of_layers(
     return follower.rows()
 
 
+def memory_on_edges(formulation: Formulation) -> MemoryRows:
+    """What layers hold, and what edges add that have times, where all candidates are there.
+
+    What another edge adds is counted with its ends as far as it can be told apart.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine. Times that are no number say that it is not known whether
+        something moves.
+    """
+    return _Follower(formulation, complete=True).rows()
+
+
 def _num_users(formulation: Formulation, index: int) -> int:
     """How many layers use the weight of a layer. [items]"""
     layer = formulation.layers[index]
@@ -121,7 +135,7 @@ class _Follower:
                 elif held[edge.slot]:
                     # the data stays to the end
                     self._use(i, self._input(edge), i, 2 * len(f.layers))
-        if not self.alone:
+        if not (self.alone or self.complete):
             size = f.machine.training.parameter_size
             self.pairs += _shared_uses(f, size, 2 * len(f.layers))
         return MemoryRows(
@@ -146,7 +160,7 @@ class _Follower:
                 self._use(i, times * self._input(edge), 0, 1)
                 if retains and not is_data:
                     self._pair(edge, "copy", 0, 1)
-        self.pairs += () if self.alone else _shared_uses(f, size, 1)
+        self.pairs += () if self.alone or self.complete else _shared_uses(f, size, 1)
         return MemoryRows(num_moments=1, layers=tuple(self.uses), pairs=tuple(self.pairs))
 
     def _back(self, index: int) -> int:
@@ -232,7 +246,8 @@ class _Follower:
             self._use(target, self._input(edge), target, target + 1)
         else:
             self._pair(edge, "copy", target, back(target) + 1 if layer.keeps_inputs else target + 1)
-            if self.complete and layer.keeps_inputs and maker.keeps_output:
+            lacks = self.complete and (self.alone or edge not in self.formulation.edge_times)
+            if lacks and layer.keeps_inputs and maker.keeps_output:
                 self._kept_input(edge)
         if last and lone:
             self._pair(edge, "gradient", back(target), back(source) + 1)
@@ -270,22 +285,23 @@ class _Follower:
         first, last
             From when until when.
         """
-        if self.alone:
-            return
         f = self.formulation
+        if self.alone or edge not in f.edge_times:
+            return
         costs, read = f.spaces[edge.source].costs, self._input(edge)[None, :]
         times = f.edge_times[edge]
         sharing = self._num_sharing(edge.source)
         key = (id(times), ("copy", "coarser", "share", "gradient").index(kind), sharing)
         if key not in self.known:
-            moved = times.forward > 0.0
+            moved, stays = times.forward > 0.0, times.forward == 0.0
             if kind == "copy":
                 sizes = np.where(moved, read, 0.0)
             elif kind == "coarser":
-                sizes = ~moved * np.maximum(costs.scattered[:, None] - read, 0.0)
+                sizes = stays * np.maximum(costs.scattered[:, None] - read, 0.0)
             elif kind == "share":
                 beyond = np.maximum(costs.scattered[:, None] - read, 0.0) / sharing
-                sizes = np.where(moved, read * (1.0 - 1.0 / sharing), beyond)
+                copy = read * (1.0 - 1.0 / sharing)
+                sizes = np.where(moved, copy, np.where(stays, beyond, np.minimum(copy, beyond)))
             else:
                 sizes = np.maximum(read - costs.output[:, None], 0.0)
             self.known[key] = sizes
