@@ -17,6 +17,7 @@ from costmodels.layers.layer_cost import layer_costs
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning.bounds.least_memory import least_memory, one_of_each_split
+from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing, mixtures
 from planner.planning.memory.prices import Climb, Point
@@ -103,10 +104,12 @@ def test_what_fits_is_never_left_out(seed, networks):
         held = [cost(formulation, choices).memory.total - reserved for choices in met]
         for enough in (min(held), float(np.median(held))):
             least = least_memory(formulation, enough, NO_LIMIT)
+            least = least_on_tree(formulation, least, NO_LIMIT)
             assert least.bound <= min(held) * (1 + 1e-9)
+            fitting = least.fitting(formulation)
             for choices in (met[n] for n in np.flatnonzero(np.array(held) <= enough)):
                 for i, space in enumerate(spaces_of(formulation)):
-                    assert least.fitting.among(i, space.candidates)[choices[i]]
+                    assert fitting.among(i, space.candidates)[choices[i]]
 
 
 def spaces_of(formulation: Formulation) -> list:

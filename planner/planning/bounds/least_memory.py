@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_cost import layer_costs
-from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_of_layers
 from planner.planning.memory.fitting import ROUNDING, Fitting, SplitsThatFit
 from planner.planning.memory.prices import Climb, Point
@@ -52,13 +51,36 @@ class LeastMemory:
         What every assignment of any distributions holds at its peak, at least. [B]
     small
         Distributions that hold least where it matters, by the first layer that is alike.
-    fitting
-        How layers may be split where something is to hold no more than enough.
+    spaces
+        What is known of every way to split each layer.
+    left
+        Which of these may be part of something that holds no more than enough.
+    weights
+        Weights of the moments that gave the bound.
     """
 
     bound: float = 0.0
     small: Mapping[str, Candidates] = field(default_factory=dict)
-    fitting: SplitsThatFit = field(default_factory=SplitsThatFit)
+    spaces: Mapping[str, LayerSpace] = field(default_factory=dict)
+    left: Fitting | None = None
+    weights: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def fitting(self, formulation: Formulation) -> SplitsThatFit:
+        """How layers may be split where something is to hold no more than enough.
+
+        Parameters
+        ----------
+        formulation
+            The network on the machine.
+        """
+        if self.left is None:
+            return SplitsThatFit()
+        names = {i: formulation.layers[i].name for i in self.left.left}
+        return SplitsThatFit(
+            splits={i: self.spaces[name].candidates for i, name in names.items()},
+            left=dict(self.left.left),
+            beyond=self.left.beyond,
+        )
 
 
 def least_memory(formulation: Formulation, enough: float, deadline: Deadline) -> LeastMemory:
@@ -94,17 +116,12 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
         weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)
         if fitting.num_left == left or known.is_enough:
             break
-    bound = known.bound
-    if not known.is_enough and enough < np.inf:
-        bound = max(bound, least_on_tree(formulation, spaces, fitting, weights, deadline))
     return LeastMemory(
-        bound=bound,
+        bound=known.bound,
         small=_smallest(formulation, spaces, known.held),
-        fitting=SplitsThatFit(
-            splits={i: spaces[formulation.layers[i].name].candidates for i in fitting.left},
-            left=fitting.left,
-            beyond=fitting.beyond,
-        ),
+        spaces=spaces,
+        left=fitting,
+        weights=weights,
     )
 
 

@@ -9,6 +9,7 @@ much.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
 from costmodels.graph import Edge, Tensor
+from planner.planning.bounds.least_memory import LeastMemory
 from planner.planning.memory.by_moment import memory_on_edges
 from planner.planning.memory.fitting import ROUNDING, Fitting
 from planner.planning.memory.prices import Climb, Point
@@ -29,32 +31,29 @@ from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
 from search.problem.deadline import Deadline
 
-Spaces = dict[str, LayerSpace]
-
 # How often the weights of the moments change.
 ROUNDS = 40
+# Pairs of candidates of neighbours in all: with more, there is no looking at them. [items]
+MOST_PAIRS = 15_000_000
 # A bound that close to what is possible ends that. [part]
 CLOSE = 1e-4
 
 
-def least_on_tree(
-    formulation: Formulation, spaces: Spaces, fitting: Fitting, start: Floats, deadline: Deadline
-) -> float:
-    """What no assignment holds less than at its peak. [B]
+def least_on_tree(formulation: Formulation, known: LeastMemory, deadline: Deadline) -> LeastMemory:
+    """What is known of the least memory, with what neighbours add.
 
     Parameters
     ----------
     formulation
         The network on the machine.
-    spaces
-        A distribution of every layer for all ways to split it.
-    fitting
-        Which of them may be part of something within a limit; more are left out.
-    start
-        Weights of the moments to begin with.
+    known
+        What is known without that.
     deadline
         When to come to an end with the best bound so far.
     """
+    fitting, spaces, start = known.left, known.spaces, known.weights
+    if fitting is None:
+        return known
     kept = {i: np.flatnonzero(left) for i, left in fitting.left.items()}
     few = dict(spaces)
     for i, some in kept.items():
@@ -63,7 +62,11 @@ def least_on_tree(
         few[name] = replace(
             space, candidates=space.candidates.take(some), costs=space.costs.take(some)
         )
-    times = {edge: _surely_moved(few, edge) for edge in _tree(formulation)}
+    edges = _tree(formulation)
+    pairs = [len(few[e.source].candidates) * len(few[e.target].candidates) for e in edges]
+    if sum(pairs) > MOST_PAIRS:
+        return known
+    times = {edge: _surely_moved(few, edge) for edge in edges}
     rows = memory_on_edges(replace(formulation, spaces=few, edge_times=times))
     sizes = [len(few[layer.name].candidates) for layer in formulation.layers]
     forest = _Forest(rows=rows, sizes=sizes, kept=kept, fitting=fitting, deadline=deadline)
@@ -72,7 +75,7 @@ def least_on_tree(
         scale = max(float(forest.points[0].held.max()), 1.0)
         climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS, close=CLOSE)
         climb.best_prices(lambda: forest.points, forest.look_at, start=start)
-    return forest.bound
+    return replace(known, bound=max(known.bound, forest.bound))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -149,7 +152,7 @@ def _ways(tensor: Tensor, candidates: Candidates) -> dict[str, NDArray[np.int64]
     return {axis.name: reduce(np.multiply, candidates.axis_degrees(axis).T) for axis in tensor.axes}
 
 
-def _surely_moved(spaces: Spaces, edge: Edge) -> EdgeTimes:
+def _surely_moved(spaces: Mapping[str, LayerSpace], edge: Edge) -> EdgeTimes:
     """Where something must move along an edge, as times; where it is not known, no number.
 
     Parameters

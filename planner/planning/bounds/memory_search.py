@@ -20,6 +20,7 @@ from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.least_memory import least_memory
+from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
 from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
@@ -310,15 +311,18 @@ def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
     # where nothing fits, to say how much is missing at the least
     inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
     if not (proven or inside.fits):
+        least = least_on_tree(search.formulation, least, search.deadline)
+        bound = max(bound, least.bound)
+    if not (bound > limit or inside.fits):
         if least.small:
             inside = _widened(inside, least.small)
-        inside.allow(least.fitting)
+        inside.allow(least.fitting(search.formulation))
         inside.look_for_least()
         bound = max(bound, inside.least * search.formulation.is_complete)
     if max(bound, inside.least) > limit:
         search.incumbent.raise_bound(math.inf)
     else:
-        inside.allow(least.fitting)
+        inside.allow(least.fitting(search.formulation))
         _fit(inside)
     if not inside.fits:
         smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
