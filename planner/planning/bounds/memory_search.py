@@ -1,47 +1,32 @@
-"""The search for a plan where the fastest assignments do not fit in memory.
+"""What a search under a memory limit knows, and its steps.
 
-Prices on memory move answers from the fastest assignment towards those that hold least. First come
-a few levels of prices that depend on no limit, so that more memory finds what less memory found;
-then the prices that give the best bound under the limit; where nothing fits by then, prices so high
-that nothing but memory counts, which show how little is possible. Between answers on both sides of
-the limit lie assignments that take some layers from one and the others from the other.
+Prices on memory move answers from the fastest assignment towards those that hold least. Between
+answers on both sides of the limit lie assignments that take some layers from one and the others
+from the other.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
-from planner.planning.bounds.best_bound import maximise_bound
-from planner.planning.bounds.least_memory import least_memory
-from planner.planning.bounds.least_on_tree import least_on_tree
-from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
 from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
 from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
-from planner.planning.space.widen import extend
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
-# Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
-# where next to nothing else does. At each of them prices move between moments that often at most.
-LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-LEVEL_ROUNDS = 6
-# Prices that no plan is worth, in the same unit, and how often they move under a limit.
+# Prices that no plan is worth, in steps a peak of the fastest assignment.
 HIGHEST = 1000.0
-LIMIT_ROUNDS = 20
 # How often prices move where time does not count at all.
 LEAST_ROUNDS = 40
-# How many of the best answers are crossed with each other, and how often.
-NEIGHBOURS, CROSSINGS = 6, 3
-
+# How many of the best answers are crossed with each other.
+NEIGHBOURS = 6
 # How often the limit is moved towards the least memory that is possible, and prices under each.
 SQUEEZES, SQUEEZE_ROUNDS = 8, 12
 
@@ -262,123 +247,3 @@ class MemorySearch:
             self.cross(target, prices.prices)
             if self._lowest() > target:
                 low = target
-
-
-def save_memory(
-    search: AdditiveSearch, profile: Profile, levels: Sequence[float] = LEVELS
-) -> MemorySearch:
-    """Look at what is best when memory costs more and more, whatever the limit.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-    levels
-        Of prices, rising, in steps a peak of the fastest assignment.
-    """
-    rows, fastest = memory_by_moment(search.formulation), search.fastest
-    inside = MemorySearch(
-        search=search,
-        rows=rows,
-        profile=profile,
-        limit=float(search.formulation.cluster.device.usable_memory),
-        unit=(fastest.step.total, float(rows.profile(fastest.choices).max())),
-    )
-    for level in levels:
-        inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
-    return inside
-
-
-def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
-    """Look for the fastest assignments that fit, where the fastest of all does not.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-
-    Returns
-    -------
-    What no assignment of any distributions holds less than, as far as it was looked for. [B]
-    """
-    limit = search.formulation.cluster.device.usable_memory
-    least = least_memory(search.formulation, limit, search.deadline)
-    proven, bound = least.bound > limit, least.bound
-    # where nothing fits, to say how much is missing at the least
-    inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
-    if not (proven or inside.fits):
-        least = least_on_tree(search.formulation, least, search.deadline)
-        bound = max(bound, least.bound)
-    if not (bound > limit or inside.fits):
-        if least.small:
-            inside = _widened(inside, least.small)
-        inside.allow(least.fitting(search.formulation))
-        inside.look_for_least()
-        bound = max(bound, inside.least * search.formulation.is_complete)
-    if max(bound, inside.least) > limit:
-        search.incumbent.raise_bound(math.inf)
-    else:
-        inside.allow(least.fitting(search.formulation))
-        _fit(inside)
-    if not inside.fits:
-        smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
-        search.cost_once(smallest[0])
-    return bound
-
-
-def _widened(inside: MemorySearch, small: Mapping[str, Candidates]) -> MemorySearch:
-    """The same search among more candidates.
-
-    Parameters
-    ----------
-    inside
-        What is known so far.
-    small
-        Further candidates, by the first layer that is alike.
-    """
-    search, met = inside.search, tuple(inside.met)
-    search.widen(extend(search.formulation, small, search.deadline))
-    wider = replace(inside, rows=memory_by_moment(search.formulation), met={})
-    wider.meet(*met)
-    return wider
-
-
-def _fit(inside: MemorySearch) -> None:
-    """Look for the fastest assignments under the limit of a search."""
-    search = inside.search
-    prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-    for _ in range(CROSSINGS):
-        if search.stopped or not inside.cross(inside.limit, prices.prices):
-            break
-    if inside.fits and not search.stopped:
-        best = maximise_bound(search, prices)
-        inside.profile = Profile.of(best.weights)
-        prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-        inside.cross(inside.limit, prices.prices)
-
-
-def hold_least(search: AdditiveSearch, profile: Profile) -> float:
-    """Look for the assignments that hold least, whatever time they take.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-
-    Returns
-    -------
-    What no assignment of any distributions holds less than. [B]
-    """
-    inside = save_memory(search, profile)
-    least = least_memory(search.formulation, math.inf, search.deadline)
-    if least.small:
-        inside = _widened(inside, least.small)
-    inside.look_for_least()
-    inside.squeeze()
-    return max(least.bound, inside.least * search.formulation.is_complete)
