@@ -80,12 +80,10 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     widen
         Whether anything may come back: what is cheap without a memory limit need not be under one.
     """
-    bound, known = 0.0, None
+    bound = 0.0
     for _ in range(MAX_PROFILES):
         seen = search.formulation.num_candidates
-        least = LayerBounds.of(search.formulation, profile, known)
-        proven, known = _certify_profile(search, profile, least, widen=widen)
-        bound = max(bound, proven)
+        bound = max(bound, _certify_profile(search, profile, widen=widen))
         if search.formulation.num_candidates == seen or search.stopped:
             break
         # among more candidates other weights may bound better
@@ -95,35 +93,25 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     return bound
 
 
-def _certify_profile(
-    search: AdditiveSearch, profile: Profile, least: LayerBounds, *, widen: bool
-) -> tuple[float, LayerBounds]:
-    """The same for one profile; returns the candidates costed as well.
-
-    Parameters
-    ----------
-    search, profile, widen
-        As of `certify`.
-    least
-        What layers cost at least, for that profile.
-    """
+def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -> float:
+    """The same for one profile."""
     formulation, worst = search.formulation, search.incumbent.bound
+    least = LayerBounds.of(formulation, profile)
     bound = least.bound
     if bound >= _matters(worst):
-        return min(bound, worst), least
+        return min(bound, worst)
     shape = formulation.machine.topology.shape
     counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
     if sum(counts) > MOST_CANDIDATES:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
-        return bound, least
+        return bound
     try:
         least = least.sharpened(formulation, profile, search.deadline)
         bound = least.bound
         if bound >= _matters(worst):
-            return min(bound, worst), least
+            return min(bound, worst)
         far = _matters if sum(counts) > FEW_CANDIDATES else float
         whole = WholeSpace.of(formulation, profile, least, far(worst), search.deadline)
-        least = whole.least
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
             priced = price(whole, far(worst), search.deadline)
@@ -142,7 +130,7 @@ def _certify_profile(
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
         search.incumbent.add_note(Note.of("no-time-to-price"))
-    return bound, least
+    return bound
 
 
 def _matters(bound: float) -> float:

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.bounds.left_out import (
-    LayerComputation,
-    LeftOut,
-    cut_level,
-    is_seen,
-    leave_out,
-)
+from planner.planning.bounds.left_out import LayerComputation, LeftOut, cut_level, leave_out
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import CostKey, Profile
 from search.problem.deadline import Deadline
@@ -49,26 +43,9 @@ class LayerBounds:
     left: Mapping[str, LeftOut] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        formulation: Formulation,
-        profile: Profile | float,
-        known: LayerBounds | None = None,
-    ) -> LayerBounds:
-        """Bounds by computation alone.
-
-        Parameters
-        ----------
-        formulation, profile
-            As of `Formulation.problem`.
-        known
-            Those of another profile, when the search saw no more candidates than now.
-        """
-        computation = {} if known is None else {**known.computation}
-        left = {} if known is None else known.left
-        seen = {
-            name: is_seen(one.candidates, formulation.spaces[name]) for name, one in left.items()
-        }
+    def of(cls, formulation: Formulation, profile: Profile | float) -> LayerBounds:
+        """Bounds by computation alone, of an additive problem as of `Formulation.problem`."""
+        computation: dict[str, LayerComputation] = {}
         prices: dict[CostKey, Floats] = {}
         keys = formulation.cost_keys(profile)
         for layer, key in zip(formulation.layers, keys, strict=True):
@@ -83,8 +60,6 @@ class LayerBounds:
             prices=prices,
             lowest=lowest,
             bound=sum(lowest[key] for key in keys),
-            totals={} if known is None else known.totals,
-            left={name: one.without(np.flatnonzero(seen[name])) for name, one in left.items()},
         )
 
     def sharpened(
@@ -102,20 +77,29 @@ class LayerBounds:
         keys = formulation.cost_keys(profile)
         pairs = zip(keys, formulation.node_costs(profile), strict=True)
         seen = {key: float(costs.min()) for key, costs in pairs}
-        more = self.costed(formulation, self._below(seen), deadline)
-        lowest = {}
-        for key, best in seen.items():
-            left = more.left[key.space]
-            lowest[key] = float(left.least(left.prices(key)).min(initial=best))
-        return replace(more, lowest=lowest, bound=sum(lowest[key] for key in keys))
+        totals = self._below(seen)
+        left = self.costed(formulation, totals, deadline)
+        lowest = {
+            key: min(
+                best, float(left[key.space].least(left[key.space].prices(key)).min(initial=best))
+            )
+            for key, best in seen.items()
+        }
+        return replace(
+            self,
+            lowest=lowest,
+            bound=sum(lowest[key] for key in keys),
+            totals=totals,
+            left=left,
+        )
 
     def costed(
         self,
         formulation: Formulation,
         totals: Mapping[str, NDArray[np.bool_]],
         deadline: Deadline,
-    ) -> LayerBounds:
-        """The same when further candidates that the search does not see are costed in full.
+    ) -> dict[str, LeftOut]:
+        """Candidates that the search does not see: those of some totals, and all costed before.
 
         Parameters
         ----------
@@ -125,15 +109,10 @@ class LayerBounds:
             Which totals of each distinct layer.
         """
         if not self.left:
-            left = cost_left_out(formulation, self, totals, deadline)
-            return replace(self, totals=totals, left=left)
+            return cost_left_out(formulation, self, totals, deadline)
         new = {name: mask & ~self.totals[name] for name, mask in totals.items()}
         more = cost_left_out(formulation, self, new, deadline)
-        return replace(
-            self,
-            totals={name: mask | self.totals[name] for name, mask in totals.items()},
-            left={name: self.left[name].joined(one) for name, one in more.items()},
-        )
+        return {name: self.left[name].joined(one) for name, one in more.items()}
 
     def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
         """Which totals of each distinct layer can be part of something cheaper than `worst`."""

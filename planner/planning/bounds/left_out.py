@@ -194,7 +194,11 @@ def leave_out(
     shape = machine.topology.shape
     everything = enumerate_candidates(space.layer, shape, 0, full=True)
     everything = everything.take(computation.near(everything, near))
-    left = everything.take(np.flatnonzero(~is_seen(everything, space)))
+    rows = space.candidates.joined(everything).degrees
+    first, inverse = unique_rows(rows.reshape(len(rows), rows[0].size))
+    # the first of equals is the one that the search sees
+    count = len(space.candidates)
+    left = everything.take(np.flatnonzero(first[inverse[count:]] >= count))
     costs = layer_costs(
         space.layer,
         left,
@@ -203,23 +207,6 @@ def leave_out(
         largest_bucket=largest_bucket,
     )
     return LeftOut.of(left, PassTimes.of(left, costs), cut)
-
-
-def is_seen(candidates: Candidates, space: LayerSpace) -> NDArray[np.bool_]:
-    """Which candidates of a layer a search sees.
-
-    Parameters
-    ----------
-    candidates
-        Candidates of the layer.
-    space
-        What the search sees of it.
-    """
-    rows = space.candidates.joined(candidates).degrees
-    first, number = unique_rows(rows.reshape(len(rows), rows[0].size))
-    # the first of equals is the one that the search sees
-    count = len(space.candidates)
-    return first[number[count:]] < count
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

@@ -49,8 +49,6 @@ class WholeSpace:
         The network on the machine, with the candidates that the search sees.
     profile
         As of `Formulation.problem`.
-    least
-        What layers cost at least, for that profile.
     left
         The candidates that it does not see, by the first layer that is alike.
     changes
@@ -62,7 +60,6 @@ class WholeSpace:
 
     formulation: Formulation
     profile: Profile | float
-    least: LayerBounds
     left: Mapping[str, LeftOut]
     changes: LayoutChanges
     seen: Mapping[str, Ints]
@@ -92,9 +89,9 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        least = least.costed(formulation, least.near(worst), deadline)
-        near = _near_classes(formulation, profile, least.left, worst)
-        left = {name: one.only(near[name]) for name, one in least.left.items()}
+        left = least.costed(formulation, least.near(worst), deadline)
+        near = _near_classes(formulation, profile, left, worst)
+        left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)
         if len(layouts) > MOST_LAYOUTS:
             raise TooManyLayouts
@@ -103,7 +100,6 @@ class WholeSpace:
         return cls(
             formulation=formulation,
             profile=profile,
-            least=least,
             left=left,
             changes=layout_changes(layouts, layouts, topology.above(cut)),
             seen=seen,
