@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts
+from costmodels.distribution.rows import unique_rows
 
 NOTHING, SLICE = "nothing", "slice"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
@@ -106,6 +107,47 @@ class Matches:
         return np.isin(self.kinds, [KINDS.index(kind) for kind in kinds])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _ComparedSplits:
+    """Every way to split an axis against every other, in rows.
+
+    Parameters
+    ----------
+    apart
+        Whether only messages between neighbours lead from the one to the other.
+    coarser, finer
+        How much coarser and how much finer the other is at each level.
+    gathers
+        Whether it is coarser at any.
+    """
+
+    apart: NDArray[np.bool_]
+    coarser: NDArray[np.float64]
+    finer: NDArray[np.float64]
+    gathers: NDArray[np.bool_]
+
+
+def _compared_splits(ways: NDArray[np.int64], steps: NDArray[np.int64]) -> _ComparedSplits:
+    """Compare ways to split an axis.
+
+    Parameters
+    ----------
+    ways, steps
+        Degrees and strides; (splits, levels).
+    """
+    count, levels = ways.shape
+    first, second = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
+    before, after = ways[first], ways[second]
+    coarser, finer = np.maximum(before / after, 1.0), np.maximum(after / before, 1.0)
+    apart = ((coarser != np.rint(coarser)) | (finer != np.rint(finer))).any(axis=1)
+    both = (before > 1) & (after > 1)
+    apart |= ((before * steps[first] != after * steps[second]) & both).any(axis=1)
+    inside = both.cumsum(axis=1)[:, : levels - 1] > 0
+    apart |= ((before != after)[:, 1:] & inside).any(axis=1)
+    gathers = np.asarray((coarser > 1).any(axis=1))
+    return _ComparedSplits(apart=apart, coarser=coarser, finer=finer, gathers=gathers)
+
+
 def match_all(source: Layouts, target: Layouts) -> Matches:
     """The communication between every source and every target layout, as of `match`.
 
@@ -119,20 +161,20 @@ def match_all(source: Layouts, target: Layouts) -> Matches:
     counts = (len(source), len(target))
     gathered, scattered = (np.ones((*counts, source.degrees.shape[1])) for _ in range(2))
     apart, axes = np.zeros(counts, dtype=bool), np.zeros(counts, dtype=np.int8)
-    for axis in range(source.degrees.shape[2]):
-        before, after = source.degrees[:, None, :, axis], target.degrees[None, :, :, axis]
-        if (before == 1).all() and (after == 1).all():
-            continue
-        coarser, finer = np.maximum(before / after, 1.0), np.maximum(after / before, 1.0)
-        apart |= ((coarser != np.rint(coarser)) | (finer != np.rint(finer))).any(axis=2)
-        both = (before > 1) & (after > 1)
-        span = before * source.strides[:, None, :, axis]
-        apart |= ((span != after * target.strides[None, :, :, axis]) & both).any(axis=2)
-        inside = both.cumsum(axis=2)[:, :, :-1] > 0
-        apart |= ((before != after)[:, :, 1:] & inside).any(axis=2)
-        gathered *= coarser
-        scattered *= finer
-        axes += (coarser > 1).any(axis=2)
+    split = (source.degrees > 1).any(axis=(0, 1)) | (target.degrees > 1).any(axis=(0, 1))
+    for axis in np.flatnonzero(split):
+        # many layouts agree in an axis: each two ways to split it are compared once
+        ways, steps = (
+            np.concatenate([a, b])[:, :, axis]
+            for a, b in ((source.degrees, target.degrees), (source.strides, target.strides))
+        )
+        first, number = unique_rows(np.concatenate([ways, steps], axis=1))
+        pairs = number[: counts[0], None] * len(first) + number[None, counts[0] :]
+        one = _compared_splits(ways[first], steps[first])
+        apart |= one.apart[pairs]
+        gathered *= one.coarser[pairs]
+        scattered *= one.finer[pairs]
+        axes += one.gathers[pairs]
     partial = source.partial[:, None, :]
     gathers, scatters = (gathered > 1).any(axis=2), (scattered > 1).any(axis=2)
     exchanged = gathers & scatters & (scattered == gathered).all(axis=2) & (axes == 1)

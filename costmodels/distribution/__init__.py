@@ -14,6 +14,7 @@ from costmodels.distribution.enumeration import (
     count_candidates,
     enumerate_candidates,
     factorisations,
+    places_of_totals,
     within_host,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "factorisations",
     "limit_reason",
     "one_candidate",
+    "places_of_totals",
     "split_dims",
     "within_host",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution.distribution import Candidates, split_dims
+from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
 
 
@@ -52,7 +53,7 @@ def within_host(level: int, host_level: int) -> bool:
 def enumerate_candidates(
     layer: Layer, shape: Sequence[int], host_level: int, *, full: bool = False
 ) -> Candidates:
-    """Every sensible distribution of a layer.
+    """Every sensible distribution of a layer; the same object for layers that have the same ones.
 
     Within a host a level may be split over any dims, replication included. Across hosts, where
     links are slow and shared, a level may be split over sample and at most one other dim; `full`
@@ -71,24 +72,57 @@ def enumerate_candidates(
     full
         Whether levels across hosts may be split over any number of dims.
     """
-    dims = split_dims(layer)
+    dims, devices = split_dims(layer), math.prod(shape)
+    # with more positions than there are devices a dim may be split like any other such dim
+    extents = tuple(min(layer.dims[dim], devices) for dim in dims)
+    return _enumerated(dims, extents, tuple(shape), len(shape) if full else host_level)
+
+
+@lru_cache(maxsize=16)
+def _enumerated(
+    dims: tuple[str, ...], extents: tuple[int, ...], shape: tuple[int, ...], host_level: int
+) -> Candidates:
+    """Every distribution of some dims.
+
+    Parameters
+    ----------
+    dims, extents
+        The dims, and how many ways each may be split at most.
+    shape
+        Members of each level, from the inside out. [items]
+    host_level
+        The last level that may be split over any dims.
+    """
     count = len(dims)
-    total = np.ones((1, 0, count), dtype=np.int64)
-    extents = np.array([layer.dims[d] for d in dims], dtype=np.int64)
+    total, ways = np.ones((1, 0, count), dtype=np.int64), np.ones((1, count), dtype=np.int64)
     for level, size in enumerate(shape):
         rows = _level_rows(size, count, count + 1)
-        if not (full or within_host(level, host_level)):
-            others = [i for i, d in enumerate(dims) if d != "sample"]
+        if not within_host(level, host_level):
+            others = [i for i, dim in enumerate(dims) if dim != "sample"]
             rows = rows[(rows[:, others] > 1).sum(axis=1) <= 1]
-        grown = np.concatenate(
-            [
-                np.repeat(total, len(rows), axis=0),
-                np.tile(rows, (len(total), 1))[:, None, :],
-            ],
-            axis=1,
-        )
-        total = grown[(grown.prod(axis=1) <= extents).all(axis=1)]
-    return Candidates(dims=dims, degrees=total, shape=tuple(shape))
+        possible = np.ones((len(total), len(rows)), dtype=bool)
+        for dim, extent in enumerate(extents):
+            possible &= ways[:, None, dim] * rows[None, :, dim] <= extent
+        old, new = np.nonzero(possible)
+        total = np.concatenate([total[old], rows[new, None, :]], axis=1)
+        ways = ways[old] * rows[new]
+    return Candidates(dims=dims, degrees=total, shape=shape)
+
+
+@lru_cache(maxsize=16)
+def places_of_totals(candidates: Candidates, splits: Candidates) -> NDArray[np.int64]:
+    """The places of those among some splits that split each dim in as many ways in all.
+
+    Parameters
+    ----------
+    candidates
+        Distributions of a layer, which many layers may share.
+    splits
+        One for all ways to split each dim in all.
+    """
+    rows = np.concatenate([some.degrees.prod(axis=1) for some in (splits, candidates)])
+    first, number = unique_rows(rows)
+    return first[number[len(splits) :]]
 
 
 def count_candidates(layer: Layer, shape: Sequence[int]) -> int:

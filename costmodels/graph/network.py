@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from numbers import Integral, Real
 from typing import Any
-
-import networkx as nx
 
 from costmodels.errors import InputError, closest, printable, require_name
 from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
@@ -187,24 +187,27 @@ def _after_inputs(network: Network) -> list[LayerSpec]:
 
 def _sorted_layers(network: Network) -> list[LayerSpec]:
     """Layers after all they read, where the order given is another."""
-    names = [spec.name for spec in network.layers]
-    order: nx.DiGraph[str] = nx.DiGraph()
-    order.add_nodes_from(names)
-    for spec in network.layers:
-        order.add_edges_from((source, spec.name) for source in spec.inputs if source != "input")
+    specs = {spec.name: spec for spec in network.layers}
+    index = {name: place for place, name in enumerate(specs)}
+    order = TopologicalSorter({n: set(spec.inputs) - {"input"} for n, spec in specs.items()})
     try:
-        # the order given is kept wherever it is possible
-        index = {name: i for i, name in enumerate(names)}
-        ordered = list(nx.lexicographical_topological_sort(order, key=index.__getitem__))
-    except nx.NetworkXUnfeasible:
-        steps = [source for source, _ in nx.find_cycle(order)]
-        cycle = " -> ".join([*steps, steps[0]])
+        order.prepare()
+    except CycleError as error:
+        cycle = " -> ".join(error.args[1])
         raise InputError(
             f"network '{network.name}': layers must not form a cycle but {cycle} does; remove "
             "the edge that goes back"
         ) from None
-    specs = {spec.name: spec for spec in network.layers}
-    return [specs[name] for name in ordered]
+    ready: list[tuple[int, str]] = []
+    ordered = []
+    while order.is_active():
+        for name in order.get_ready():
+            heappush(ready, (index[name], name))
+        # the order given is kept wherever it is possible
+        name = heappop(ready)[1]
+        ordered.append(specs[name])
+        order.done(name)
+    return ordered
 
 
 def build_graph(network: Network, batch: int) -> Graph:

@@ -11,7 +11,7 @@ from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import certify
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.memory_certificate import certify_under_limit
-from planner.planning.bounds.memory_search import fit_into_memory, hold_least
+from planner.planning.bounds.under_limit import fit_into_memory, hold_least
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from random_plans import random_choices, random_formulation
 
 import planner
 from benchmarks.planning.memory_limits import worse_with_more
@@ -16,6 +17,7 @@ from costmodels.layers.layer_cost import layer_costs
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning.bounds.least_memory import least_memory, one_of_each_split
+from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing, mixtures
 from planner.planning.memory.prices import Climb, Point
@@ -89,6 +91,39 @@ def test_candidates_are_out_only_where_more_than_enough_is_held():
     assert least_memory(everything, usable, NO_LIMIT).bound <= usable
 
 
+@pytest.mark.parametrize(
+    ("seed", "networks"), [(1, 12), pytest.param(2, 600, marks=pytest.mark.slow)]
+)
+def test_what_fits_is_never_left_out(seed, networks):
+    rng = np.random.default_rng(seed)
+    for _ in range(networks):
+        formulation = random_formulation(rng)
+        reserved = formulation.cluster.device.reserved_memory
+        met = [random_choices(formulation, rng) for _ in range(12)]
+        met.append(tuple(int(s.kept.argmin()) for s in spaces_of(formulation)))
+        held = [cost(formulation, choices).memory.total - reserved for choices in met]
+        for enough in (min(held), float(np.median(held))):
+            least = least_memory(formulation, enough, NO_LIMIT)
+            least = least_on_tree(formulation, least, NO_LIMIT)
+            assert least.bound <= min(held) * (1 + 1e-9)
+            fitting = least.fitting(formulation)
+            for choices in (met[n] for n in np.flatnonzero(np.array(held) <= enough)):
+                for i, space in enumerate(spaces_of(formulation)):
+                    assert fitting.among(i, space.candidates)[choices[i]]
+
+
+def spaces_of(formulation: Formulation) -> list:
+    return [formulation.spaces[layer.name] for layer in formulation.layers]
+
+
+def test_a_proof_counts_what_neighbours_add_and_what_no_moment_has_room_for():
+    # a sum of what each layer holds at least says 2.57 GiB
+    options = {"gpus": 64, "global_batch_size": 2048}
+    with pytest.raises(InfeasibleError, match="since every split of the layers needs") as error:
+        planner.optimize("inception_v3", memory="2.63 GiB", **options)
+    assert error.value.proven
+
+
 def test_branches_share_what_is_kept_of_their_input():
     formulation = branching()
     rows, many = memory_by_moment(formulation), at_random(formulation, 300)
@@ -117,7 +152,9 @@ def test_what_holds_for_candidates_alone_is_not_called_proven():
     tight = replace(formulation, cluster=replace(formulation.cluster, device=device))
     found = search_plan(tight)
     assert found.best is None
-    assert found.least_memory <= memory
+    possible = search_plan(branching(10**9), least_memory=True).best
+    assert possible is not None
+    assert found.least_memory <= possible.memory.total
 
 
 def test_memory_that_the_framework_takes_alone_is_a_proof():

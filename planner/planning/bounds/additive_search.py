@@ -266,7 +266,7 @@ class AdditiveSearch:
         -------
         The answer, whose cost and bound are in bytes.
         """
-        return self._answer(memory.rows.priced(self.formulation.without_times(), memory.prices))
+        return self._answer(memory.priced(self.formulation.without_times()))
 
     def _answer(self, problem: Problem) -> Assignment:
         """Solve a problem."""

@@ -19,7 +19,8 @@ from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_cost import layer_costs
 from planner.planning.memory.by_moment import memory_of_layers
-from planner.planning.memory.prices import ROUNDING, Climb, Point
+from planner.planning.memory.fitting import ROUNDING, Fitting, SplitsThatFit
+from planner.planning.memory.prices import Climb, Point
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.layer_space import LayerSpace
@@ -50,10 +51,36 @@ class LeastMemory:
         What every assignment of any distributions holds at its peak, at least. [B]
     small
         Distributions that hold least where it matters, by the first layer that is alike.
+    spaces
+        What is known of every way to split each layer.
+    left
+        Which of these may be part of something that holds no more than enough.
+    weights
+        Weights of the moments that gave the bound.
     """
 
     bound: float = 0.0
     small: Mapping[str, Candidates] = field(default_factory=dict)
+    spaces: Mapping[str, LayerSpace] = field(default_factory=dict)
+    left: Fitting | None = None
+    weights: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def fitting(self, formulation: Formulation) -> SplitsThatFit:
+        """How layers may be split where something is to hold no more than enough.
+
+        Parameters
+        ----------
+        formulation
+            The network on the machine.
+        """
+        if self.left is None:
+            return SplitsThatFit()
+        names = {i: formulation.layers[i].name for i in self.left.left}
+        return SplitsThatFit(
+            splits={i: self.spaces[name].candidates for i, name in names.items()},
+            left=dict(self.left.left),
+            beyond=self.left.beyond,
+        )
 
 
 def least_memory(formulation: Formulation, enough: float, deadline: Deadline) -> LeastMemory:
@@ -72,18 +99,30 @@ def least_memory(formulation: Formulation, enough: float, deadline: Deadline) ->
         spaces = _all_splits(formulation, deadline)
     except OutOfTime:
         return LeastMemory()
-    rows = memory_of_layers(formulation, spaces)
+    rows = memory_of_layers(formulation, spaces, complete=True)
     weights = np.full(rows.num_moments, 1.0 / rows.num_moments)
-    known = _SplitsLeft(rows=rows, enough=enough, deadline=deadline)
-    known.look_at(weights)
-    scale = max(float(known.points[0].held.max()), 1.0)
-    climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS, close=CLOSE)
+    fitting = Fitting.of(rows, enough)
+    known = _SplitsLeft(rows=rows, fitting=fitting, deadline=deadline)
     for _ in range(CLIMBS):
-        left = known.num_left
-        weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)
-        if known.num_left == left or known.is_enough:
+        fitting.narrow()
+        left = fitting.num_left
+        # what was met before may take candidates that are out by now
+        known.points.clear()
+        known.look_at(weights)
+        if not known.points:
             break
-    return LeastMemory(bound=known.bound, small=_smallest(formulation, spaces, known.held))
+        scale = max(float(known.points[0].held.max()), 1.0)
+        climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS, close=CLOSE)
+        weights = climb.best_prices(lambda: known.points, known.look_at, start=weights)
+        if fitting.num_left == left or known.is_enough:
+            break
+    return LeastMemory(
+        bound=known.bound,
+        small=_smallest(formulation, spaces, known.held),
+        spaces=spaces,
+        left=fitting,
+        weights=weights,
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -94,50 +133,44 @@ class _SplitsLeft:
     ----------
     rows
         What layers hold at each moment.
-    enough, deadline
+    fitting
+        The candidates of each layer that are left.
+    deadline
         As of `least_memory`.
     bound, held
         The best bound, and what each layer holds by its weights, by candidate. [B]
     points
         What is held at each moment where every layer holds least by some weights.
-    left
-        Which candidates of each layer are left.
     """
 
     rows: MemoryRows
-    enough: float
+    fitting: Fitting
     deadline: Deadline
     bound: float = 0.0
     held: Mapping[int, Floats] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
-    left: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def is_enough(self) -> bool:
         """Whether the bound says all that is asked for."""
-        return self.bound > self.enough
-
-    @property
-    def num_left(self) -> int:
-        """Candidates of all layers that are left. [items]"""
-        return sum(int(left.sum()) for left in self.left.values())
+        return self.bound > self.fitting.limit
 
     def look_at(self, weights: Floats) -> tuple[float, bool] | None:
         """The bound by some weights of the moments, unless there is enough or no time."""
         if self.is_enough or self.deadline.passed:
             return None
-        held = self.rows.by_layer(weights)
-        for layer, left in self.left.items():
-            if layer in held:
-                held[layer] = np.where(left, held[layer], np.inf)
+        whole = self.rows.by_layer(weights)
+        left = self.fitting.left
+        held = {layer: np.where(left[layer], sizes, np.inf) for layer, sizes in whole.items()}
         least = {layer: float(sizes.min()) for layer, sizes in held.items()}
         lowest = sum(least.values())
         bound = lowest * (1.0 - ROUNDING)
-        for layer, sizes in held.items():
-            left = bound + (sizes - least[layer]) <= self.enough
-            self.left[layer] = left & self.left.get(layer, True)
+        for layer, sizes in held.items() if bound < np.inf else ():
+            self.fitting.leave_out(layer, bound + (sizes - least[layer]))
+        # what is out holds more than enough, but not more than that
+        bound = min(bound, self.fitting.beyond)
         if bound > self.bound:
-            self.bound, self.held = bound, held
+            self.bound, self.held = bound, whole
         smallest = {layer: int(sizes.argmin()) for layer, sizes in held.items()}
         self.points.append(Point(cost=0.0, held=self.rows.profile_of(smallest)))
         return lowest, True

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster
-from costmodels.distribution import Candidates, enumerate_candidates
+from costmodels.distribution import Candidates, enumerate_candidates, places_of_totals
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Layer
-from costmodels.layers.layer_cost import LayerCosts, layer_costs
+from costmodels.layers.layer_cost import layer_costs
 from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
@@ -84,10 +84,7 @@ class LayerComputation:
         wanted
             Which totals; (totals,).
         """
-        count = len(self.totals)
-        rows = np.concatenate([self.totals.degrees[:, 0], candidates.degrees.prod(axis=1)])
-        first, inverse = unique_rows(rows)
-        return np.flatnonzero(wanted[first[inverse[count:]]])
+        return np.flatnonzero(wanted[places_of_totals(candidates, self.totals)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,8 +93,8 @@ class LeftOut:
 
     Parameters
     ----------
-    candidates, costs, times
-        The candidates, what they cost, and what they take.
+    candidates, times
+        The candidates, and what they take.
     cut
         The first level that classes tell apart.
     first
@@ -105,18 +102,17 @@ class LeftOut:
     """
 
     candidates: Candidates
-    costs: LayerCosts
     times: PassTimes
     cut: int
     first: Ints
 
     @classmethod
-    def of(cls, candidates: Candidates, costs: LayerCosts, times: PassTimes, cut: int) -> LeftOut:
+    def of(cls, candidates: Candidates, times: PassTimes, cut: int) -> LeftOut:
         """Sort candidates by class.
 
         Parameters
         ----------
-        candidates, costs, times, cut
+        candidates, times, cut
             As above, in any order.
         """
         outer = outer_part(candidates, cut).degrees
@@ -126,7 +122,6 @@ class LeftOut:
         counts = np.bincount(numbers, minlength=len(starts))
         return cls(
             candidates=candidates.take(order),
-            costs=costs.take(order),
             times=times.take(order),
             cut=cut,
             first=np.cumsum(counts) - counts,
@@ -145,7 +140,6 @@ class LeftOut:
         return replace(
             self,
             candidates=self.candidates.take(rest),
-            costs=self.costs.take(rest),
             times=self.times.take(rest),
             first=first,
         )
@@ -155,8 +149,7 @@ class LeftOut:
         if not len(more.candidates):
             return self
         candidates = self.candidates.joined(more.candidates)
-        costs, times = self.costs.joined(more.costs), self.times.joined(more.times)
-        return LeftOut.of(candidates, costs, times, self.cut)
+        return LeftOut.of(candidates, self.times.joined(more.times), self.cut)
 
     def only(self, classes: NDArray[np.bool_]) -> LeftOut:
         """The members of some classes."""
@@ -217,7 +210,7 @@ def leave_out(
         input_gradients=input_gradients,
         largest_bucket=largest_bucket,
     )
-    return LeftOut.of(left, costs, PassTimes.of(left, costs), cut)
+    return LeftOut.of(left, PassTimes.of(left, costs), cut)
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

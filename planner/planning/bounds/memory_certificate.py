@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import count_candidates
+from costmodels.layers.layer_cost import layer_costs
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut
@@ -82,7 +83,9 @@ def _problem_with_prices(whole: WholeSpace, memory: MemoryPrices, worst: float) 
     classes = []
     for i, key in enumerate(formulation.cost_keys(whole.profile)):
         left = whole.left[key.space]
-        classes.append(left.least(left.prices(key) + paid.get(i, 0.0)))
+        prices = left.prices(key) + paid.get(i, 0.0)
+        prices[~memory.fitting.among(i, left.candidates)] = math.inf
+        classes.append(left.least(prices))
     lowest = [min(s.min(), c.min(initial=math.inf)) for s, c in zip(seen, classes, strict=True)]
     slack = worst - float(sum(lowest))
     near = {name: np.zeros(len(left.first), dtype=bool) for name, left in whole.left.items()}
@@ -100,10 +103,16 @@ def _problem_with_prices(whole: WholeSpace, memory: MemoryPrices, worst: float) 
 
 def _spaces_of(formulation: Formulation, left: Mapping[str, LeftOut]) -> dict[str, LayerSpace]:
     """The candidates that a search does not see, as those of each layer."""
-    spaces = {
-        name: replace(formulation.spaces[name], candidates=one.candidates, costs=one.costs)
-        for name, one in left.items()
-    }
+    spaces = {}
+    for name, one in left.items():
+        costs = layer_costs(
+            formulation.graph.layers[name],
+            one.candidates,
+            formulation.machine,
+            input_gradients=formulation.graph.input_gradients(name),
+            largest_bucket=formulation.largest,
+        )
+        spaces[name] = replace(formulation.spaces[name], candidates=one.candidates, costs=costs)
     return {layer.name: spaces[formulation.first_alike[layer.name]] for layer in formulation.layers}
 
 

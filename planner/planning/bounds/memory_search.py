@@ -1,44 +1,32 @@
-"""The search for a plan where the fastest assignments do not fit in memory.
+"""What a search under a memory limit knows, and its steps.
 
-Prices on memory move answers from the fastest assignment towards those that hold least. First come
-a few levels of prices that depend on no limit, so that more memory finds what less memory found;
-then the prices that give the best bound under the limit; where nothing fits by then, prices so high
-that nothing but memory counts, which show how little is possible. Between answers on both sides of
-the limit lie assignments that take some layers from one and the others from the other.
+Prices on memory move answers from the fastest assignment towards those that hold least. Between
+answers on both sides of the limit lie assignments that take some layers from one and the others
+from the other.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
-from planner.planning.bounds.best_bound import maximise_bound
-from planner.planning.bounds.least_memory import least_memory
-from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.crossing import Crossing
-from planner.planning.memory.prices import CLOSE, ROUNDING, Climb, MemoryPrices, Point
+from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
+from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
-from planner.planning.space.widen import extend
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
-# Levels of prices, in steps a peak of the fastest assignment: from where memory hardly counts to
-# where next to nothing else does. At each of them prices move between moments that often at most.
-LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-LEVEL_ROUNDS = 6
-# Prices that no plan is worth, in the same unit, and how often they move under a limit.
+# Prices that no plan is worth, in steps a peak of the fastest assignment.
 HIGHEST = 1000.0
-LIMIT_ROUNDS = 20
 # How often prices move where time does not count at all.
 LEAST_ROUNDS = 40
-# How many of the best answers are crossed with each other, and how often.
-NEIGHBOURS, CROSSINGS = 6, 3
-
+# How many of the best answers are crossed with each other.
+NEIGHBOURS = 6
 # How often the limit is moved towards the least memory that is possible, and prices under each.
 SQUEEZES, SQUEEZE_ROUNDS = 8, 12
 
@@ -69,6 +57,10 @@ class MemorySearch:
         By how much assignments that were costed exceed what the rows tell, where it matters. [B]
     solved
         Prices that were tried, and the bounds on what is best with them paid. [s/B], [s]
+    fitting
+        How layers may be split where something is to be within the limit.
+    allowed
+        Which candidates of the search are split like that, by layer.
     """
 
     search: AdditiveSearch
@@ -80,11 +72,28 @@ class MemorySearch:
     least: float = 0.0
     margin: float = 0.0
     solved: list[tuple[Floats, float]] = field(default_factory=list)
+    fitting: SplitsThatFit = field(default_factory=SplitsThatFit)
+    allowed: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether an assignment that fits was met."""
         return self.search.incumbent.choices is not None
+
+    def allow(self, fitting: SplitsThatFit) -> None:
+        """Take no candidate that is part of nothing within the limit.
+
+        Parameters
+        ----------
+        fitting
+            How layers may be split there.
+        """
+        formulation = self.search.formulation
+        self.fitting = fitting
+        self.allowed = {
+            i: fitting.among(i, formulation.spaces[formulation.layers[i].name].candidates)
+            for i in fitting.left
+        }
 
     def meet(self, *assignments: Sequence[int]) -> None:
         """Keep assignments, and cost those that may fit."""
@@ -112,6 +121,15 @@ class MemorySearch:
             Point(cost=float(cost), held=held)
             for cost, held in zip(costs, self.met.values(), strict=True)
         ]
+
+    def planes(self, problem: Problem | None) -> list[Point]:
+        """Those of the points that take nothing but what is allowed, or all if there are none."""
+        points = self.points(problem)
+        table = np.array(list(self.met), dtype=np.int64)
+        within = np.ones(len(table), dtype=bool)
+        for layer, allowed in self.allowed.items():
+            within &= allowed[table[:, layer]]
+        return [points[n] for n in np.flatnonzero(within)] or points
 
     def move_prices(self, *, limit: float, level: float, rounds: int) -> MemoryPrices:
         """Look for the prices of the best bound; their answers are kept on the way.
@@ -141,7 +159,7 @@ class MemorySearch:
         total = level * self.unit[0] / self.unit[1]
         climb = Climb(limit=limit, total=total, unit=self.unit, rounds=rounds)
         start = self._start(limit, total)
-        return self.at(climb.best_prices(lambda: self.points(problem), bound_at, start=start))
+        return self.at(climb.best_prices(lambda: self.planes(problem), bound_at, start=start))
 
     def _start(self, limit: float, total: float) -> Floats:
         """Prices that are likely to be near the best.
@@ -160,7 +178,13 @@ class MemorySearch:
 
     def at(self, prices: Floats) -> MemoryPrices:
         """Prices under the limit of the search."""
-        return MemoryPrices(rows=self.rows, prices=prices, limit=self.limit)
+        return MemoryPrices(
+            rows=self.rows,
+            prices=prices,
+            limit=self.limit,
+            fitting=self.fitting,
+            allowed=self.allowed,
+        )
 
     def _is_new(self, answer: Assignment) -> bool:
         """Keep an answer; whether it was not met before."""
@@ -177,12 +201,13 @@ class MemorySearch:
             if self.search.stopped or self.least > self.limit:
                 return None
             answer = self.search.solve_timeless(self.at(prices / total))
-            self.least = max(self.least, answer.lower_bound * (1.0 - ROUNDING))
+            least = min(answer.lower_bound * (1.0 - ROUNDING), self.fitting.beyond)
+            self.least = max(self.least, least)
             return answer.lower_bound * total, self._is_new(answer)
 
         climb = Climb(limit=0.0, total=total, unit=self.unit, rounds=LEAST_ROUNDS)
         start = self._start(0.0, total)
-        climb.best_prices(lambda: self.points(None), bound_at, start=start)
+        climb.best_prices(lambda: self.planes(None), bound_at, start=start)
 
     def cross(self, limit: float, prices: Floats) -> bool:
         """Look between the assignments that are best at given prices; whether that was worth it.
@@ -222,118 +247,3 @@ class MemorySearch:
             self.cross(target, prices.prices)
             if self._lowest() > target:
                 low = target
-
-
-def save_memory(
-    search: AdditiveSearch, profile: Profile, levels: Sequence[float] = LEVELS
-) -> MemorySearch:
-    """Look at what is best when memory costs more and more, whatever the limit.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-    levels
-        Of prices, rising, in steps a peak of the fastest assignment.
-    """
-    rows, fastest = memory_by_moment(search.formulation), search.fastest
-    inside = MemorySearch(
-        search=search,
-        rows=rows,
-        profile=profile,
-        limit=float(search.formulation.cluster.device.usable_memory),
-        unit=(fastest.step.total, float(rows.profile(fastest.choices).max())),
-    )
-    for level in levels:
-        inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
-    return inside
-
-
-def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
-    """Look for the fastest assignments that fit, where the fastest of all does not.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-
-    Returns
-    -------
-    What no assignment of any distributions holds less than, as far as it was looked for. [B]
-    """
-    limit = search.formulation.cluster.device.usable_memory
-    least = least_memory(search.formulation, limit, search.deadline)
-    proven, bound = least.bound > limit, least.bound
-    # where nothing fits, to say how much is missing at the least
-    inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
-    if not (proven or inside.fits):
-        if least.small:
-            inside = _widened(inside, least.small)
-        inside.look_for_least()
-        bound = max(bound, inside.least * search.formulation.is_complete)
-    if max(bound, inside.least) > limit:
-        search.incumbent.raise_bound(math.inf)
-    else:
-        _fit(inside)
-    if not inside.fits:
-        smallest = min(inside.met.items(), key=lambda item: float(item[1].max()))
-        search.cost_once(smallest[0])
-    return bound
-
-
-def _widened(inside: MemorySearch, small: Mapping[str, Candidates]) -> MemorySearch:
-    """The same search among more candidates.
-
-    Parameters
-    ----------
-    inside
-        What is known so far.
-    small
-        Further candidates, by the first layer that is alike.
-    """
-    search, met = inside.search, tuple(inside.met)
-    search.widen(extend(search.formulation, small, search.deadline))
-    wider = replace(inside, rows=memory_by_moment(search.formulation), met={})
-    wider.meet(*met)
-    return wider
-
-
-def _fit(inside: MemorySearch) -> None:
-    """Look for the fastest assignments under the limit of a search."""
-    search = inside.search
-    prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-    for _ in range(CROSSINGS):
-        if search.stopped or not inside.cross(inside.limit, prices.prices):
-            break
-    if inside.fits and not search.stopped:
-        best = maximise_bound(search, prices)
-        inside.profile = Profile.of(best.weights)
-        prices = inside.move_prices(limit=inside.limit, level=HIGHEST, rounds=LIMIT_ROUNDS)
-        inside.cross(inside.limit, prices.prices)
-
-
-def hold_least(search: AdditiveSearch, profile: Profile) -> float:
-    """Look for the assignments that hold least, whatever time they take.
-
-    Parameters
-    ----------
-    search
-        What is known so far.
-    profile
-        How much of each layer's all-reduce counts in the best bound without a limit.
-
-    Returns
-    -------
-    What no assignment of any distributions holds less than. [B]
-    """
-    inside = save_memory(search, profile)
-    least = least_memory(search.formulation, math.inf, search.deadline)
-    if least.small:
-        inside = _widened(inside, least.small)
-    inside.look_for_least()
-    inside.squeeze()
-    return max(least.bound, inside.least * search.formulation.is_complete)

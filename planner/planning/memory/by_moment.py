@@ -29,7 +29,9 @@ def memory_by_moment(formulation: Formulation) -> MemoryRows:
     return _Follower(formulation).rows()
 
 
-def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpace]) -> MemoryRows:
+def memory_of_layers(
+    formulation: Formulation, candidates: Mapping[str, LayerSpace], *, complete: bool = False
+) -> MemoryRows:
     """What layers hold by themselves under other candidates; what edges add is left out.
 
     Parameters
@@ -38,8 +40,26 @@ def memory_of_layers(formulation: Formulation, candidates: Mapping[str, LayerSpa
         The network on the machine.
     candidates
         Other candidates of every layer, and what they cost.
+    complete
+        Whether there are no others: then a reader is charged for its input where that is larger
+        than the maker's block can be.
     """
-    return _Follower(replace(formulation, spaces=candidates), alone=True).rows()
+    follower = _Follower(replace(formulation, spaces=candidates), alone=True, complete=complete)
+    return follower.rows()
+
+
+def memory_on_edges(formulation: Formulation) -> MemoryRows:
+    """What layers hold, and what edges add that have times, where all candidates are there.
+
+    What another edge adds is counted with its ends as far as it can be told apart.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine. Times that are no number say that it is not known whether
+        something moves.
+    """
+    return _Follower(formulation, complete=True).rows()
 
 
 def _num_users(formulation: Formulation, index: int) -> int:
@@ -88,6 +108,7 @@ class _Follower:
 
     formulation: Formulation
     alone: bool = False
+    complete: bool = False
     in_buckets: float = 0.0
     index: dict[str, int] = field(default_factory=dict)
     uses: list[LayerUse] = field(default_factory=list)
@@ -114,7 +135,7 @@ class _Follower:
                 elif held[edge.slot]:
                     # the data stays to the end
                     self._use(i, self._input(edge), i, 2 * len(f.layers))
-        if not self.alone:
+        if not (self.alone or self.complete):
             size = f.machine.training.parameter_size
             self.pairs += _shared_uses(f, size, 2 * len(f.layers))
         return MemoryRows(
@@ -139,7 +160,7 @@ class _Follower:
                 self._use(i, times * self._input(edge), 0, 1)
                 if retains and not is_data:
                     self._pair(edge, "copy", 0, 1)
-        self.pairs += () if self.alone else _shared_uses(f, size, 1)
+        self.pairs += () if self.alone or self.complete else _shared_uses(f, size, 1)
         return MemoryRows(num_moments=1, layers=tuple(self.uses), pairs=tuple(self.pairs))
 
     def _back(self, index: int) -> int:
@@ -225,8 +246,30 @@ class _Follower:
             self._use(target, self._input(edge), target, target + 1)
         else:
             self._pair(edge, "copy", target, back(target) + 1 if layer.keeps_inputs else target + 1)
+            lacks = self.complete and (self.alone or edge not in self.formulation.edge_times)
+            if lacks and layer.keeps_inputs and maker.keeps_output:
+                self._kept_input(edge)
         if last and lone:
             self._pair(edge, "gradient", back(target), back(source) + 1)
+
+    def _kept_input(self, edge: Edge) -> None:
+        """Charge the reader for what it keeps beyond the smallest block of the maker.
+
+        Either the maker's block is what it reads, or it keeps a copy beside it. So of k such
+        readers each may be charged for a k-th part of what exceeds the smallest block, and the
+        maker for so much less.
+        """
+        graph, space = self.formulation.graph, self.formulation.spaces[edge.source]
+        if graph.layers[edge.source].reduced_dims:
+            return  # partial sums may be made whole where they are
+        readers = graph.consumers[edge.source]
+        keeping = sum(graph.layers[reader.target].keeps_inputs for reader in readers)
+        source, target = self.index[edge.source], self.index[edge.target]
+        last, made = self._back(target) + 1, space.costs.scattered
+        smallest = float(made.min())
+        self._use(source, (smallest - made) / keeping, target, last)
+        beyond = np.maximum(self._input(edge) - smallest, 0.0) / keeping
+        self._use(target, beyond, target, last)
 
     def _pair(self, edge: Edge, kind: str, first: int, last: int) -> None:
         """What the ends of an edge add to what each of them holds.
@@ -242,22 +285,23 @@ class _Follower:
         first, last
             From when until when.
         """
-        if self.alone:
-            return
         f = self.formulation
+        if self.alone or edge not in f.edge_times:
+            return
         costs, read = f.spaces[edge.source].costs, self._input(edge)[None, :]
         times = f.edge_times[edge]
         sharing = self._num_sharing(edge.source)
         key = (id(times), ("copy", "coarser", "share", "gradient").index(kind), sharing)
         if key not in self.known:
-            moved = times.forward > 0.0
+            moved, stays = times.forward > 0.0, times.forward == 0.0
             if kind == "copy":
                 sizes = np.where(moved, read, 0.0)
             elif kind == "coarser":
-                sizes = ~moved * np.maximum(costs.scattered[:, None] - read, 0.0)
+                sizes = stays * np.maximum(costs.scattered[:, None] - read, 0.0)
             elif kind == "share":
                 beyond = np.maximum(costs.scattered[:, None] - read, 0.0) / sharing
-                sizes = np.where(moved, read * (1.0 - 1.0 / sharing), beyond)
+                copy = read * (1.0 - 1.0 / sharing)
+                sizes = np.where(moved, copy, np.where(stays, beyond, np.minimum(copy, beyond)))
             else:
                 sizes = np.maximum(read - costs.output[:, None], 0.0)
             self.known[key] = sizes

@@ -11,17 +11,17 @@ leaps about while few are, so that the next prices lie between it and the best o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.formulate import Floats
 from search.problem import Problem
 
-# What is summed in another order differs in the last digits: that part of a bound is let go.
-ROUNDING = 1e-12
 # How near prices stay to the best ones known, from 0 to 1: by trial on the built-in networks, where
 # a bound is reached in half the rounds or fewer.
 SMOOTHING = 0.7
@@ -41,11 +41,15 @@ class MemoryPrices:
         Of a byte at each moment; (moments,). [s/B]
     limit
         What may be held at any moment. [B]
+    fitting, allowed
+        How layers may be split to be part of what fits, and which candidates of the search are.
     """
 
     rows: MemoryRows
     prices: Floats
     limit: float
+    fitting: SplitsThatFit = field(default_factory=SplitsThatFit)
+    allowed: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def worth(self) -> float:
@@ -53,11 +57,17 @@ class MemoryPrices:
         return float(self.prices.sum()) * self.limit
 
     def priced(self, problem: Problem) -> Problem:
-        """A problem with what is held paid for."""
-        return self.rows.priced(problem, self.prices)
+        """A problem with what is held paid for, and without what cannot fit."""
+        priced = self.rows.priced(problem, self.prices)
+        costs = list(priced.costs)
+        for layer, allowed in self.allowed.items():
+            costs[layer] = np.where(allowed, costs[layer], np.inf)
+        return replace(priced, costs=tuple(costs))
 
     def bound(self, lower_bound: float) -> float:
         """What a bound on the priced problem says of all assignments that fit. [s]"""
+        if lower_bound == math.inf:
+            return math.inf
         return lower_bound - self.worth - ROUNDING * (abs(lower_bound) + self.worth)
 
     def may_fit(self, choices: Sequence[int]) -> bool:

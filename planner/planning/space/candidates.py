@@ -79,9 +79,14 @@ def select_candidates(
     """
     if all(len(group.candidates) <= cap for group in groups):
         return [np.arange(len(group.candidates)) for group in groups]
-    rows = [pattern_rows(group.candidates) for group in groups]
+    # many layers may be split in the very same ways
+    distinct = list(dict.fromkeys(group.candidates for group in groups))
+    rows = [pattern_rows(candidates) for candidates in distinct]
     unique, inverse = unique_rows(np.concatenate(rows))
-    numbers = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
+    parts = np.split(inverse, np.cumsum([len(r) for r in rows])[:-1])
+    number_of = dict(zip(distinct, parts, strict=True))
+    numbers = [number_of[group.candidates] for group in groups]
+    totals = {candidates: _total_splits(candidates) for candidates in distinct}
     scores = [g.costs.total + COUNTED_ALL_REDUCE * g.costs.gradient_time for g in groups]
     time, memory = np.zeros(len(unique)), np.zeros(len(unique))
     for group, pattern, score in zip(groups, numbers, scores, strict=True):
@@ -92,7 +97,7 @@ def select_candidates(
         memory += group.count * np.where(np.isfinite(least), least, group.kept_memory.min())
     chosen = _best_patterns(time, memory, cap, capacity)
     return [
-        _kept_candidates(group, score, chosen[pattern], pattern, cap)
+        _kept_candidates(group, score, chosen, pattern, totals[group.candidates], cap)
         for group, pattern, score in zip(groups, numbers, scores, strict=True)
     ]
 
@@ -152,6 +157,7 @@ def _kept_candidates(
     score: NDArray[np.float64],
     chosen: NDArray[np.bool_],
     pattern: NDArray[np.int64],
+    totals: NDArray[np.int64],
     cap: int,
 ) -> NDArray[np.int64]:
     """Indices of the candidates that a group keeps.
@@ -163,17 +169,17 @@ def _kept_candidates(
     score
         Time of every candidate; (candidates,). [s]
     chosen
-        Whether its pattern is kept; (candidates,).
-    pattern
-        Its pattern; (candidates,).
+        Which patterns are kept; (patterns,).
+    pattern, totals
+        Numbers of its pattern and of its total split; (candidates,).
     cap
         Candidates that a layer may keep. [items]
     """
     most = cap // SOURCE_PART
     ranked = np.argsort(score, kind="stable")
-    shared = ranked[chosen[ranked]]
+    shared = ranked[chosen[pattern[ranked]]]
     # wherever in the cluster it is split
-    own = ranked[_first_of_each(_total_splits(group.candidates)[ranked], 1)]
+    own = ranked[_first_of_each(totals[ranked], 1)]
     pick = [
         np.array(group.required, dtype=np.int64),
         shared[_first_of_each(pattern[shared], EACH_OF_PATTERN)][:most],

@@ -67,15 +67,18 @@ class LayerSpace:
 
 
 def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
-    """The candidates and the given distributions, none twice."""
-    rows = [candidates.degrees]
-    for distribution in dict.fromkeys(map(_frozen, wanted)):
-        row = np.ones((1, len(candidates.shape), len(candidates.dims)), dtype=np.int64)
-        for dim, degrees in distribution:
-            row[0, :, candidates.dims.index(dim)] = degrees
-        if not (candidates.degrees == row).all(axis=(1, 2)).any():
+    """The candidates, and those of the given distributions that are not among them."""
+    rows = []
+    for distribution in wanted:
+        if candidates.find(distribution) is None:
+            row = np.ones((1, len(candidates.shape), len(candidates.dims)), dtype=np.int64)
+            for dim, ways in distribution.degrees.items():
+                row[0, :, candidates.dims.index(dim)] = ways
             rows.append(row)
-    return Candidates(dims=candidates.dims, degrees=np.concatenate(rows), shape=candidates.shape)
+    if not rows:
+        return candidates
+    degrees = np.concatenate([candidates.degrees, *rows])
+    return Candidates(dims=candidates.dims, degrees=degrees, shape=candidates.shape)
 
 
 def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ...]:
