@@ -117,7 +117,8 @@ def inside_host(device: str, gpu: str, links: str, members: int) -> tuple[Level,
         level = load_cluster(entry["cluster"]).levels[0]
         return (_derived(level, entry, name="host", size=members),)
     entry = _entry_by_device("hosts", device, "pcie")
-    level = _derived(load_cluster(entry["cluster"]).levels[0], entry, name="host", size=members)
+    level = load_cluster(entry["cluster"]).levels[entry.get("level", 0)]
+    level = _derived(level, entry, name="host", size=members)
     if form == "pcie" or members % 2:
         return (level,)
     entry = _entry_by_device("bridges", device)
