@@ -83,9 +83,8 @@ def test_what_the_code_that_ran_says_completes_a_row() -> None:
 
 def test_rows_of_other_image_sizes_are_predicted_anew() -> None:
     steps = StepTimes()
-    small, large = (
-        described(notes=f"img {size}", gpus="1", batch_per_gpu="64") for size in (128, 256)
-    )
+    alone = {"gpus": "1", "batch_per_gpu": "64"}
+    small, large = (described(notes=f"img {size}", **alone) for size in (128, 256))
     assert steps.seconds(large) > 1.5 * steps.seconds(small)
 
 
@@ -172,7 +171,13 @@ def test_links_between_hosts_by_technology_rate_and_number() -> None:
     assert network("DGX A100 + InfiniBand") == (hdr, 8)
     assert network("NVSwitch / Storage: 2x ConnectX-6 IB HDR 200Gb/sec") == (hdr, 8)
     assert network("NVLink2 / InfiniBand EDR", "V100 SXM2") == (edr, 4)
+    assert network("NVLink2 + Omni-Path 100 Gb/s") == (edr, 1)
+    assert network("NVLink2 + Omni-Path", "V100 SXM2") == (edr, 4)
+    efa = load_cluster("aws-p4de.24xlarge").levels[-1].bandwidth
+    assert network("NVSwitch + 4x 100 Gb/s EFA") == (efa, 4)
+    assert network("", "V100 (p3dn.24xlarge)") == (efa, 1)
     tcp = load_cluster("hkbu-10gbe").levels[-1].bandwidth
+    assert network("NVLink2", "V100 16GB (p3.16xlarge)") == (2.5 * tcp, 1)
     assert network("NVLink + 10GbE") == (tcp, 1)
     assert network("NVLink; 20 Gbps TCP") == (2 * tcp, 1)
 
