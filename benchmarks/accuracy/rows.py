@@ -209,7 +209,8 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
     precision = precision_of(row["precision"], cluster.device)
     precision, old = with_old_libraries(row, precision, cluster.device)
     runtime, doubt = load_runtime("ddp"), ""
-    words = " ".join(row[name] for name in ("source", "framework", "precision", "notes")).lower()
+    said = ("source", "model", "framework", "precision", "notes")
+    words = " ".join(row[name] for name in said).lower()
     framework, changes = framework_of(row["framework"].lower(), words)
     constant = constant_given(row, precision, batch, gpus)
     if gpus > 1:
