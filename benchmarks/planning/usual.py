@@ -45,10 +45,10 @@ def usual_rows(questions: list[Question]) -> list[dict[str, object]]:
         answers.setdefault(question.cluster, []).append(one)
         found = f"{question.words()}: {one.seconds:.6g} s, {one.strategy} {one.usual:.6g} s"
         print(f"{found}, took {one.took:.1f} s", file=sys.stderr)
-    return [_row(cluster, found) for cluster, found in answers.items()]
+    return [_cluster_row(cluster, found) for cluster, found in answers.items()]
 
 
-def _row(cluster: str, answers: list[Answer]) -> dict[str, object]:
+def _cluster_row(cluster: str, answers: list[Answer]) -> dict[str, object]:
     lost = [one.seconds / one.usual - 1.0 for one in answers if one.usual < math.inf]
     return {
         "cluster": cluster,
