@@ -129,6 +129,10 @@ WORDS: Mapping[str, str] = {
         "last of these"
     ),
     "links-congested": "links between hosts carry {factor:g} times less, because of other jobs",
+    "memory-of-tensors": (
+        "memory is that of tensors as they are made and freed, not that of the formula that "
+        "--memory-model paradl names, which evaluate and optimize show"
+    ),
     "estimated-by-surfaces": (
         "{share:.1%} of the computation is estimated by surfaces transferred from akin measurements"
     ),

@@ -45,6 +45,7 @@ def _identity(row: MeasuredRow) -> tuple[Any, ...]:
     return (
         *(row.run.model, cluster.device.name, cluster.levels, row.gpus, row.batch),
         *(row.precision, row.runtime, row.run.winograd, row.whole),
+        *sorted((name, str(value)) for name, value in row.run.options.items()),
     )
 
 

@@ -33,6 +33,7 @@ USUAL_HOST = 8
 MANAGEMENT = 1.0
 _UNSAID = re.compile(r"not stated|n/a|todo")
 _RATE = re.compile(r"(?:(\d+) ?x ?)?(\d+) ?(?:gb(?:ps|it/s|/s|/sec|e|ib)?|gige)\b")
+_FABRIC = re.compile(r"infiniband|ib\b|connectx|[efhn]dr|roce|rdma|omni.?path|\bopa\b|\befa\b")
 _COUNT = re.compile(r"\b(\d+) ?x\b|\bx ?(\d+)\b|\b(\d+) rails?\b")
 
 
@@ -117,7 +118,8 @@ def inside_host(device: str, gpu: str, links: str, members: int) -> tuple[Level,
         level = load_cluster(entry["cluster"]).levels[0]
         return (_derived(level, entry, name="host", size=members),)
     entry = _entry_by_device("hosts", device, "pcie")
-    level = _derived(load_cluster(entry["cluster"]).levels[0], entry, name="host", size=members)
+    level = load_cluster(entry["cluster"]).levels[entry.get("level", 0)]
+    level = _derived(level, entry, name="host", size=members)
     if form == "pcie" or members % 2:
         return (level,)
     entry = _entry_by_device("bridges", device)
@@ -138,12 +140,10 @@ def _nearest(entries: str, rate: float) -> Level:
 def _network_part(links: str) -> str:
     """What a row says of links between hosts; storage and management only where nothing else."""
     parts = [part for part in re.split(r"\s/\s?|,|;|\+", links) if part.strip()]
-    known = re.compile(
-        r"infiniband|\bib\b|ib\b|roce|rdma|ethernet|gbe|gige|tcp|connectx|[efhn]dr\b|hdr100|gb"
-    )
+    known = re.compile(rf"{_FABRIC.pattern}|ethernet|gbe|gige|tcp|hdr100|gb")
     found = [p for p in parts if known.search(p) and not re.search(r"nvlink|nvswitch|pcie", p)]
     useful = [p for p in found if not re.search(r"storage|management|\bmana", p)]
-    fabric = [p for p in useful if re.search(r"infiniband|ib\b|connectx|[efhn]dr|roce|rdma", p)]
+    fabric = [p for p in useful if _FABRIC.search(p)]
     return " ".join(fabric or useful)
 
 
@@ -163,7 +163,9 @@ def between_hosts(device: str, gpu: str, links: str, per_host: int) -> Level:
         When a row names none, and none are usual for its machine.
     """
     part = _network_part(links)
-    fabric = re.search(r"infiniband|ib\b|connectx|[efhn]dr|roce|rdma", part)
+    if not part and (known := entry_by_words("instances", f"{gpu} {links}")):
+        part = known["network"].lower()
+    fabric = _FABRIC.search(part)
     if not part or (fabric and not _RATE.search(part) and not _COUNT.search(part)):
         if not part and (_form(device, gpu, links) != "nvlink" or _UNSAID.search(links)):
             raise UnknownMachine("the links between hosts are not stated")
@@ -186,7 +188,7 @@ def between_hosts(device: str, gpu: str, links: str, per_host: int) -> Level:
         return replace(_nearest("tcp", rate), links=count)
     if not SOCKETED.search(device):
         return replace(_nearest("through_memory", rate), links=count)
-    return replace(_nearest("fabrics", rate), links=count)
+    return replace(_nearest("efa" if "efa" in part else "fabrics", rate), links=count)
 
 
 @lru_cache(maxsize=512)

@@ -193,7 +193,7 @@ def _stated_machine(row: Mapping[str, str], links: str, gpus: int, per_host: int
 def described_row(given: Mapping[str, str]) -> MeasuredRow:
     """A row in the planner's terms, or `Skip` with the reason."""
     row = {name: given.get(name) or "" for name in COLUMNS}
-    model = network_named(row["model"])
+    model, code = network_named(row["model"], row["source"])
     if not model:
         raise Skip(f"no built-in network {row['model']}")
     for mark in read_words("words")["marks"]:
@@ -209,7 +209,8 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
     precision = precision_of(row["precision"], cluster.device)
     precision, old = with_old_libraries(row, precision, cluster.device)
     runtime, doubt = load_runtime("ddp"), ""
-    words = " ".join(row[name] for name in ("source", "framework", "precision", "notes")).lower()
+    said = ("source", "model", "framework", "precision", "notes")
+    words = " ".join(row[name] for name in said).lower()
     framework, changes = framework_of(row["framework"].lower(), words)
     constant = constant_given(row, precision, batch, gpus)
     if gpus > 1:
@@ -238,7 +239,8 @@ def described_row(given: Mapping[str, str]) -> MeasuredRow:
             options={
                 "precision": precision,
                 "all_reduce": "ring" if rings else "auto",
-                "input_size": _stated_size(row["notes"]),
+                "input_size": _stated_size(row["notes"]) or code.get("size"),
+                "optimizer": code.get("optimizer", "sgd"),
             },
             winograd="chainer" not in row["framework"].lower(),
             runtime=runtime,

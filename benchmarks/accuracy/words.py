@@ -33,15 +33,23 @@ class Skip(Exception):
 
 
 @lru_cache(maxsize=512)
-def network_named(text: str) -> str:
-    """The built-in network of a row, "" for none."""
+def network_named(text: str, publication: str = "") -> tuple[str, Mapping[str, Any]]:
+    """The built-in network of a row, "" for none, and what the code that ran says of it.
+
+    Parameters
+    ----------
+    text
+        What the row calls it.
+    publication
+        Of the row.
+    """
     plain = re.sub(r"[\s_()\[\]-]+", "", text.lower())
     for entry in read_words("words")["networks"]:
         found = re.search(entry["words"], plain)
-        if found:
+        if found and re.search(entry.get("also", ""), publication.lower()):
             name = found.expand(entry["network"])
-            return name if name in built_in_names() else ""
-    return next((n for n in built_in_names() if re.sub(r"[_-]", "", n) == plain), "")
+            return (name if name in built_in_names() else ""), entry
+    return next((n for n in built_in_names() if re.sub(r"[_-]", "", n) == plain), ""), {}
 
 
 def precision_of(text: str, device: Device) -> str:
@@ -147,6 +155,8 @@ def constant_given(row: Mapping[str, str], precision: str, batch: int, gpus: int
             and gpus == entry.get("gpus", gpus)
             and batch == entry.get("batch", batch)
             and re.search(entry.get("precision", ""), precision)
+            and re.search(entry.get("strategy", ""), row["strategy"].lower())
+            and re.search(entry.get("links", ""), row["interconnect"].lower())
         ):
             return str(entry["constant"])
     return ""

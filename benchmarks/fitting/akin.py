@@ -17,11 +17,16 @@ AKIN = {
     "2080_ti": ("v100",),
     "m60": ("m40",),
     "a30": ("a100",),
+    "1080": ("1080_ti",),
+    **dict.fromkeys(("2080", "2070", "titan_v"), ("v100",)),
     **dict.fromkeys(("3080", "3070", "4090"), ("3090",)),
-    **dict.fromkeys(("a10", "rtx6000_ada"), ("a6000",)),
+    **dict.fromkeys(("a10", "a40", "a5000", "l4", "l40s", "rtx6000_ada"), ("a6000",)),
 }
 # Devices that take all from those that they are akin to.
-AKIN_ONLY = ("2080_ti", "m60", "a30", "3080", "3070", "4090", "a10", "rtx6000_ada")
+AKIN_ONLY = (
+    *("1080", "2070", "2080", "2080_ti", "titan_v", "m60", "a30", "3080", "3070", "4090"),
+    *("a10", "a40", "a5000", "l4", "l40s", "rtx6000_ada"),
+)
 # Share of the peak that matrix products reach on Kepler: 2.90 of 3.95 TFLOP/s on a Tesla K20X.
 KEPLER_PRODUCT = 0.734
 _KEPLER_NOTE = (

@@ -10,6 +10,7 @@ gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memo
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
 limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
            exit status is 1 where more memory gives a slower plan.
+usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
            questions, which take days, or a sample of N of three each. Faults are told as found.
@@ -32,10 +33,11 @@ from benchmarks.planning.heuristic import heuristic_rows
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import monotonic_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
+from benchmarks.planning.usual import usual_questions, usual_rows
 from benchmarks.planning.wide import WIDE
 
 Rows = list[dict[str, object]]
-TABLES = ("speed", "gaps", "wide", "limits", "heuristic", "monotonic")
+TABLES = ("speed", "gaps", "wide", "limits", "usual", "heuristic", "monotonic")
 # The table that is only made when it is named.
 LARGE = "monotonic"
 
@@ -72,6 +74,10 @@ def tables(
             "planner optimize --memory, as parts of the peak without a limit",
             lambda: limit_rows(models, 64, SHARES[:1] if smoke else SHARES),
         ),
+        "usual": (
+            "plans beside the fastest usual strategy that fits, both as simulated",
+            lambda: usual_rows(usual_questions(smoke)),
+        ),
         "heuristic": (
             "longest-path heuristic against the exact optimum",
             lambda: heuristic_rows(models, 64),
@@ -87,7 +93,7 @@ def print_rows(rows: Rows, title: str) -> None:
     """Print rows of figures as a table."""
     table = Table(title=title)
     for key in rows[0]:
-        words = key in ("model", "network", "status", "answer", "more")
+        words = key in ("model", "network", "cluster", "status", "answer", "more")
         table.add_column(key, justify="left" if words else "right")
     for row in rows:
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))

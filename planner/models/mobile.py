@@ -22,6 +22,10 @@ EFFICIENTNET_SOURCE = (
     'Tan and Le 2019, "EfficientNet: Rethinking Model Scaling for Convolutional Neural '
     'Networks", as implemented in torchvision'
 )
+EFFICIENTNET_V2_SOURCE = (
+    'Tan and Le 2021, "EfficientNetV2: Smaller Models and Faster Training", as implemented in '
+    "torchvision"
+)
 MNASNET_SOURCE = (
     'Tan et al. 2019, "MnasNet: Platform-Aware Neural Architecture Search for Mobile", B1, as '
     "implemented in torchvision"
@@ -66,13 +70,31 @@ MNASNET: tuple[Stage, ...] = (
     (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
 )
+# EfficientNet v2 S: blocks with one convolution in place of the first two, then those of MobileNet
+EFFICIENTNET_V2_FUSED: tuple[Stage, ...] = (
+    (1, 3, 1, 24, 2),
+    (4, 3, 2, 48, 4),
+    (4, 3, 2, 64, 4),
+)
+EFFICIENTNET_V2_S: tuple[Stage, ...] = (
+    (4, 3, 2, 128, 6),
+    (6, 3, 1, 160, 9),
+    (6, 3, 2, 256, 15),
+)
 STEM, HEAD = 32, 1280
+_STOCHASTIC = "Without stochastic depth, which has no weights and little arithmetic."
 
 
 def _inverted_residuals(
-    net: Builder, stages: tuple[Stage, ...], function: str, *, squeeze: bool, channels: int = STEM
+    net: Builder,
+    stages: tuple[Stage, ...],
+    function: str,
+    *,
+    squeeze: bool,
+    channels: int = STEM,
+    first: int = 1,
 ) -> None:
-    for stage, (expansion, kernel, first_stride, filters, blocks) in enumerate(stages, start=1):
+    for stage, (expansion, kernel, first_stride, filters, blocks) in enumerate(stages, first):
         for block in range(blocks):
             name, entry = f"features.{stage}.{block}", net.last
             stride = first_stride if block == 0 else 1
@@ -147,7 +169,56 @@ def efficientnet(name: str, size: int) -> Network:
         function="silu",
         squeeze=True,
         source=EFFICIENTNET_SOURCE,
-        notes="Without stochastic depth, which has no weights and little arithmetic.",
+        notes=_STOCHASTIC,
         stem=rounded(STEM * width),
         head=4 * stages[-1][3],
     )
+
+
+def _fused_residuals(net: Builder, stages: tuple[Stage, ...], function: str, channels: int) -> None:
+    for stage, (expansion, kernel, first_stride, filters, blocks) in enumerate(stages, start=1):
+        for block in range(blocks):
+            name, entry = f"features.{stage}.{block}", net.last
+            stride = first_stride if block == 0 else 1
+            wide = channels * expansion
+            if expansion > 1:
+                conv_bn(
+                    net,
+                    f"{name}.expand",
+                    filters=wide,
+                    kernel=kernel,
+                    stride=stride,
+                    function=function,
+                )
+                conv_bn(net, f"{name}.project", filters=filters, kernel=1, function="")
+            else:
+                conv_bn(
+                    net,
+                    f"{name}.conv",
+                    filters=filters,
+                    kernel=kernel,
+                    stride=stride,
+                    function=function,
+                )
+            if stride == 1 and filters == channels:
+                net.add(f"{name}.add", "add", net.last, entry)
+            channels = filters
+
+
+def efficientnet_v2_s(size: int) -> Network:
+    net, stem = image_builder(size), EFFICIENTNET_V2_FUSED[0][3]
+    fused = len(EFFICIENTNET_V2_FUSED)
+    conv_bn(net, "features.0", filters=stem, stride=2, function="silu")
+    _fused_residuals(net, EFFICIENTNET_V2_FUSED, "silu", stem)
+    _inverted_residuals(
+        net,
+        EFFICIENTNET_V2_S,
+        "silu",
+        squeeze=True,
+        channels=EFFICIENTNET_V2_FUSED[-1][3],
+        first=fused + 1,
+    )
+    last = fused + len(EFFICIENTNET_V2_S) + 1
+    conv_bn(net, f"features.{last}", filters=HEAD, kernel=1, function="silu")
+    classifier(net, dropout=0.2, name="classifier")
+    return net.network("efficientnet_v2_s", source=EFFICIENTNET_V2_SOURCE, notes=_STOCHASTIC)

@@ -20,7 +20,13 @@ from planner.models.inception import googlenet, inception_v3
 from planner.models.inception_v4 import inception_v4
 from planner.models.mesh import SIZES as MESH_SIZES
 from planner.models.mesh import mesh
-from planner.models.mobile import EFFICIENTNETS, efficientnet, mnasnet, mobilenet_v2
+from planner.models.mobile import (
+    EFFICIENTNETS,
+    efficientnet,
+    efficientnet_v2_s,
+    mnasnet,
+    mobilenet_v2,
+)
 from planner.models.resnet import VARIANTS as RESIDUAL
 from planner.models.resnet import ResidualKind, residual
 from planner.models.squeezenet import NAMES as SQUEEZENETS
@@ -29,9 +35,10 @@ from planner.models.ssd import RESNETS as SSD_RESNETS
 from planner.models.ssd import SIZE as SSD_SIZE
 from planner.models.ssd import ssd
 from planner.models.unet import unet
-from planner.models.unet3d import unet3d
+from planner.models.unet3d import SLICE, nnunet_2d, nnunet_3d, unet3d
 from planner.models.vgg import DEPTHS as VGG_DEPTHS
 from planner.models.vgg import alexnet, vgg
+from planner.models.vnet import vnet
 
 
 def _image_models() -> dict[str, BuiltInNetwork]:
@@ -89,6 +96,9 @@ def _image_models() -> dict[str, BuiltInNetwork]:
             make=partial(efficientnet, name),
             size=size,
         )
+    models["efficientnet_v2_s"] = BuiltInNetwork(
+        description="EfficientNet v2 S", make=efficientnet_v2_s, size=300
+    )
     for name in SQUEEZENETS:
         models[name] = BuiltInNetwork(
             description=f"SqueezeNet {name[-3:].replace('_', '.')}",
@@ -124,6 +134,29 @@ def _science_models() -> dict[str, BuiltInNetwork]:
             size=128,
             minimum=32,
             multiple=32,
+            unit="voxels a side",
+        ),
+        "nnunet-2d": BuiltInNetwork(
+            description="nnU-Net for slices of 192 x 160",
+            make=nnunet_2d,
+            size=min(SLICE),
+            sizes=tuple(SLICE),
+            unit="pixels of the longer side",
+        ),
+        "nnunet-3d": BuiltInNetwork(
+            description="nnU-Net for volumes",
+            make=nnunet_3d,
+            size=128,
+            minimum=32,
+            multiple=32,
+            unit="voxels a side",
+        ),
+        "vnet": BuiltInNetwork(
+            description="V-Net for volumes",
+            make=vnet,
+            size=32,
+            minimum=16,
+            multiple=8,
             unit="voxels a side",
         ),
     }

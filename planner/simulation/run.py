@@ -93,6 +93,8 @@ def _simulate(request: Request) -> Simulation:
         runtime = _bucketed(runtime, placed.setting.machine.training.bucket_bytes)
     elif plan is not None:
         runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
+    if placed.setting.machine.training.memory_model == "paradl":
+        placed = replace(placed, notes=(*placed.notes, Note.of("memory-of-tensors")))
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
         placed = replace(placed, notes=(*placed.notes, ASSUMED))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.accuracy.factors import StepTimes
 from benchmarks.accuracy.machines import device_named, row_cluster
 from benchmarks.accuracy.measured import RowQuestion, compare_rows
 from benchmarks.accuracy.rows import (
@@ -63,16 +64,53 @@ def described(**values: str) -> MeasuredRow:
         ("ResNeXt-50", ""),
         ("Mask R-CNN ResNet-50", ""),
         ("SSD300 ResNet-50", "ssd300_resnet50"),
+        ("nnU-Net dim 2", "nnunet-2d"),
+        ("nnU-Net 3D", "nnunet-3d"),
+        ("V-Net", "vnet"),
+        ("EfficientNet v2-S", "efficientnet_v2_s"),
+        ("BERT-Large", ""),
     ],
 )
 def test_networks_by_their_usual_names(text: str, network: str) -> None:
-    assert network_named(text) == network
+    assert network_named(text)[0] == network
+
+
+def test_what_the_code_that_ran_says_completes_a_row() -> None:
+    row = described(source="HKBU-HPML/ddl-benchmarks results", model="BERT-Large")
+    assert (row.run.model, row.run.options["input_size"]) == ("bert-large", 64)
+    assert row.run.options["optimizer"] == "adam"
+
+
+def test_rows_of_other_image_sizes_are_predicted_anew() -> None:
+    steps = StepTimes()
+    alone = {"gpus": "1", "batch_per_gpu": "64"}
+    small, large = (described(notes=f"img {size}", **alone) for size in (128, 256))
+    assert steps.seconds(large) > 1.5 * steps.seconds(small)
+
+
+def test_cards_that_reach_each_other_are_faster_than_through_the_memory_of_the_host() -> None:
+    def bandwidth(gpu: str) -> float:
+        return described(gpu=gpu, gpus="8", interconnect="PCIe").cluster.levels[0].bandwidth
+
+    assert bandwidth("Quadro RTX 8000") > 1.5 * bandwidth("GeForce RTX 2080 Ti")
+    assert bandwidth("GeForce RTX 3090") == bandwidth("GeForce RTX 2080 Ti")
 
 
 @pytest.mark.parametrize(
     ("text", "device"),
     [
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("GeForce RTX 2080 Super with Max-Q Design", "2080-super-max-q"),
+        ("GeForce RTX 2080 with Max-Q Design", "2080-max-q"),
+        ("GeForce RTX 2080 Ti", "2080ti"),
+        ("GeForce RTX 2080", "2080"),
+        ("RTX 2070 Super", ""),
+        ("GTX 1080", "1080"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", ""),
+        ("TITAN V", "titanv"),
         ("NVIDIA Tesla V100", "v100-16gb"),
         ("NVIDIA A100-SXM4-80GB (400W)", "a100-80gb"),
         ("A100", "a100-40gb"),
@@ -116,10 +154,11 @@ def levels(gpu: str, links: str, gpus: int, per_host: int) -> tuple[Level, ...]:
 
 def test_cards_say_how_they_are_joined() -> None:
     nvlink = load_cluster("dgx-a100").levels[0].bandwidth
-    memory = load_cluster("hkbu-10gbe").levels[0].bandwidth
+    ports = load_cluster("titanxp-pcie").levels[1].bandwidth
     assert levels("A100-SXM4-40GB", "", 8, 8)[0].bandwidth == nvlink
     assert levels("A100", "", 8, 8)[0].bandwidth == nvlink  # usual
-    assert levels("A100 PCIe 40GB", "PCIe or NVLink, not stated", 8, 8)[0].bandwidth == memory
+    assert levels("A100 PCIe 40GB", "PCIe or NVLink, not stated", 8, 8)[0].bandwidth == ports
+    memory = load_cluster("hkbu-10gbe").levels[0].bandwidth
     assert levels("RTX 3090", "", 4, 4)[0].bandwidth == memory  # usual
     bridged = levels("A100-PCIE-80GB", "NVLink bridge", 4, 4)
     assert [level.size for level in bridged] == [2, 2]
@@ -143,7 +182,13 @@ def test_links_between_hosts_by_technology_rate_and_number() -> None:
     assert network("DGX A100 + InfiniBand") == (hdr, 8)
     assert network("NVSwitch / Storage: 2x ConnectX-6 IB HDR 200Gb/sec") == (hdr, 8)
     assert network("NVLink2 / InfiniBand EDR", "V100 SXM2") == (edr, 4)
+    assert network("NVLink2 + Omni-Path 100 Gb/s") == (edr, 1)
+    assert network("NVLink2 + Omni-Path", "V100 SXM2") == (edr, 4)
+    efa = load_cluster("aws-p4de.24xlarge").levels[-1].bandwidth
+    assert network("NVSwitch + 4x 100 Gb/s EFA") == (efa, 4)
+    assert network("", "V100 (p3dn.24xlarge)") == (efa, 1)
     tcp = load_cluster("hkbu-10gbe").levels[-1].bandwidth
+    assert network("NVLink2", "V100 16GB (p3.16xlarge)") == (2.5 * tcp, 1)
     assert network("NVLink + 10GbE") == (tcp, 1)
     assert network("NVLink; 20 Gbps TCP") == (2 * tcp, 1)
 

@@ -83,6 +83,15 @@ def test_a_step_model_refuses_what_it_would_not_heed(model, given):
     assert result.stderr.endswith("use --model simulate; see 'planner simulate --help'\n")
 
 
+def test_a_simulation_says_that_its_memory_is_not_that_of_a_formula():
+    said = "not that of the formula"
+    simulation = planner.simulate("alexnet", memory_model="paradl", **QUESTION)
+    assert any(said in note for note in simulation.notes)
+    usual = planner.simulate("alexnet", **QUESTION)
+    assert usual.peak_memory == simulation.peak_memory
+    assert not any(said in note for note in usual.notes)
+
+
 def test_a_closed_form_writes_no_trace(tmp_path):
     trace = str(tmp_path / "trace.json")
     result = run("simulate", "alexnet", *WORDS, "--model", "paradl", "--trace", trace)

@@ -24,6 +24,7 @@ PARAMETERS = {
     "efficientnet_b5": 30_389_784,
     "efficientnet_b6": 43_040_704,
     "efficientnet_b7": 66_347_960,
+    "efficientnet_v2_s": 21_458_488,
     "inception_v4": 42_679_816,
     "squeezenet1_0": 1_248_424,
     "squeezenet1_1": 1_235_496,
@@ -48,3 +49,32 @@ def test_a_volume_comes_back_from_the_3d_unet_at_its_own_size() -> None:
     graph = build_graph(load_network("unet3d", 64), 2)
     assert graph.layers["out"].output.extent("depth") == 64
     assert graph.layers["down5.2.conv"].output.extent("depth") == 2
+
+
+def test_nnunet_and_vnet_give_classes_at_the_size_of_their_input() -> None:
+    for name, dims in (
+        ("nnunet-2d", {"height": 192, "width": 160}),
+        ("nnunet-3d", {"depth": 128, "height": 128, "width": 128}),
+        ("vnet", {"depth": 32, "height": 32, "width": 32}),
+    ):
+        out = build_graph(load_network(name, None), 1).layers["out"].output
+        assert {dim: out.extent(dim) for dim in dims} == dims
+
+
+def test_nnunet_in_two_dims_halves_slices_five_times() -> None:
+    out = build_graph(load_network("nnunet-2d", None), 1).layers["down5.2.conv"].output
+    assert (out.extent("height"), out.extent("width")) == (6, 5)
+
+
+def test_vnet_has_the_parameters_of_its_convolutions() -> None:
+    # 3^3 convolutions from a to b channels with a bias and batch norm; 2^3 ones between levels
+    def conv(a: int, b: int, kernel: int) -> int:
+        return a * b * kernel**3 + b + 2 * b
+
+    wanted = conv(1, 16, 3) + (16 * 3 * 27 + 3)
+    for a, b in ((16, 32), (32, 64), (64, 128)):
+        wanted += conv(a, b, 2) + 3 * conv(b, b, 3)
+    for a, b in ((128, 64), (128, 32)):
+        wanted += conv(a, b, 2) + 3 * conv(2 * b, 2 * b, 3)
+    wanted += conv(64, 16, 2)
+    assert build_graph(load_network("vnet", None), 1).parameters == wanted

@@ -99,6 +99,7 @@ class PlanSimulator:
         self.formulation = formulation
         self.trials: dict[tuple[Choices, float], SimulatedChoices] = {}
         self.runtime = load_runtime(PLAN_RUNTIME)
+        assert self.runtime.outside_layers == 0.0, "a plan's parts would not add up to its step"
         self.compilers: dict[Choices, Compiler] = {}
         self.splits: dict[tuple[int, int], Distribution] = {}
         graph, machine = formulation.graph, formulation.machine
