@@ -67,6 +67,8 @@ def simulate_request(request: Request) -> Simulation:
     ------
     InputError
         When an input cannot be used.
+    InfeasibleError
+        When the limit on memory is below what the framework reserves.
     """
     _check_heeded(request)
     placed = place_network(request)
@@ -82,7 +84,7 @@ def simulate_request(request: Request) -> Simulation:
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
         placed = replace(placed, notes=(*placed.notes, ASSUMED))
-    return simulate_placed(
+    found = simulate_placed(
         placed,
         runtime,
         request.step_model,
@@ -90,6 +92,8 @@ def simulate_request(request: Request) -> Simulation:
         request.loading,
         variation,
     )
+    placed.setting.check_reserve()
+    return found
 
 
 def require_run(model: str, option: str) -> None:
