@@ -80,10 +80,13 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     widen
         Whether anything may come back: what is cheap without a memory limit need not be under one.
     """
-    bound = 0.0
+    bound, least = 0.0, None
     for _ in range(MAX_PROFILES):
         seen = search.formulation.num_candidates
-        bound = max(bound, _certify_profile(search, profile, widen=widen))
+        # what layers cost does not depend on the profile
+        least = LayerBounds.of(search.formulation, profile, least)
+        one, least = _certify_profile(search, profile, least, widen=widen)
+        bound = max(bound, one)
         if search.formulation.num_candidates == seen or search.stopped:
             break
         # among more candidates other weights may bound better
@@ -93,24 +96,38 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     return bound
 
 
-def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -> float:
-    """The same for one profile."""
+def _certify_profile(
+    search: AdditiveSearch, profile: Profile, least: LayerBounds, *, widen: bool
+) -> tuple[float, LayerBounds]:
+    """The same for one profile.
+
+    Parameters
+    ----------
+    search, profile, widen
+        As above.
+    least
+        What layers compute at least, for that profile.
+
+    Returns
+    -------
+    The bound, and what layers cost as far as that was needed. [s]
+    """
     formulation, worst = search.formulation, search.incumbent.bound
-    least = LayerBounds.of(formulation, profile)
     bound = least.bound
     if bound >= _matters(worst):
-        return min(bound, worst)
+        return min(bound, worst), least
     shape = formulation.machine.topology.shape
     counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
     if sum(counts) > MOST_CANDIDATES:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
-        return bound
+        return bound, least
     try:
         least = least.sharpened(formulation, profile, search.deadline)
         bound = least.bound
         if bound >= _matters(worst):
-            return min(bound, worst)
+            return min(bound, worst), least
         far = _matters if sum(counts) > FEW_CANDIDATES else float
+        least = least.costed(formulation, least.near(far(worst)), search.deadline)
         whole = WholeSpace.of(formulation, profile, least, far(worst), search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
@@ -130,7 +147,7 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
         search.incumbent.add_note(Note.of("no-time-to-price"))
-    return bound
+    return bound, least
 
 
 def _matters(bound: float) -> float:

@@ -89,7 +89,7 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        left = least.costed(formulation, least.near(worst), deadline)
+        left = least.costed(formulation, least.near(worst), deadline).left
         near = _near_classes(formulation, profile, left, worst)
         left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)
@@ -101,7 +101,7 @@ class WholeSpace:
             formulation=formulation,
             profile=profile,
             left=left,
-            changes=layout_changes(layouts, layouts, topology.above(cut)),
+            changes=layout_changes(layouts, topology.above(cut)),
             seen=seen,
             classes=classes,
         )
@@ -185,11 +185,16 @@ class WholeSpace:
             if key not in matrices:
                 writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
                 num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
-                matrix = self.changes.moves.time(writes, reads, num_bytes)
+                # each pair of layouts once, and then for all candidates that have them
+                (writes, write), (reads, read) = (
+                    np.unique(numbers, return_inverse=True) for numbers in (writes, reads)
+                )
+                matrix = self.changes.time(writes, reads, num_bytes)
                 if edge in formulation.repeated:
                     matrix = np.zeros_like(matrix)
-                matrix += share.messages * self.changes.moves.time(reads, writes, num_bytes).T
+                matrix += share.messages * self.changes.time(reads, writes, num_bytes).T
                 matrix += share.link * self.changes.link_time(reads, writes, num_bytes).T
+                matrix = matrix.take(read, axis=1).take(write, axis=0)
                 exact = formulation.edge_costs(edge, share)
                 n, m = exact.shape
                 matrix[:n, :m] = exact
