@@ -9,7 +9,7 @@ at once: first by computation alone, then class by class.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.distribution.rows import unique_rows
+from costmodels.graph import Edge
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
 from planner.planning.space.formulate import Formulation
-from planner.planning.space.profile import CostKey, Profile
+from planner.planning.space.profile import CostKey, LayerShare, Profile
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -56,6 +57,8 @@ class WholeSpace:
     seen, classes
         Rows in these of what the candidates of the search, and what the classes write and read: a
         column for the output and one for each input.
+    known
+        What edges cost between layouts, as far as it was asked for.
     """
 
     formulation: Formulation
@@ -64,6 +67,7 @@ class WholeSpace:
     changes: LayoutChanges
     seen: Mapping[str, Ints]
     classes: Mapping[str, Ints]
+    known: dict[tuple[object, ...], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -174,7 +178,6 @@ class WholeSpace:
         formulation = self.formulation
         shares = formulation.shares(self.profile)
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
-        size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
         matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
@@ -183,18 +186,12 @@ class WholeSpace:
             share = shares[index[edge.target]]
             key = (*ends, edge.slot, share.messages, share.link, edge in formulation.repeated)
             if key not in matrices:
-                writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
-                num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
-                # each pair of layouts once, and then for all candidates that have them
-                (writes, write), (reads, read) = (
-                    np.unique(numbers, return_inverse=True) for numbers in (writes, reads)
-                )
-                matrix = self.changes.time(writes, reads, num_bytes)
-                if edge in formulation.repeated:
-                    matrix = np.zeros_like(matrix)
-                matrix += share.messages * self.changes.time(reads, writes, num_bytes).T
-                matrix += share.link * self.changes.link_time(reads, writes, num_bytes).T
-                matrix = matrix.take(read, axis=1).take(write, axis=0)
+                if key not in self.known:
+                    self.known[key] = self._between_layouts(edge, share)
+                writes, reads, table = self.known[key]
+                write = np.searchsorted(writes, rows[ends[0]][:, 0])
+                read = np.searchsorted(reads, rows[ends[1]][:, 1 + edge.slot])
+                matrix = table.take(read, axis=1).take(write, axis=0)
                 exact = formulation.edge_costs(edge, share)
                 n, m = exact.shape
                 matrix[:n, :m] = exact
@@ -202,6 +199,31 @@ class WholeSpace:
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return pairs
+
+    def _between_layouts(self, edge: Edge, share: LayerShare) -> tuple[Ints, Ints, Floats]:
+        """What an edge costs between all layouts of its ends: numbers of these, and a table. [s]
+
+        Parameters
+        ----------
+        edge, share
+            The edge, and how much of its target counts.
+        """
+        formulation, changes = self.formulation, self.changes
+        source, target = (formulation.first_alike[end] for end in (edge.source, edge.target))
+        writes, reads = (
+            np.unique(
+                np.concatenate([table[name][:, column] for table in (self.seen, self.classes)])
+            )
+            for name, column in ((source, 0), (target, 1 + edge.slot))
+        )
+        tensor = formulation.graph.layers[edge.target].inputs[edge.slot]
+        num_bytes = tensor.size * formulation.machine.training.activation_size
+        table = changes.time(writes, reads, num_bytes)
+        if edge in formulation.repeated:
+            table = np.zeros_like(table)
+        table += share.messages * changes.time(reads, writes, num_bytes).T
+        table += share.link * changes.link_time(reads, writes, num_bytes).T
+        return writes, reads, table
 
     def _shared_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
         """What sharers of weights add: nothing where a class takes part. [s]
