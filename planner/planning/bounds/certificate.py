@@ -61,10 +61,13 @@ class PricedSpace:
     wanted
         Candidates that should be searched: their places among those left out, by the first layer
         that is alike.
+    near
+        Which of those left out can be part of something that matters.
     """
 
     bound: float
     wanted: Mapping[str, Ints]
+    near: Mapping[str, NDArray[np.bool_]]
 
 
 def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> float:
@@ -140,8 +143,8 @@ def _certify_profile(
             gap, fastest = worst - bound, search.fastest.step.total
             more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
             search.widen(extend(search.formulation, more, search.deadline))
-            whole = whole.widened(search.formulation, priced.wanted)
-            worst = search.solve(profile).lower_bound
+            whole = whole.widened(search.formulation, priced.wanted, priced.near)
+            worst = min(worst, search.solve(profile).lower_bound)
     except TooManyLayouts:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
     except OutOfTime:
@@ -181,10 +184,14 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
             raise KeyboardInterrupt from None  # a solver keeps it to hand in what it has
         bound, choices = answer.lower_bound, list(answer.choices)
     if bound >= _matters(worst):
-        return PricedSpace(bound=min(bound, worst), wanted={})
+        return PricedSpace(bound=min(bound, worst), wanted={}, near={})
     if marginals is None:
-        marginals = _of_answer(problem, choices, bound)
-    return PricedSpace(bound=bound, wanted=_wanted(whole, problem, kept, marginals, worst))
+        values = _values(whole, problem, kept, _of_answer(problem, choices, bound))
+        near = {space: np.ones(len(value), dtype=bool) for space, value in values.items()}
+    else:
+        values = _values(whole, problem, kept, marginals)
+        near = {space: value < worst for space, value in values.items()}
+    return PricedSpace(bound=bound, wanted=_wanted(values, worst), near=near)
 
 
 def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Floats]:
@@ -195,14 +202,10 @@ def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Fl
     return marginals
 
 
-def _wanted(
-    whole: WholeSpace,
-    problem: Problem,
-    kept: Mapping[str, Ints],
-    marginals: list[Floats],
-    worst: float,
-) -> dict[str, Ints]:
-    """The members of classes that are part of what is cheapest.
+def _values(
+    whole: WholeSpace, problem: Problem, kept: Mapping[str, Ints], marginals: list[Floats]
+) -> dict[str, Floats]:
+    """What any assignment costs at least that has a candidate left out, by the first alike. [s]
 
     Parameters
     ----------
@@ -210,8 +213,6 @@ def _wanted(
         Every distribution, as an additive problem that holds these classes.
     marginals
         The least cost of any assignment with each candidate and class. [s]
-    worst
-        What costs more does not matter. [s]
     """
     values: dict[str, Floats] = {}
     formulation = whole.formulation
@@ -223,6 +224,19 @@ def _wanted(
         around[classes] = marginals[i][seen:] - problem.costs[i][seen:]
         value = around[left.class_of] + left.prices(key)
         values[key.space] = np.minimum(values.get(key.space, np.inf), value)
+    return values
+
+
+def _wanted(values: Mapping[str, Floats], worst: float) -> dict[str, Ints]:
+    """The candidates that are part of what is cheapest.
+
+    Parameters
+    ----------
+    values
+        What any assignment with each of them costs at least, as of `_values`. [s]
+    worst
+        What costs more does not matter. [s]
+    """
     wanted = {}
     for space, value in values.items():
         best = np.argsort(value, kind="stable")[:EACH_ROUND]

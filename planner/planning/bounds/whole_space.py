@@ -110,8 +110,13 @@ class WholeSpace:
             classes=classes,
         )
 
-    def widened(self, formulation: Formulation, found: Mapping[str, Ints]) -> WholeSpace:
-        """The same when some of the candidates are searched.
+    def widened(
+        self,
+        formulation: Formulation,
+        found: Mapping[str, Ints],
+        near: Mapping[str, NDArray[np.bool_]],
+    ) -> WholeSpace:
+        """The same when some of the candidates are searched, and others matter no more.
 
         Parameters
         ----------
@@ -119,14 +124,19 @@ class WholeSpace:
             The formulation with these candidates, behind those that it had.
         found
             Their places among those left out, by the first layer that is alike.
+        near
+            Which of the candidates left out still matter.
         """
         left, seen, classes = dict(self.left), dict(self.seen), dict(self.classes)
-        for name, places in found.items():
-            one = left[name]
-            left[name] = one.without(places)
-            seen[name] = np.concatenate([seen[name], classes[name][one.class_of[places]]])
+        for name, one in self.left.items():
+            if name in found:
+                more = classes[name][one.class_of[found[name]]]
+                seen[name] = np.concatenate([seen[name], more])
+            stays = near[name].copy()
+            stays[found.get(name, [])] = False
+            left[name] = one.without(np.flatnonzero(~stays))
             # the classes that still have members
-            classes[name] = classes[name][np.unique(np.delete(one.class_of, places))]
+            classes[name] = classes[name][np.unique(one.class_of[stays])]
         return replace(self, formulation=formulation, left=left, seen=seen, classes=classes)
 
     def problem(self, worst: float) -> tuple[Problem, dict[str, Ints]]:

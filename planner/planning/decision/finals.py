@@ -145,8 +145,11 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     finals.simulate(pool[n] for n in order[:num_best])
     # plans of one split are further from the rest than these from each other, and so are estimates
     whole, unsure = set(alike), judged.min() * (1.0 + UNSURE)
-    near = [pool[n] for n in order if judged[n] <= unsure and pool[n] in whole]
-    finals.simulate(near[:num_best])
+    near: dict[float, Choices] = {}
+    for n in order:
+        if judged[n] <= unsure and pool[n] in whole:
+            near.setdefault(round(judged[n] / unsure, 6), pool[n])  # several come to the same
+    finals.simulate(list(near.values())[:num_best])
     if num_best < 2:
         return
     for _ in range(num_best):
