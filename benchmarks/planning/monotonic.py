@@ -134,8 +134,9 @@ class Series:
         if self.kind == "cap":
             return [replace(base, cap=cap) for cap in CAPS]
         if self.kind == "memory":
-            peak = ask(base).memory
-            return [replace(base, memory=part * peak) for part in LIMITS] if peak < math.inf else []
+            peak, reserve = ask(base).memory, load_cluster(base.cluster).device.reserved_memory
+            limits = (part * peak for part in LIMITS if reserve < part * peak)
+            return [replace(base, memory=limit) for limit in limits] if peak < math.inf else []
         return [replace(base, **{self.kind: factor}) for factor in BANDWIDTHS]
 
 

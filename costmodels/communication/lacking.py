@@ -113,7 +113,8 @@ def lacking_part(source: Layouts, target: Layouts, cut: int, shape: tuple[int, .
             pair = (overlap.source[rows, None], overlap.target[None, :])
             held[rows] *= overlap.least[pair]
             varying += ~overlap.constant[pair]
-        i, j = np.nonzero(varying > 1)
+        # where blocks share nothing along one axis on some rank, that rank holds nothing
+        i, j = np.nonzero((varying > 1) & (held[rows] > 0.0))
         pairs.append((i + rows.start, j))
     # where two axes vary over the ranks, the worst rank need not be the worst in both
     i, j = (np.concatenate(one) for one in zip(*pairs, strict=True))

@@ -8,28 +8,28 @@ the simulation takes for the same change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts
-from costmodels.communication.movement import Movement, movement
+from costmodels.communication.movement import MoveTimes, movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, match_all
 from costmodels.communication.topology import Topology
+from costmodels.distribution.rows import unique_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayoutChanges:
+class LayoutChanges(MoveTimes):
     """Changes between layouts, beyond the reduction of partial sums.
 
     Parameters
     ----------
-    moves
-        What moves, where no collective is cheaper.
     summed
         Where partial sums are all-reduced instead of scattered; (sources, targets).
     link
@@ -37,7 +37,6 @@ class LayoutChanges:
         (sources, targets). [s/B]
     """
 
-    moves: Movement
     summed: NDArray[np.bool_]
     link: Floats
 
@@ -51,11 +50,71 @@ class LayoutChanges:
         num_bytes
             Size of the whole tensor. [B]
         """
-        seconds: Floats = num_bytes * self.link[np.ix_(source, target)]
+        seconds: Floats = num_bytes * self.link.take(source, axis=0).take(target, axis=1)
         return seconds
 
 
-def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChanges:
+# The layouts that were compared last on a machine, and the changes between them: a search asks for
+# the same ones and some more again and again.
+_KNOWN: WeakKeyDictionary[Topology, tuple[Ints, LayoutChanges]] = WeakKeyDictionary()
+
+
+def layout_changes(layouts: Layouts, topology: Topology) -> LayoutChanges:
+    """The changes between any two layouts.
+
+    Parameters
+    ----------
+    layouts
+        Layouts that a tensor is in, and that it must get.
+    topology
+        Links of the devices used.
+    """
+    codes, known = layouts.codes(), _KNOWN.get(topology)
+    if known is None:
+        changes = _changes(layouts, layouts, topology)
+    else:
+        changes = _with_more(layouts, codes, known, topology)
+    _KNOWN[topology] = (codes, changes)
+    return changes
+
+
+def _with_more(
+    layouts: Layouts, codes: Ints, known: tuple[Ints, LayoutChanges], topology: Topology
+) -> LayoutChanges:
+    """The changes between any two layouts, when they are known for some of them.
+
+    Parameters
+    ----------
+    layouts, codes
+        The layouts, and their codes.
+    known
+        Codes of others, and the changes between those.
+    topology
+        Links of the devices used.
+    """
+    before, changes = known
+    first, number = unique_rows(np.concatenate([before, codes]))
+    place = first[number[len(before) :]]
+    old, new = np.flatnonzero(place < len(before)), np.flatnonzero(place >= len(before))
+    if len(new) > len(old):
+        return _changes(layouts, layouts, topology)
+    some = layouts.take(new)
+    parts = [
+        (np.ix_(new, np.arange(len(layouts))), _changes(some, layouts, topology)),
+        (np.ix_(old, new), _changes(layouts.take(old), some, topology)),
+    ]
+    found = {}
+    for item in fields(LayoutChanges):
+        values = getattr(changes, item.name)
+        table = np.empty((len(layouts), len(layouts)), dtype=values.dtype)
+        table[np.ix_(old, old)] = values.take(place[old], axis=0).take(place[old], axis=1)
+        for pairs, part in parts:
+            table[pairs] = getattr(part, item.name)
+        found[item.name] = table
+    return LayoutChanges(**found)
+
+
+def _changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChanges:
     """The changes between every source and every target layout.
 
     Parameters
@@ -64,8 +123,7 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
         As of `movement`.
     """
     moves, patterns = movement(source, target, topology), match_all(source, target)
-    seconds, latency = moves.seconds_per_byte.copy(), moves.latency.copy()
-    ramp = moves.ramp.copy()
+    seconds, latency, ramp = moves.seconds_per_byte, moves.latency, moves.ramp
     for kind, bandwidth in (
         ("all_gather", topology.child_bandwidth),
         ("all_to_all", topology.core_bandwidth),
@@ -91,7 +149,9 @@ def layout_changes(source: Layouts, target: Layouts, topology: Topology) -> Layo
     # messages between neighbours have these links for as long as their bytes flow
     link = np.where(patterns.which(SEND_RECV), seconds, np.minimum(crossing, seconds))
     return LayoutChanges(
-        moves=replace(moves, seconds_per_byte=seconds, latency=latency, ramp=ramp),
+        seconds_per_byte=seconds,
+        latency=latency,
+        ramp=ramp,
         summed=summed,
         link=link,
     )

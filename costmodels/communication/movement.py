@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +20,17 @@ from numpy.typing import NDArray
 from costmodels.communication.lacking import TINY, lacking_part, parts_of_pairs
 from costmodels.communication.layout import Layouts
 from costmodels.communication.topology import Topology
-from costmodels.distribution.rows import unique_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Movement:
-    """What going from each source layout to each target layout moves.
+class MoveTimes:
+    """What going from each source layout to each target layout takes.
 
     Parameters
     ----------
-    volume
-        Part of the whole tensor that each child of a level must receive over the links of that
-        level; (sources, targets, levels).
     seconds_per_byte
         Time of that for each byte of the whole tensor; (sources, targets). [s/B]
     latency
@@ -44,7 +39,6 @@ class Movement:
         How slowly the bandwidth is reached, as of collectives; (sources, targets).
     """
 
-    volume: Floats
     seconds_per_byte: Floats
     latency: Floats
     ramp: Floats
@@ -59,10 +53,28 @@ class Movement:
         num_bytes
             Size of the whole tensor. [B]
         """
-        pairs = np.ix_(source, target)
-        latency, transfer = self.latency[pairs], num_bytes * self.seconds_per_byte[pairs]
-        time: Floats = latency + transfer + self.ramp[pairs] * np.sqrt(latency * transfer)
+        latency, transfer, ramp = (
+            # rows and then columns: entry by entry would leave the caches each time
+            table.take(source, axis=0).take(target, axis=1)
+            for table in (self.latency, self.seconds_per_byte, self.ramp)
+        )
+        transfer *= num_bytes
+        time: Floats = latency + transfer + ramp * np.sqrt(latency * transfer)
         return time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Movement(MoveTimes):
+    """What going from each source layout to each target layout moves, and what that takes.
+
+    Parameters
+    ----------
+    volume
+        Part of the whole tensor that each child of a level must receive over the links of that
+        level; (sources, targets, levels).
+    """
+
+    volume: Floats
 
 
 def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
@@ -103,63 +115,6 @@ def movement(
         Steps among p ranks: "ring" takes p - 1, as the collectives do (Kahira et al. 2021, section
         IV), "doubling" log2 p, as recursive doubling does (Thakur et al. 2005, section 4.1).
     """
-    if source is not target or steps != "ring":
-        return _counted(source, target, topology, steps)
-    codes, known = source.codes(), _KNOWN.get(topology)
-    moves = (
-        _counted(source, source, topology, steps)
-        if known is None
-        else _recounted(source, codes, known, topology)
-    )
-    _KNOWN[topology] = (codes, moves)
-    return moves
-
-
-# The layouts that were compared last on a machine, and what moves between them: a search asks for
-# the same ones and some more again and again.
-_KNOWN: WeakKeyDictionary[Topology, tuple[Ints, Movement]] = WeakKeyDictionary()
-
-
-def _recounted(
-    layouts: Layouts, codes: Ints, known: tuple[Ints, Movement], topology: Topology
-) -> Movement:
-    """What moves between any two layouts, when it is known for some of them.
-
-    Parameters
-    ----------
-    layouts, codes
-        The layouts, and their codes.
-    known
-        Codes of others, and what moves between those.
-    topology
-        Links of the devices used.
-    """
-    before, moves = known
-    first, number = unique_rows(np.concatenate([before, codes]))
-    place = first[number[len(before) :]]
-    old, new = np.flatnonzero(place < len(before)), np.flatnonzero(place >= len(before))
-    if len(new) > len(old):
-        return _counted(layouts, layouts, topology, "ring")
-    some = layouts.take(new)
-    parts = [
-        (np.ix_(new, np.arange(len(layouts))), _counted(some, layouts, topology, "ring")),
-        (np.ix_(old, new), _counted(layouts.take(old), some, topology, "ring")),
-    ]
-    found = {}
-    for item in fields(Movement):
-        values = getattr(moves, item.name)
-        table = np.empty((len(layouts), len(layouts), *values.shape[2:]))
-        table[np.ix_(old, old)] = values[np.ix_(place[old], place[old])]
-        for pairs, part in parts:
-            table[pairs] = getattr(part, item.name)
-        found[item.name] = table
-    return Movement(**found)
-
-
-def _counted(
-    source: Layouts, target: Layouts, topology: Topology, steps: Literal["ring", "doubling"]
-) -> Movement:
-    """As `movement`, some sources at a time."""
     shape = topology.shape
     lacking = [lacking_part(source, target, level, shape) for level in range(len(shape))]
     count = (len(source), len(target))

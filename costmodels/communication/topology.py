@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,8 +138,16 @@ class Topology:
         return math.prod(self.shape)
 
     def above(self, level: int) -> Topology:
-        """The levels from one on: what lies below is one device then."""
-        return replace(self, **{f.name: getattr(self, f.name)[level:] for f in fields(self)})
+        """The levels from one on, the same object each time: what lies below is one device then."""
+        known = _ABOVE.setdefault(self, {})
+        if level not in known:
+            values = {field.name: getattr(self, field.name)[level:] for field in fields(self)}
+            known[level] = replace(self, **values)
+        return known[level]
+
+
+# What `Topology.above` made of each, so that what is known of the result is found again.
+_ABOVE: WeakKeyDictionary[Topology, dict[int, Topology]] = WeakKeyDictionary()
 
 
 def _or_default(override: float | None, default: float) -> float:

@@ -71,6 +71,7 @@ def joint_plan(
     searched = wishes.any or is_transformer(setting.graph)
     if wishes.splits_alone or (not wishes.any and one_stage) or not searched:
         return plan_for(setting, options, deadline, known)
+    setting.check_reserve()
     options.tell("estimating pipelines")
     search = JointSearch(
         setting=setting,

@@ -48,6 +48,7 @@ def front(
     InfeasibleError
         When no plan that fits was found.
     """
+    setting.check_reserve()
     deadline = deadline or Deadline(options.time_limit)
     search = JointSearch(
         setting=setting,

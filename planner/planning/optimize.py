@@ -56,6 +56,7 @@ def plan_for(
     """
     if options.dump_problem is not None:
         check_writable(options.dump_problem)  # now, and not after the search
+    setting.check_reserve()
     deadline = deadline or Deadline(options.time_limit)
     left = deadline.remaining
     try:
@@ -165,7 +166,13 @@ def plan_of_strategy(
         What it is called.
     notes
         What is worth knowing of it.
+
+    Raises
+    ------
+    InfeasibleError
+        When the limit on memory is below what the framework reserves.
     """
+    setting.check_reserve()
     usual = usual_strategies(setting)
     formulation = formulate_given(setting, distributions, usual)
     costed = cost(formulation, formulation.choices(distributions))

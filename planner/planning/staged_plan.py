@@ -36,7 +36,13 @@ def given_plan(
         What is worth knowing of it.
     deadline
         After which no usual strategy is simulated.
+
+    Raises
+    ------
+    InfeasibleError
+        When the limit on memory is below what the framework reserves.
     """
+    found.placed.setting.check_reserve()
     summary = SearchSummary(
         solver=given_solver(name),
         status="given",

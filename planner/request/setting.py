@@ -56,6 +56,8 @@ class Setting:
         Global batch and number of GPUs. [samples], [items]
     defaults
         What was chosen, since it was not given, a sentence each.
+    limit
+        The limit on memory that is asked for. [B]
     """
 
     model: Network
@@ -65,6 +67,28 @@ class Setting:
     batch: int
     gpus: int
     defaults: tuple[str, ...]
+    limit: float = math.inf
+
+    def check_reserve(self) -> None:
+        """That the limit on memory leaves something of a device to a plan.
+
+        The last of what may be refused: what is no question has no plan either, but that is no
+        proof.
+
+        Raises
+        ------
+        InfeasibleError
+            When it is no more than what the framework reserves.
+        """
+        reserve = self.cluster.device.reserved_memory
+        if self.limit <= reserve:
+            reserved = format_bytes(reserve)
+            raise InfeasibleError(
+                f"no plan fits in memory: the framework alone reserves {reserved} of a device, and "
+                f"--memory is {format_bytes(self.limit)}; give more than {reserved}",
+                missing_bytes=reserve - self.limit,
+                layer="",
+            )
 
     @property
     def tables(self) -> tuple[CostTable, ...]:
@@ -159,19 +183,6 @@ def _named_network(request: Request) -> Network:
     )
 
 
-def _check_reserve(cluster: Cluster, limit: float) -> None:
-    """That a limit on memory leaves something of a device to a plan. [B]"""
-    reserve = cluster.device.reserved_memory
-    if limit <= reserve:
-        reserved = format_bytes(reserve)
-        raise InfeasibleError(
-            f"no plan fits in memory: the framework alone reserves {reserved} of a device, and "
-            f"--memory is {format_bytes(limit)}; give more than {reserved}",
-            missing_bytes=reserve - limit,
-            layer="",
-        )
-
-
 def resolve(request: Request, multiple: int = 1) -> Setting:
     """Find the network and the machine of a request, and fill in the defaults.
 
@@ -186,8 +197,6 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     ------
     InputError
         When an input cannot be used.
-    InfeasibleError
-        When the memory is no more than what the framework reserves.
     """
     gpus = request.num_gpus
     tables = tuple(
@@ -214,17 +223,15 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         ),
         training=training,
     )
-    graph = training_graph(network, batch, training)
-    # the last of what may be refused: what is no question has no plan either, but that is no proof
-    _check_reserve(cluster, limit)
     return Setting(
         model=network,
-        graph=graph,
+        graph=training_graph(network, batch, training),
         cluster=cluster,
         machine=machine,
         batch=batch,
         gpus=gpus,
         defaults=_chosen(request, cluster, training, batch),
+        limit=limit,
     )
 
 

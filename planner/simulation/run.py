@@ -69,6 +69,8 @@ def simulate_request(request: Request) -> Simulation:
     ------
     InputError
         When an input cannot be used.
+    InfeasibleError
+        When the limit on memory is below what the framework reserves.
     """
     # nothing that is made here forms cycles, and looking for them takes a third of the time
     collecting = gc.isenabled()
@@ -98,7 +100,7 @@ def _simulate(request: Request) -> Simulation:
     gamma, variation = request.overlap_factor, request.variation
     if request.step_model == "simulate" and (gamma is None or variation is None):
         placed = replace(placed, notes=(*placed.notes, ASSUMED))
-    return simulate_placed(
+    found = simulate_placed(
         placed,
         runtime,
         request.step_model,
@@ -106,6 +108,8 @@ def _simulate(request: Request) -> Simulation:
         request.loading,
         variation,
     )
+    placed.setting.check_reserve()
+    return found
 
 
 def require_run(model: str, option: str) -> None:

@@ -53,6 +53,7 @@ def test_a_series_asks_for_more_and_more(kind):
     assert len(asked) == len(set(asked)) > 3
     values = [getattr(question, kind) for question in asked]
     assert values == sorted(values)
+    assert [question.machine for question in asked], "no limit is below what is reserved"
 
 
 def test_bandwidth_is_that_of_the_links_within_hosts_or_between_them():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -165,7 +166,13 @@ def test_memory_that_the_framework_takes_alone_is_a_proof():
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--optimizer", "<script>"), ("--gpus", "3"), ("--global-batch-size", "0")]
+    "wrong",
+    [
+        ("--optimizer", "<script>"),
+        ("--gpus", "3"),
+        ("--global-batch-size", "0"),
+        ("--strategy", "no-such"),
+    ],
 )
 def test_what_is_no_question_is_said_before_what_does_not_fit(wrong):
     given = {"--gpus": "8", "--memory": "512 MiB", **dict([wrong])}
@@ -173,6 +180,25 @@ def test_what_is_no_question_is_said_before_what_does_not_fit(wrong):
     result = CliRunner().invoke(planner_command, arguments)
     assert result.exit_code == 2
     assert wrong[1] in result.output
+
+
+def test_a_wrong_strategy_is_said_before_what_does_not_fit(tmp_path):
+    path = tmp_path / "strategy.toml"
+    path.write_text("[layers.conv1]\nsample = 3\n")
+    plan = tmp_path / "plan.json"
+    planner.evaluate("alexnet", strategy="data", gpus=8).save(plan)
+    for command, name in itertools.product(("evaluate", "simulate"), (path, plan, "spatial+data")):
+        arguments = [command, "resnet18", "--gpus", "8", "--memory", "512 MiB", "--strategy", name]
+        result = CliRunner().invoke(planner_command, [str(part) for part in arguments])
+        assert result.exit_code == 2, result.output
+
+
+@pytest.mark.parametrize("command", ["optimize", "evaluate", "simulate", "scale"])
+def test_memory_below_the_reserve_fits_nothing_in_any_command(command):
+    arguments = [command, "resnet18", "--gpus", "8", "--memory", "512 MiB"]
+    result = CliRunner().invoke(planner_command, arguments)
+    assert result.exit_code == 3
+    assert "no plan fits" in result.output
 
 
 def test_buckets_are_small_where_memory_is_short():

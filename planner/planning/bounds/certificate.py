@@ -61,10 +61,13 @@ class PricedSpace:
     wanted
         Candidates that should be searched: their places among those left out, by the first layer
         that is alike.
+    near
+        Which of those left out can be part of something that matters.
     """
 
     bound: float
     wanted: Mapping[str, Ints]
+    near: Mapping[str, NDArray[np.bool_]]
 
 
 def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> float:
@@ -80,10 +83,13 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     widen
         Whether anything may come back: what is cheap without a memory limit need not be under one.
     """
-    bound = 0.0
+    bound, least = 0.0, None
     for _ in range(MAX_PROFILES):
         seen = search.formulation.num_candidates
-        bound = max(bound, _certify_profile(search, profile, widen=widen))
+        # what layers cost does not depend on the profile
+        least = LayerBounds.of(search.formulation, profile, least)
+        one, least = _certify_profile(search, profile, least, widen=widen)
+        bound = max(bound, one)
         if search.formulation.num_candidates == seen or search.stopped:
             break
         # among more candidates other weights may bound better
@@ -93,24 +99,38 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
     return bound
 
 
-def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -> float:
-    """The same for one profile."""
+def _certify_profile(
+    search: AdditiveSearch, profile: Profile, least: LayerBounds, *, widen: bool
+) -> tuple[float, LayerBounds]:
+    """The same for one profile.
+
+    Parameters
+    ----------
+    search, profile, widen
+        As above.
+    least
+        What layers compute at least, for that profile.
+
+    Returns
+    -------
+    The bound, and what layers cost as far as that was needed. [s]
+    """
     formulation, worst = search.formulation, search.incumbent.bound
-    least = LayerBounds.of(formulation, profile)
     bound = least.bound
     if bound >= _matters(worst):
-        return min(bound, worst)
+        return min(bound, worst), least
     shape = formulation.machine.topology.shape
     counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
     if sum(counts) > MOST_CANDIDATES:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
-        return bound
+        return bound, least
     try:
         least = least.sharpened(formulation, profile, search.deadline)
         bound = least.bound
         if bound >= _matters(worst):
-            return min(bound, worst)
+            return min(bound, worst), least
         far = _matters if sum(counts) > FEW_CANDIDATES else float
+        least = least.costed(formulation, least.near(far(worst)), search.deadline)
         whole = WholeSpace.of(formulation, profile, least, far(worst), search.deadline)
         gap, fastest = np.inf, search.fastest.step.total
         for _ in range(MAX_ROUNDS):
@@ -123,14 +143,14 @@ def _certify_profile(search: AdditiveSearch, profile: Profile, *, widen: bool) -
             gap, fastest = worst - bound, search.fastest.step.total
             more = {n: whole.left[n].candidates.take(rows) for n, rows in priced.wanted.items()}
             search.widen(extend(search.formulation, more, search.deadline))
-            whole = whole.widened(search.formulation, priced.wanted)
-            worst = search.solve(profile).lower_bound
+            whole = whole.widened(search.formulation, priced.wanted, priced.near)
+            worst = min(worst, search.solve(profile).lower_bound)
     except TooManyLayouts:
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
     except OutOfTime:
         search.incumbent.stopped_by = "time limit"
         search.incumbent.add_note(Note.of("no-time-to-price"))
-    return bound
+    return bound, least
 
 
 def _matters(bound: float) -> float:
@@ -164,10 +184,14 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
             raise KeyboardInterrupt from None  # a solver keeps it to hand in what it has
         bound, choices = answer.lower_bound, list(answer.choices)
     if bound >= _matters(worst):
-        return PricedSpace(bound=min(bound, worst), wanted={})
+        return PricedSpace(bound=min(bound, worst), wanted={}, near={})
     if marginals is None:
-        marginals = _of_answer(problem, choices, bound)
-    return PricedSpace(bound=bound, wanted=_wanted(whole, problem, kept, marginals, worst))
+        values = _values(whole, problem, kept, _of_answer(problem, choices, bound))
+        near = {space: np.ones(len(value), dtype=bool) for space, value in values.items()}
+    else:
+        values = _values(whole, problem, kept, marginals)
+        near = {space: value < worst for space, value in values.items()}
+    return PricedSpace(bound=bound, wanted=_wanted(values, worst), near=near)
 
 
 def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Floats]:
@@ -178,14 +202,10 @@ def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Fl
     return marginals
 
 
-def _wanted(
-    whole: WholeSpace,
-    problem: Problem,
-    kept: Mapping[str, Ints],
-    marginals: list[Floats],
-    worst: float,
-) -> dict[str, Ints]:
-    """The members of classes that are part of what is cheapest.
+def _values(
+    whole: WholeSpace, problem: Problem, kept: Mapping[str, Ints], marginals: list[Floats]
+) -> dict[str, Floats]:
+    """What any assignment costs at least that has a candidate left out, by the first alike. [s]
 
     Parameters
     ----------
@@ -193,8 +213,6 @@ def _wanted(
         Every distribution, as an additive problem that holds these classes.
     marginals
         The least cost of any assignment with each candidate and class. [s]
-    worst
-        What costs more does not matter. [s]
     """
     values: dict[str, Floats] = {}
     formulation = whole.formulation
@@ -206,6 +224,19 @@ def _wanted(
         around[classes] = marginals[i][seen:] - problem.costs[i][seen:]
         value = around[left.class_of] + left.prices(key)
         values[key.space] = np.minimum(values.get(key.space, np.inf), value)
+    return values
+
+
+def _wanted(values: Mapping[str, Floats], worst: float) -> dict[str, Ints]:
+    """The candidates that are part of what is cheapest.
+
+    Parameters
+    ----------
+    values
+        What any assignment with each of them costs at least, as of `_values`. [s]
+    worst
+        What costs more does not matter. [s]
+    """
     wanted = {}
     for space, value in values.items():
         best = np.argsort(value, kind="stable")[:EACH_ROUND]

@@ -43,9 +43,19 @@ class LayerBounds:
     left: Mapping[str, LeftOut] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, formulation: Formulation, profile: Profile | float) -> LayerBounds:
-        """Bounds by computation alone, of an additive problem as of `Formulation.problem`."""
-        computation: dict[str, LayerComputation] = {}
+    def of(
+        cls, formulation: Formulation, profile: Profile | float, before: LayerBounds | None = None
+    ) -> LayerBounds:
+        """Bounds by computation alone, of an additive problem as of `Formulation.problem`.
+
+        Parameters
+        ----------
+        formulation, profile
+            As of `Formulation.problem`.
+        before
+            Those for another profile, and for some of the candidates: what was costed for them.
+        """
+        computation = {} if before is None else dict(before.computation)
         prices: dict[CostKey, Floats] = {}
         keys = formulation.cost_keys(profile)
         for layer, key in zip(formulation.layers, keys, strict=True):
@@ -55,11 +65,14 @@ class LayerBounds:
             if key not in prices:
                 prices[key] = computation[key.space].times.weighted(key.share)
         lowest = {key: float(values.min()) for key, values in prices.items()}
+        costed = {} if before is None else before.left
         return cls(
             computation=computation,
             prices=prices,
             lowest=lowest,
             bound=sum(lowest[key] for key in keys),
+            totals={} if before is None else before.totals,
+            left={n: one.unseen(formulation.spaces[n].candidates) for n, one in costed.items()},
         )
 
     def sharpened(
@@ -77,29 +90,23 @@ class LayerBounds:
         keys = formulation.cost_keys(profile)
         pairs = zip(keys, formulation.node_costs(profile), strict=True)
         seen = {key: float(costs.min()) for key, costs in pairs}
-        totals = self._below(seen)
-        left = self.costed(formulation, totals, deadline)
+        costed = self.costed(formulation, self._below(seen), deadline)
+        left = costed.left
         lowest = {
             key: min(
                 best, float(left[key.space].least(left[key.space].prices(key)).min(initial=best))
             )
             for key, best in seen.items()
         }
-        return replace(
-            self,
-            lowest=lowest,
-            bound=sum(lowest[key] for key in keys),
-            totals=totals,
-            left=left,
-        )
+        return replace(costed, lowest=lowest, bound=sum(lowest[key] for key in keys))
 
     def costed(
         self,
         formulation: Formulation,
         totals: Mapping[str, NDArray[np.bool_]],
         deadline: Deadline,
-    ) -> dict[str, LeftOut]:
-        """Candidates that the search does not see: those of some totals, and all costed before.
+    ) -> LayerBounds:
+        """The same with the candidates of some more totals costed.
 
         Parameters
         ----------
@@ -109,10 +116,19 @@ class LayerBounds:
             Which totals of each distinct layer.
         """
         if not self.left:
-            return cost_left_out(formulation, self, totals, deadline)
+            left = cost_left_out(formulation, self, totals, deadline)
+            return replace(self, totals=totals, left=left)
         new = {name: mask & ~self.totals[name] for name, mask in totals.items()}
+        new = {name: mask for name, mask in new.items() if mask.any()}
         more = cost_left_out(formulation, self, new, deadline)
-        return {name: self.left[name].joined(one) for name, one in more.items()}
+        return replace(
+            self,
+            totals={name: mask | self.totals[name] for name, mask in totals.items()},
+            left={
+                name: one.joined(more[name]) if name in more else one
+                for name, one in self.left.items()
+            },
+        )
 
     def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
         """Which totals of each distinct layer can be part of something cheaper than `worst`."""

@@ -147,7 +147,7 @@ def _tree(formulation: Formulation) -> list[Edge]:
     return found
 
 
-def _ways(tensor: Tensor, candidates: Candidates) -> dict[str, NDArray[np.int64]]:
+def _split_ways(tensor: Tensor, candidates: Candidates) -> dict[str, NDArray[np.int64]]:
     """In how many ways each axis of a tensor is split in all, by candidate."""
     return {axis.name: reduce(np.multiply, candidates.axis_degrees(axis).T) for axis in tensor.axes}
 
@@ -163,8 +163,8 @@ def _surely_moved(spaces: Mapping[str, LayerSpace], edge: Edge) -> EdgeTimes:
         The edge.
     """
     maker, reader = spaces[edge.source], spaces[edge.target]
-    made = _ways(maker.layer.output, maker.candidates)
-    read = _ways(reader.layer.inputs[edge.slot], reader.candidates)
+    made = _split_ways(maker.layer.output, maker.candidates)
+    read = _split_ways(reader.layer.inputs[edge.slot], reader.candidates)
     moved = np.zeros((len(maker.candidates), len(reader.candidates)), dtype=bool)
     for axis in made.keys() & read.keys():
         moved |= made[axis][:, None] > read[axis][None, :]

@@ -144,6 +144,11 @@ class LeftOut:
             first=first,
         )
 
+    def unseen(self, seen: Candidates) -> LeftOut:
+        """Those that are not among candidates that a search sees."""
+        others = _others(self.candidates, seen)
+        return self.without(np.delete(np.arange(len(self.candidates)), others))
+
     def joined(self, more: LeftOut) -> LeftOut:
         """These candidates and others of the same layer."""
         if not len(more.candidates):
@@ -198,11 +203,7 @@ def leave_out(
     shape = machine.topology.shape
     everything = enumerate_candidates(space.layer, shape, 0, full=True)
     everything = everything.take(computation.near(everything, near))
-    rows = space.candidates.joined(everything).degrees
-    first, inverse = unique_rows(rows.reshape(len(rows), rows[0].size))
-    # the first of equals is the one that the search sees
-    count = len(space.candidates)
-    left = everything.take(np.flatnonzero(first[inverse[count:]] >= count))
+    left = everything.take(_others(everything, space.candidates))
     costs = layer_costs(
         space.layer,
         left,
@@ -211,6 +212,15 @@ def leave_out(
         largest_bucket=largest_bucket,
     )
     return LeftOut.of(left, PassTimes.of(left, costs), cut)
+
+
+def _others(candidates: Candidates, seen: Candidates) -> Ints:
+    """Indices of the candidates that are not among those that a search sees."""
+    rows = seen.joined(candidates).degrees
+    first, inverse = unique_rows(rows.reshape(len(rows), rows[0].size))
+    # the first of equals is the one that the search sees
+    found: Ints = np.flatnonzero(first[inverse[len(seen) :]] >= len(seen))
+    return found
 
 
 def outer_part(candidates: Candidates, cut: int) -> Candidates:

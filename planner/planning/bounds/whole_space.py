@@ -9,7 +9,7 @@ at once: first by computation alone, then class by class.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.layout_changes import LayoutChanges, layout_changes
 from costmodels.distribution.rows import unique_rows
+from costmodels.graph import Edge
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
 from planner.planning.space.formulate import Formulation
-from planner.planning.space.profile import CostKey, Profile
+from planner.planning.space.profile import CostKey, LayerShare, Profile
 from search.problem import CostEdge as PairCost
 from search.problem import Problem
 from search.problem.deadline import Deadline, OutOfTime
@@ -56,6 +57,8 @@ class WholeSpace:
     seen, classes
         Rows in these of what the candidates of the search, and what the classes write and read: a
         column for the output and one for each input.
+    known
+        What edges cost between layouts, as far as it was asked for.
     """
 
     formulation: Formulation
@@ -64,6 +67,7 @@ class WholeSpace:
     changes: LayoutChanges
     seen: Mapping[str, Ints]
     classes: Mapping[str, Ints]
+    known: dict[tuple[object, ...], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,7 +93,7 @@ class WholeSpace:
         """
         topology = formulation.machine.topology
         cut = cut_level(formulation.cluster, topology.shape)
-        left = least.costed(formulation, least.near(worst), deadline)
+        left = least.costed(formulation, least.near(worst), deadline).left
         near = _near_classes(formulation, profile, left, worst)
         left = {name: one.only(near[name]) for name, one in left.items()}
         seen, classes, layouts = _outer_layouts(formulation, left, cut)
@@ -101,13 +105,18 @@ class WholeSpace:
             formulation=formulation,
             profile=profile,
             left=left,
-            changes=layout_changes(layouts, layouts, topology.above(cut)),
+            changes=layout_changes(layouts, topology.above(cut)),
             seen=seen,
             classes=classes,
         )
 
-    def widened(self, formulation: Formulation, found: Mapping[str, Ints]) -> WholeSpace:
-        """The same when some of the candidates are searched.
+    def widened(
+        self,
+        formulation: Formulation,
+        found: Mapping[str, Ints],
+        near: Mapping[str, NDArray[np.bool_]],
+    ) -> WholeSpace:
+        """The same when some of the candidates are searched, and others matter no more.
 
         Parameters
         ----------
@@ -115,14 +124,19 @@ class WholeSpace:
             The formulation with these candidates, behind those that it had.
         found
             Their places among those left out, by the first layer that is alike.
+        near
+            Which of the candidates left out still matter.
         """
         left, seen, classes = dict(self.left), dict(self.seen), dict(self.classes)
-        for name, places in found.items():
-            one = left[name]
-            left[name] = one.without(places)
-            seen[name] = np.concatenate([seen[name], classes[name][one.class_of[places]]])
+        for name, one in self.left.items():
+            if name in found:
+                more = classes[name][one.class_of[found[name]]]
+                seen[name] = np.concatenate([seen[name], more])
+            stays = near[name].copy()
+            stays[found.get(name, [])] = False
+            left[name] = one.without(np.flatnonzero(~stays))
             # the classes that still have members
-            classes[name] = classes[name][np.unique(np.delete(one.class_of, places))]
+            classes[name] = classes[name][np.unique(one.class_of[stays])]
         return replace(self, formulation=formulation, left=left, seen=seen, classes=classes)
 
     def problem(self, worst: float) -> tuple[Problem, dict[str, Ints]]:
@@ -174,7 +188,6 @@ class WholeSpace:
         formulation = self.formulation
         shares = formulation.shares(self.profile)
         index = {layer.name: i for i, layer in enumerate(formulation.layers)}
-        size = formulation.machine.training.activation_size
         rows = {n: np.concatenate([self.seen[n], self.classes[n][kept[n]]]) for n in kept}
         matrices: dict[tuple[object, ...], Floats] = {}
         pairs = []
@@ -183,13 +196,12 @@ class WholeSpace:
             share = shares[index[edge.target]]
             key = (*ends, edge.slot, share.messages, share.link, edge in formulation.repeated)
             if key not in matrices:
-                writes, reads = rows[ends[0]][:, 0], rows[ends[1]][:, 1 + edge.slot]
-                num_bytes = formulation.graph.layers[edge.target].inputs[edge.slot].size * size
-                matrix = self.changes.moves.time(writes, reads, num_bytes)
-                if edge in formulation.repeated:
-                    matrix = np.zeros_like(matrix)
-                matrix += share.messages * self.changes.moves.time(reads, writes, num_bytes).T
-                matrix += share.link * self.changes.link_time(reads, writes, num_bytes).T
+                if key not in self.known:
+                    self.known[key] = self._between_layouts(edge, share)
+                writes, reads, table = self.known[key]
+                write = np.searchsorted(writes, rows[ends[0]][:, 0])
+                read = np.searchsorted(reads, rows[ends[1]][:, 1 + edge.slot])
+                matrix = table.take(read, axis=1).take(write, axis=0)
                 exact = formulation.edge_costs(edge, share)
                 n, m = exact.shape
                 matrix[:n, :m] = exact
@@ -197,6 +209,31 @@ class WholeSpace:
             source, target = index[edge.source], index[edge.target]
             pairs.append(PairCost(source=source, target=target, matrix=matrices[key]))
         return pairs
+
+    def _between_layouts(self, edge: Edge, share: LayerShare) -> tuple[Ints, Ints, Floats]:
+        """What an edge costs between all layouts of its ends: numbers of these, and a table. [s]
+
+        Parameters
+        ----------
+        edge, share
+            The edge, and how much of its target counts.
+        """
+        formulation, changes = self.formulation, self.changes
+        source, target = (formulation.first_alike[end] for end in (edge.source, edge.target))
+        writes, reads = (
+            np.unique(
+                np.concatenate([table[name][:, column] for table in (self.seen, self.classes)])
+            )
+            for name, column in ((source, 0), (target, 1 + edge.slot))
+        )
+        tensor = formulation.graph.layers[edge.target].inputs[edge.slot]
+        num_bytes = tensor.size * formulation.machine.training.activation_size
+        table = changes.time(writes, reads, num_bytes)
+        if edge in formulation.repeated:
+            table = np.zeros_like(table)
+        table += share.messages * changes.time(reads, writes, num_bytes).T
+        table += share.link * changes.link_time(reads, writes, num_bytes).T
+        return writes, reads, table
 
     def _shared_costs(self, kept: Mapping[str, Ints]) -> list[PairCost]:
         """What sharers of weights add: nothing where a class takes part. [s]

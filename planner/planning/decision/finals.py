@@ -26,6 +26,8 @@ SIMPLER_WITHIN = 0.01
 # A finalist so many times as slow as the fastest under the usual buckets is not tried under others:
 # on the built-in networks they change a step by up to a fifth.
 TUNED_WITHIN = 1.25
+# Estimates of assignments that are unlike each other are off by so much more for one of them.
+UNSURE = 0.03
 # What judging moves takes, in times that costing one assignment takes.
 MOVES = 60.0
 # Assignments between the simplest that the estimates allow and the fastest that are simulated.
@@ -141,6 +143,13 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     judged = np.min(by_bucket, axis=0)
     order = np.argsort(judged, kind="stable")
     finals.simulate(pool[n] for n in order[:num_best])
+    # plans of one split are further from the rest than these from each other, and so are estimates
+    whole, unsure = set(alike), judged.min() * (1.0 + UNSURE)
+    near: dict[float, Choices] = {}
+    for n in order:
+        if judged[n] <= unsure and pool[n] in whole:
+            near.setdefault(round(judged[n] / unsure, 6), pool[n])  # several come to the same
+    finals.simulate(list(near.values())[:num_best])
     if num_best < 2:
         return
     for _ in range(num_best):

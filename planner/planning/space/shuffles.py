@@ -83,7 +83,7 @@ def number_layouts(
         position += 1 + len(space.layer.inputs)
         for layer in alike:
             spaces[layer.name] = numbered
-    return spaces, layout_changes(unique, unique, topology)
+    return spaces, layout_changes(unique, topology)
 
 
 def _unevenness(tensor: Tensor, candidates: Candidates) -> Floats:
@@ -108,14 +108,13 @@ def _edge_times(
     machine
         Where and how it runs.
     """
-    moves = changes.moves
     tensor = target.layer.inputs[slot]
     num_bytes = tensor.size * machine.training.activation_size
     writes, reads = source.writes, target.reads[slot]
     read = num_bytes * _unevenness(tensor, target.candidates)
     written = num_bytes * _unevenness(source.layer.output, source.candidates)
-    forward = moves.time(writes, reads, read[None, :])
-    backward = moves.time(reads, writes, written[None, :])
+    forward = changes.time(writes, reads, read[None, :])
+    backward = changes.time(reads, writes, written[None, :])
     ours, theirs = source.costs, target.costs
     beyond = np.maximum(ours.summed_forward - ours.reduce_forward, 0.0)
     forward += changes.summed[np.ix_(writes, reads)] * beyond[:, None]

@@ -29,7 +29,7 @@ from costmodels.errors import InputError
         ("Titan Xp", "titan_xp"),
         ("GTX 1080 Ti", "1080_ti"),
         ("Tesla T4", "t4"),
-        ("GTX 1080", None),
+        ("GTX 1080", "1080"),
         ("Quadro T400", None),
         ("RTX 5090", None),
     ],
