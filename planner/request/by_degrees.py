@@ -18,7 +18,10 @@ from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
 
 # What of `Degrees` says how layers are split.
-_SPLITS = ("dp", "tp", "cp", "ep", "etp", "sequence_parallel", "cp_kind")
+_SPLITS = (
+    *("dp", "tp", "cp", "ep", "etp"),
+    *("sequence_parallel", "uneven_heads", "cp_kind", "axes"),
+)
 
 
 def micro_graph(setting: Setting, micro_batches: int) -> Graph:
@@ -82,7 +85,9 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
             ep=degrees.ep,
             etp=degrees.etp,
             sequence_parallel=degrees.sequence_parallel,
+            uneven_heads=degrees.uneven_heads,
             cp_kind=degrees.cp_kind,
+            axes=degrees.axes,
             micro_batches=micro_batches,
             schedule_kind=degrees.schedule_kind,
             chunks=degrees.chunks,
@@ -122,12 +127,17 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
 
 
 def _refuse_what_is_missing(degrees: Degrees) -> None:
-    """Refuse what no strategy says yet."""
-    usual = Degrees()
-    for name in ("offload", "axes"):
-        if getattr(degrees, name) != getattr(usual, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} cannot be simulated yet; leave it out")
+    """Refuse what cannot be simulated."""
+    if degrees.offload:
+        raise InputError(
+            "what waits in the memory of the host must be nothing, since no traffic to it is "
+            f"simulated, but --offload is {','.join(degrees.offload)}; leave it out"
+        )
+    if degrees.axes[-1] != "pp":
+        raise InputError(
+            "the stages of a pipeline must be on neighbouring devices, so that pp is the last of "
+            f"--axes, but they are {','.join(degrees.axes)}; move pp to the end"
+        )
 
 
 def _title(degrees: Degrees, dp: int) -> str:
