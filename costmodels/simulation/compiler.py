@@ -79,6 +79,8 @@ class Compiler:
                 per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
                 fixed=job.runtime.activation_waits * job.training.launch_time,
             ),
+            runtime=job.runtime,
+            fresh_size=float(job.training.held.fresh),
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
         self.groups = strategy.groups

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
+from costmodels.step.recipes import recipe_families
 from costmodels.strategy import MemoryConfig
 
 # Smaller pieces would make millions of messages. [B]
@@ -40,6 +41,8 @@ _RANGES = {
     "cpu_bandwidth": (1e3, 1e18, "B/s"),
     "servers": (0, 2**20, ""),
     "devices_per_cpu_link": (1, 2**20, ""),
+    "logit_kept": (0.0, 64.0, "B"),
+    "logit_scratch": (0.0, 64.0, "B"),
 }
 
 
@@ -99,6 +102,18 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
+    recipe, keeps_gates, logit_kept, logit_scratch
+        The same, of what it holds of weights, gates and logits.
+    gathers_again
+        Whether a layer keeps its own part of what was gathered for it, and gathers again for its
+        backward pass.
+    overlaps_tensor
+        Whether the backward pass of a weight runs beside the communication of its layer: what it
+        reads is gathered, and the gradient of the input summed up.
+    views_buckets
+        Whether gradients are written into the buffers in which they travel.
+    copies_updated
+        Whether updated weights are gathered into a buffer of their own.
     fuses
         What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
     fuses_in
@@ -154,6 +169,14 @@ class Runtime:
     cuts_backward: bool | None = None
     corner_overlap: bool | None = None
     memory_model: str | None = None
+    recipe: str | None = None
+    keeps_gates: bool | None = None
+    logit_kept: float | None = None
+    logit_scratch: float | None = None
+    gathers_again: bool = False
+    overlaps_tensor: bool = False
+    views_buckets: bool = False
+    copies_updated: bool = False
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -185,6 +208,13 @@ class Runtime:
                     f"'{name}'",
                     "correct it",
                 )
+        if self.recipe is not None and self.recipe not in recipe_families():
+            raise InputError.rule(
+                f"runtime {self.name}: recipe",
+                f"be one of {', '.join(recipe_families())}",
+                f"'{self.recipe}'",
+                "choose one",
+            )
         if self.crosses_steps and self.gradient != "push_pull":
             raise InputError(
                 f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
@@ -247,4 +277,8 @@ _DECIDED = (
     "cuts_backward",
     "corner_overlap",
     "memory_model",
+    "recipe",
+    "keeps_gates",
+    "logit_kept",
+    "logit_scratch",
 )

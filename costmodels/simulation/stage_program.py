@@ -21,9 +21,10 @@ from costmodels.simulation.operations import (
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
-from costmodels.simulation.tensors import JobView, StageTensors
+from costmodels.simulation.tensors import ACTIVATIONS, JobView, StageTensors
+from costmodels.simulation.weight_passes import after_gathers, data_then_weight, gathers_again
 
-ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
+GRADIENTS, WEIGHT_GRADIENTS = "activation gradients", "weight gradients"
 
 
 class StageProgram:
@@ -41,10 +42,12 @@ class StageProgram:
         self.phases: dict[str, list[Operation]] = {FORWARD: [], BACKWARD: [], WEIGHT: []}
         self.weight_ready: dict[str, Ref] = {}
         self.gradient_from: dict[str, list[Ref]] = {}
+        self.fresh: list[Local] = []
         for layer in self.layers:
             self._forward(layer, FORWARD)
             self._send(layer)
         self._all_backward()
+        self._drop_fresh()
         free_unread(self.phases.values())
 
     # forward
@@ -230,6 +233,10 @@ class StageProgram:
                 size = max(piece.inputs[edge.slot], maker.output)
                 makes.append((("grad", edge.source, 0), GRADIENTS, size))
         uses = (*self.tensors.kept(layer), own)
+        fresh: Local = ("fresh gradient", name, 0)
+        if self.view.fresh_size and piece.parameters:
+            makes.append((fresh, WEIGHT_GRADIENTS, piece.parameters * self.view.fresh_size))
+            self.fresh.append(fresh)
         base = Operation(
             key=("backward", name, 0),
             kind="backward",
@@ -241,18 +248,39 @@ class StageProgram:
             scratch=piece.workspace,
             buffer=piece.buffer,
         )
-        self._weights(base, piece)
+        gathers = gathers_again(self.tensors, layer, base.after)
+        self.phases[BACKWARD] += gathers
+        self._weights(base, piece, gathers)
         self._sums(BACKWARD, base, piece)
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 self._gradient(edge, self._done(name, "backward", BACKWARD))
 
-    def _weights(self, base: Operation, piece: Piece) -> None:
-        """The backward pass, in one or with that of the weight apart."""
+    def _weights(self, base: Operation, piece: Piece, gathers: list[Operation]) -> None:
+        """The backward pass, in one or with that of the weight apart.
+
+        Parameters
+        ----------
+        base
+            The backward pass in one.
+        piece
+            The layer.
+        gathers
+            What is gathered for it.
+        """
         name = base.name
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         apart = self.view.weight_apart and weighted
+        summed = bool(gathers) or any((layouts.partial > 1).any() for layouts in piece.reads)
+        beside = self.view.runtime.overlaps_tensor and weighted and summed and not apart
+        if beside and not piece.weight_first:
+            data, weight = data_then_weight(self.number, base, piece, gathers)
+            self._pass(BACKWARD, data, piece)
+            self.phases[BACKWARD].append(weight)
+            self.weight_ready[name] = (self.number, BACKWARD, weight.key)
+            return
+        base = after_gathers(self.number, base, gathers)
         if not (apart or piece.weight_first):
             self._pass(BACKWARD, base, piece)
             self.weight_ready[name] = (self.number, BACKWARD, base.key)
@@ -277,6 +305,12 @@ class StageProgram:
                 data = data._replace(after=(*data.after, (self.number, BACKWARD, weight.key)))
             self._pass(BACKWARD, data, piece)
         self.weight_ready[name] = (self.number, phase, weight.key)
+
+    def _drop_fresh(self) -> None:
+        """Gradients of the micro-batch are added up when all of its backward pass is through."""
+        phase = self.phases[WEIGHT] or self.phases[BACKWARD]
+        if self.fresh and phase:
+            phase[-1] = phase[-1]._replace(uses=(*phase[-1].uses, *self.fresh))
 
     def _gradient(self, edge: Edge, ready: Ref) -> None:
         """Take the gradient of an input to the layout of its maker, and to its stage."""

@@ -19,8 +19,10 @@ from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
 from costmodels.simulation.operations import Key, Local
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import Strategy
 
+ACTIVATIONS = "activations"
 _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
 
 
@@ -50,6 +52,10 @@ class JobView:
         What each layer adds whose weight another layer of its stage holds.
     handling
         What the framework adds around collectives of activations.
+    runtime
+        The framework.
+    fresh_size
+        Size of a weight's gradient until the backward pass of a micro-batch is through. [B]
     """
 
     graph: Graph
@@ -62,6 +68,8 @@ class JobView:
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
     handling: Handling
+    runtime: Runtime
+    fresh_size: float
 
 
 class StageTensors:
@@ -156,9 +164,21 @@ class StageTensors:
                 continue
             if edge.target in self.segment and not redone:
                 return True  # the reader's segment starts from it
-            if self.graph.layers[edge.target].keeps_inputs and not self.change(edge).copies:
+            if not self.graph.layers[edge.target].keeps_inputs:
+                continue
+            if not self.change(edge).copies or self.gathered_again(edge):
                 return True
         return False
+
+    def gathered_again(self, edge: Edge) -> bool:
+        """Whether the backward pass of a reader gathers what it reads once more."""
+        if not self.view.runtime.gathers_again or edge.source not in self.pieces:
+            return False
+        return (
+            self.graph.layers[edge.target].keeps_inputs
+            and self.view.stage_of[edge.source] == self.number
+            and self.change(edge).pattern.kind == "all_gather"
+        )
 
     def crossing(self, name: str, reader: int) -> float:
         """What a device sends of an output to another stage, or gets back as its gradient. [B]"""
@@ -182,7 +202,7 @@ class StageTensors:
                 again = self.again(name, edge.source)
                 source = self.out(edge.source, again)
                 change = self.change(edge)
-                if change.copies:
+                if change.copies and not self.gathered_again(edge):
                     mark = (source[0], edge.source, self.pieces[name].codes_read[edge.slot])
                     copy = self.moved[mark][1]
                     assert copy is not None, "a change that copies makes a copy"

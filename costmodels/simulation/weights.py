@@ -63,12 +63,15 @@ class WeightWork:
     def fixed_memory(self) -> dict[str, float]:
         """Weights, gradients, optimizer state and gradient buckets, by holder. [B]"""
         rows = {"weights": 0.0, "weight gradients": 0.0, "optimizer state": 0.0}
-        whole = 0.0
+        whole, copied = 0.0, 0.0
         for name, piece in self.pieces.items():
             rows["weights"] += piece.weights / self.cuts(name, "weights")
             rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
             rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
+            copied += piece.parameters * self.training.held.buckets * (piece.gradient_bytes > 0.0)
+        if self.runtime.views_buckets or copied:
+            return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
@@ -245,7 +248,7 @@ class WeightWork:
             return None
         largest = max(cut, key=lambda n: self.pieces[n].parameters)
         group = self.pieces[largest].gradient_group
-        return message_operation(
+        operation = message_operation(
             ("gather updated", "weights", self.program.number),
             "all_gather",
             self.program.stage_links.collective("all_gather", group, num_bytes),
@@ -253,6 +256,8 @@ class WeightWork:
             num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
             queue=Queue.PARAMETER,
         )
+        copies = num_bytes * (1.0 + 1.0 / math.prod(group)) * self.runtime.copies_updated
+        return operation._replace(buffer=copies)
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.

@@ -90,7 +90,10 @@ def sequence_parallel(ways: int, blocks: int, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ways", [2, 4])
-def test_sequence_parallelism_divides_all_but_what_is_gathered(ways: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runtime", "whole"), [("megatron", 0), ("ddp", 4)])
+def test_sequence_parallelism_divides_all_but_what_a_framework_keeps_gathered(
+    ways: int, runtime: str, whole: int, tmp_path: Path
+) -> None:
     three, four = (
         held(
             planner.simulate(
@@ -98,12 +101,13 @@ def test_sequence_parallelism_divides_all_but_what_is_gathered(ways: int, tmp_pa
                 precision="fp16",
                 gpus=ways,
                 global_batch_size=B,
+                runtime=runtime,
                 strategy=sequence_parallel(ways, n, tmp_path),
             )
         )
         for n in (3, 4)
     )
-    # equation 4 has 34 / t: there the inputs of both column-parallel layers are gathered again in
-    # the backward pass, here each keeps what it gathered
-    expected = S * B * H * (4 + 30 / ways + 5 * HEADS * S / (H * ways))
+    # equation 4: Megatron gathers the inputs of both column-parallel layers again in the backward
+    # pass, others keep what they gathered
+    expected = S * B * H * (whole + (34 - whole) / ways + 5 * HEADS * S / (H * ways))
     assert four - three == pytest.approx(expected, rel=1e-12)
