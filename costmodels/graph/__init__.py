@@ -1,6 +1,6 @@
 """Networks as graphs of layers, each an iteration space."""
 
-from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, fused
+from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, apart, fused
 from costmodels.graph.layer import (
     DIMS,
     SPATIAL_DIMS,
@@ -35,5 +35,6 @@ __all__ = [
     "Tensor",
     "Window",
     "build_graph",
+    "apart",
     "fused",
 ]

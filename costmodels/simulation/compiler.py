@@ -81,6 +81,7 @@ class Compiler:
             ),
             runtime=job.runtime,
             fresh_size=float(job.training.held.fresh),
+            launch_time=job.training.launch_time,
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
         self.groups = strategy.groups

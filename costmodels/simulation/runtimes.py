@@ -43,6 +43,7 @@ _RANGES = {
     "devices_per_cpu_link": (1, 2**20, ""),
     "logit_kept": (0.0, 64.0, "B"),
     "logit_scratch": (0.0, 64.0, "B"),
+    "collective_launches": (0.0, 100.0, ""),
 }
 
 
@@ -102,8 +103,13 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
-    recipe, keeps_gates, logit_kept, logit_scratch
-        The same, of what it holds of weights, gates and logits.
+    recipe, keeps_gates, logit_kept, logit_scratch, attention_kernel
+        The same, of what it holds of weights, gates and logits, and how it computes attention.
+    runs_ahead, stages
+        The same, of how its host launches and how it cuts pipelines.
+    collective_launches
+        Kernels whose launch takes as long as that of a collective of activations, with what the
+        framework does around it; counted where the host runs ahead. [items]
     gathers_again
         Whether a layer keeps its own part of what was gathered for it, and gathers again for its
         backward pass.
@@ -173,6 +179,10 @@ class Runtime:
     keeps_gates: bool | None = None
     logit_kept: float | None = None
     logit_scratch: float | None = None
+    attention_kernel: str | None = None
+    runs_ahead: bool | None = None
+    stages: str | None = None
+    collective_launches: float = 1.0
     gathers_again: bool = False
     overlaps_tensor: bool = False
     views_buckets: bool = False
@@ -281,4 +291,7 @@ _DECIDED = (
     "keeps_gates",
     "logit_kept",
     "logit_scratch",
+    "attention_kernel",
+    "runs_ahead",
+    "stages",
 )

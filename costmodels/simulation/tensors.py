@@ -54,6 +54,8 @@ class JobView:
         What the framework adds around collectives of activations.
     runtime
         The framework.
+    launch_time
+        Time in which the host launches a kernel. [s]
     fresh_size
         Size of a weight's gradient until the backward pass of a micro-batch is through. [B]
     """
@@ -70,6 +72,7 @@ class JobView:
     handling: Handling
     runtime: Runtime
     fresh_size: float
+    launch_time: float
 
 
 class StageTensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
+from costmodels.compute import ATTENTION_KERNELS
 from costmodels.errors import InputError, require_between
 from costmodels.step.recipes import USUAL_RECIPE, Recipe, recipe_of
 
@@ -14,6 +15,7 @@ _SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
 MEMORY_MODELS = ("liveness", "retained", "paradl")
+STAGES = ("blocks", "products")
 EXECUTIONS = ("eager", "compiled", "captured")
 
 
@@ -71,6 +73,14 @@ class Training:
     keeps_gates
         Whether a gate keeps one half of its features as they come out of the activation, since
         activation and product are two kernels.
+    attention_kernel
+        Which kernel computes fused attention, of `costmodels.compute.ATTENTION_KERNELS`; None for
+        the one that was measured.
+    runs_ahead
+        Whether the host launches while the device computes, so that short kernels wait for their
+        launch only where all of a pass is shorter than its launches; else each waits for its own.
+    stages
+        How stages of a pipeline are cut: of equally many "blocks", or by "products" with weights.
     logit_kept, logit_scratch
         What the loss keeps of a logit for its backward pass, where that is not the logit's own
         precision; None for that. And what it needs meanwhile. [B]
@@ -96,6 +106,9 @@ class Training:
     keeps_gates: bool = False
     logit_kept: float | None = None
     logit_scratch: float = 0.0
+    attention_kernel: str | None = None
+    runs_ahead: bool = False
+    stages: str = "blocks"
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -104,6 +117,8 @@ class Training:
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
             ("execution", self.execution, EXECUTIONS),
+            ("way to cut stages", self.stages, STAGES),
+            ("attention kernel", self.attention_kernel, (None, *ATTENTION_KERNELS)),
         ):
             if value not in known:
                 raise InputError.rule(
@@ -138,6 +153,17 @@ class Training:
     def held(self) -> Recipe:
         """What is held of one weight, the moments left out."""
         return recipe_of(self.recipe, self.precision)
+
+    @property
+    def apart(self) -> dict[str, str]:
+        """Operations that run as several kernels, by kind of layer."""
+        kernels = {"glu": "glu_apart"} if self.keeps_gates else {}
+        return kernels if self.logit_kept is None else {**kernels, "loss": "loss_apart"}
+
+    @property
+    def accumulated(self) -> float:
+        """What adding the gradient of a micro-batch to those before it moves, a weight. [B]"""
+        return float(self.held.fresh + 2 * self.held.gradients) if self.held.fresh else 0.0
 
     @property
     def activation_size(self) -> int:

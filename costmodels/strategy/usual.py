@@ -168,6 +168,7 @@ def hybrid(
     chunks: int = 1,
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
+    parts: Sequence[Sequence[str]] | None = None,
 ) -> Strategy:
     """Data x context x tensor x pipeline parallelism, and experts over the first three.
 
@@ -195,6 +196,8 @@ def hybrid(
     weights
         What stages are balanced by where they cannot have equally many blocks, for each layer,
         such as its seconds; multiply-adds by default.
+    parts
+        Layers of each stage, where they are not to be cut here.
 
     Raises
     ------
@@ -224,7 +227,8 @@ def hybrid(
             f"{graph.name} has no attention, which sequence, context and expert parallelism are "
             "for; use dp, tp and pp"
         )
-    stages = pipeline_stages(cut_stages(graph, pp * chunks, weights), shape, pp)
+    parts = parts or cut_stages(graph, pp * chunks, weights)
+    stages = pipeline_stages(parts, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
     if transformer:

@@ -12,7 +12,7 @@ from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import MemoryConfig, Strategy
-from costmodels.strategy.blocks import block_of, is_transformer
+from costmodels.strategy.blocks import block_of, cut_by_products, is_transformer
 from costmodels.strategy.usual import hybrid
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
@@ -79,10 +79,14 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
             chunks=degrees.chunks,
             max_in_flight=degrees.max_in_flight,
             weights=weights,
+            parts=parts,
         )
 
+    count, parts = degrees.pp * degrees.chunks, None
+    if count > 1 and setting.machine.training.stages == "products" and is_transformer(graph):
+        parts = cut_by_products(graph, count)
     strategy = cut(None)
-    if degrees.pp * degrees.chunks > 1 and not _equal_blocks(strategy, graph):
+    if parts is None and count > 1 and not _equal_blocks(strategy, graph):
         # all stages are alike, so that what a layer takes does not depend on where it lies
         strategy = cut(_layer_seconds(setting, graph, strategy))
     strategy = with_recomputation(strategy, graph, degrees.recompute)

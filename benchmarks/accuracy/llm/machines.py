@@ -8,7 +8,7 @@ tell a slow network or a bad link from a good one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks.accuracy.llm.words import entry_of
@@ -16,6 +16,10 @@ from benchmarks.accuracy.machines import UnknownMachine, device_named, row_clust
 from benchmarks.accuracy.words import Skip
 from costmodels.cluster import Cluster, list_devices
 from costmodels.errors import InputError
+
+
+# Devices that NVLink joins in a GB200 NVL72. [items]
+WIDE = 72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +85,33 @@ def llm_cluster(
         raise Skip(str(error)) from None
     except InputError as error:
         raise Skip(str(error).split(",")[0]) from None
+    if cluster.device.name.endswith("nvl72"):
+        cluster = _wide_domain(cluster, gpus)
     return cluster if measured is None else _as_measured(cluster, measured, gpus)
 
 
+def _wide_domain(cluster: Cluster, gpus: int) -> Cluster:
+    """A machine whose hosts share NVLink, 72 devices of them, and a network beyond."""
+    inner = replace(cluster.levels[0], name="host", size=min(gpus, WIDE))
+    if gpus <= WIDE:
+        return replace(cluster, levels=(inner,))
+    if gpus % WIDE:
+        inner = replace(inner, size=next(n for n in range(WIDE, 0, -1) if gpus % n == 0))
+    outer = cluster.levels[-1]
+    return replace(cluster, levels=(inner, replace(outer, links=inner.size)))
+
+
 def _as_measured(cluster: Cluster, measured: BusBandwidths, gpus: int) -> Cluster:
-    """A machine with the bandwidths that were measured on it."""
-    return cluster
+    """A machine whose links inside a host are as the row measured them.
+
+    Those between hosts stay as they are built in: what was measured over all devices at once is a
+    ring's latency more than a bandwidth, and no group of a step is that large.
+    """
+    inner, members = cluster.levels[0], min(cluster.levels[0].size, gpus)
+    ring = min(measured.in_host_all_gather, measured.in_host_reduce_scatter)
+    inner = replace(inner, bandwidth=min(inner.bandwidth, ring / inner.links))
+    if inner.in_network_bandwidth is not None and members > 1:
+        # bus bandwidth counts 2 (p - 1) / p of the buffer, a switch that adds up gets (p + 1) / p
+        sent = measured.in_host_all_reduce * (members + 1) / (2 * (members - 1))
+        inner = replace(inner, in_network_bandwidth=sent / inner.links)
+    return replace(cluster, levels=(inner, *cluster.levels[1:]))

@@ -11,7 +11,16 @@ from benchmarks.accuracy.llm.machines import llm_cluster
 from benchmarks.accuracy.llm.networks import network_of
 from benchmarks.accuracy.llm.rows import Configuration, Measurement, framework_entry
 from benchmarks.accuracy.words import Skip
+from costmodels.cluster import Cluster
 from costmodels.errors import InputError
+from costmodels.graph import Network
+from costmodels.simulation import load_runtime
+from costmodels.step.utilisation import model_flops
+from planner.api import simulate
+from planner.simulation.result import Simulation
+
+# Micro-batches that are simulated, as multiples of the stages; more of them follow in proportion.
+_SIMULATED = (2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,58 +70,74 @@ class Predictions:
         return found
 
 
-TEMP_CACHE = {}
-
-
 def predicted(of: Configuration) -> Prediction:
-    from planner.api import simulate
-    from planner.request.parts import Degrees
+    """The prediction of a configuration.
 
-    entry = framework_entry(of)
+    Raises
+    ------
+    Skip
+        When its machine is not known, or its batch is no multiple of what a step takes.
+    InputError
+        When it cannot be run.
+    """
+    each = of.micro_batch * of.dp
+    if of.global_batch % each:
+        raise Skip("the global batch is no multiple of micro-batch and data parallelism")
     cluster = llm_cluster(of.gpu, of.gpus, of.per_host, of.links, of.measured_links)
-    m = of.global_batch // (of.micro_batch * of.dp)
-    if of.global_batch % (of.micro_batch * of.dp):
-        raise Skip("global batch is no multiple")
-    rt = {"nanotron": "zero1" if of.zero else "ddp"}.get(
-        entry["runtime"], "fsdp" if of.fsdp else ("zero1" if of.zero else "ddp")
-    )
-    net = network_of(of)
-
-    def run(mm):
-        s = simulate(
-            net,
-            gpus=of.gpus,
-            cluster=cluster,
-            precision=of.precision if of.precision != "fp8" else "bf16",
-            optimizer="adam",
-            global_batch_size=mm * of.micro_batch * of.dp,
-            runtime=rt,
-            degrees=Degrees(
-                dp=of.dp,
-                tp=of.tp,
-                pp=of.pp,
-                micro_batches=mm,
-                chunks=of.chunks,
-                schedule="interleaved" if of.chunks > 1 else "1f1b",
-                recompute=of.recompute == "full",
-            ),
-        )
-        return s
-
-    unit = of.pp
-    if m > 3 * unit:
-        a, b = unit, 2 * unit
-        sa, sb = run(a), run(b)
-        t = sb.step_time + (m - b) * (sb.step_time - sa.step_time) / (b - a)
-        fl = sb.summary()["model_flops"] / b * m
-        s = sb
-    else:
-        s = run(m)
-        t, fl = s.step_time, s.summary()["model_flops"]
+    count, network = of.global_batch // each, network_of(of)
+    # micro-batches follow each other at a steady pace once the pipeline is full and before it drains
+    few, more = (n * of.pp for n in _SIMULATED)
+    first = _simulated(of, cluster, network, more if count > more else count)
+    seconds = first.step_time
+    if count > more:
+        less = _simulated(of, cluster, network, few)
+        seconds += (count - more) * (first.step_time - less.step_time) / (more - few)
+    assert first.peak_memory is not None, "what is simulated has a peak"
     return Prediction(
-        seconds=t,
-        memory=s.peak_memory,
+        seconds=seconds,
+        memory=first.peak_memory,
         outside=cluster.device.reserved_memory,
         capacity=cluster.device.memory,
-        model_flops=fl,
+        model_flops=model_flops(first.subject.setting.graph)
+        * of.global_batch
+        / each
+        / (more if count > more else count),
+    )
+
+
+def _simulated(of: Configuration, cluster: Cluster, network: Network, count: int) -> Simulation:
+    """The simulation of a step of so many micro-batches.
+
+    Parameters
+    ----------
+    of
+        What is trained, and how.
+    cluster, network
+        The machine and the network.
+    count
+        Micro-batches. [items]
+    """
+    entry, recompute = framework_entry(of), of.recompute
+    if recompute == "half":
+        recompute = str(max(1, of.sizes.layers // (2 * of.pp)))
+    return simulate(
+        network,
+        gpus=of.gpus,
+        cluster=cluster,
+        precision=of.precision,
+        optimizer="adam",
+        runtime=load_runtime(str(entry["runtime"]), **entry.get("changes", {})),
+        global_batch_size=count * of.micro_batch * of.dp,
+        micro_batch_size=of.micro_batch,
+        tp=of.tp,
+        pp=of.pp,
+        dp=of.dp,
+        cp=of.cp,
+        ep=of.ep,
+        chunks=of.chunks,
+        sequence_parallel=of.sequence_parallel,
+        recompute=recompute,
+        zero=None if of.fsdp else of.zero,
+        fsdp=of.fsdp > 0,
+        shard_size=of.fsdp if 0 < of.fsdp < of.dp else None,
     )
