@@ -8,19 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
-from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.answer import Answers
-from planner.planning.optimize import plan_for, plan_of_strategy
+from planner.planning.evaluate import evaluate_request
+from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions, Watch
 from planner.request.documented import documented
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.parts import Degrees, Loading
-from planner.request.placement import given_strategy, named_distributions, refuse_degree
-from planner.request.plans import plan_distributions, strategy_setting
 from planner.request.request import Request, Source, StrategySource, make_request
 from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
 from planner.simulation.result import Simulation
@@ -179,6 +177,25 @@ def simulate(
     strategy: StrategySource | None = None,
     degree: int | None = None,
     degrees: Degrees | None = None,
+    dp: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    sequence_parallel: bool = False,
+    micro_batches: int | None = None,
+    micro_batch_size: int | None = None,
+    schedule: str | None = None,
+    chunks: int = 1,
+    max_in_flight: int | None = None,
+    recompute: str | int | bool = "none",
+    zero: int | None = None,
+    fsdp: bool = False,
+    shard_size: int | None = None,
+    offload: str | Sequence[str] = (),
+    cp_kind: str = "ring",
+    axes: str | Sequence[str] = ("tp", "cp", "ep", "dp", "pp"),
     runtime: str | Runtime | None = None,
     servers: int | None = None,
     model: str = "simulate",
@@ -302,25 +319,6 @@ def optimize_request(
         dump_problem=request.dump_problem,
     )
     return plan_for(resolve(request), options, deadline, known)
-
-
-def evaluate_request(request: Request) -> Plan:
-    """Answer a request for the cost of a strategy; what `evaluate` does."""
-    strategy = given_strategy(request.strategy)
-    if strategy is not None:
-        refuse_degree(request)
-    if isinstance(strategy, Plan):
-        setting, notes = strategy_setting(strategy, request)
-        split = plan_distributions(strategy, setting)
-        return plan_of_strategy(setting, split, "plan file", notes)
-    if strategy is not None:
-        raise InputError(
-            "the strategy of an evaluation must be a name or a plan but is a strategy of stages; "
-            "simulate it"
-        )
-    setting = resolve(request)
-    name = "data" if request.strategy is None else str(request.strategy)
-    return plan_of_strategy(setting, named_distributions(setting, name, request.degree), name)
 
 
 def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:

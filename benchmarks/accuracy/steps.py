@@ -23,9 +23,10 @@ from costmodels.strategy.usual import single_stage
 from planner.models import list_models, load_network
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import formulate
+from planner.request.by_degrees import micro_graph
 from planner.request.inputs.simulating import step_models
 from planner.request.parts import Degrees, Loading
-from planner.request.placement import PlacedNetwork, micro_graph, place_network
+from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
 from planner.request.setting import Setting, resolve
 from planner.request.usual_strategies import Infeasible, strategy_distributions

@@ -264,7 +264,7 @@ def build_strategy(
     shape
         All devices: members of each level, from the inside out. [items]
     weights
-        What a network that is cut evenly is balanced by, see `cut_graph`.
+        What a network that is cut evenly is balanced by, see `cut_stages`.
 
     Returns
     -------

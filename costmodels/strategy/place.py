@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.strategy.cut import cut_graph
+from costmodels.strategy.blocks import cut_stages
 from costmodels.strategy.entries import Description, StageEntry
 from costmodels.strategy.strategy import Stage
 from costmodels.strategy.tree import Node, find_nodes, unknown_pattern
@@ -176,16 +176,16 @@ def place_stages(
     shape
         All devices: members of each level, from the inside out. [items]
     weights
-        What a network that is cut evenly is balanced by, see `cut_graph`.
+        What a network that is cut evenly is balanced by, see `cut_stages`.
     """
     entries = description.stages
     if not entries:
-        parts = cut_graph(graph, description.groups * description.chunks, weights)
+        parts = cut_stages(graph, description.groups * description.chunks, weights)
         return pipeline_stages(parts, shape, description.groups)
     if _all_or_none(entries, [bool(entry.layers) for entry in entries], "layers"):
         chosen = _stage_layers(tree, graph, entries)
     else:
-        chosen = [list(part) for part in cut_graph(graph, len(entries), weights)]
+        chosen = [list(part) for part in cut_stages(graph, len(entries), weights)]
     if _all_or_none(entries, [entry.devices is not None for entry in entries], "devices"):
         stages = tuple(
             Stage(

@@ -1,10 +1,9 @@
 """Strategies of the usual kinds: a plan's distributions, and data x tensor x pipeline parallelism.
 
 The hybrid is Megatron-LM's (Narayanan et al. 2021): tensor parallelism on the innermost devices,
-data parallelism around it, and pipeline stages on contiguous blocks of devices outside. In a
-transformer, linear layers are cut by filter (column) and then by channel (row), with heads of
-attention or elementwise layers between them, and the embedding and the head by the vocabulary; in
-other networks the filters of all convolutions and linear layers are cut.
+context and data parallelism around it, and pipeline stages on contiguous blocks of devices outside.
+Transformers are split as `costmodels.strategy.transformer` says; in other networks the filters of
+all convolutions and linear layers are cut.
 """
 
 from __future__ import annotations
@@ -14,10 +13,15 @@ from collections.abc import Mapping, Sequence
 
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Layer, Tensor
-from costmodels.strategy.cut import cut_graph
+from costmodels.graph import Graph
+from costmodels.strategy.blocks import cut_stages, is_transformer
 from costmodels.strategy.propagate import inner_first, propagate
 from costmodels.strategy.strategy import Schedule, Stage, Strategy
+from costmodels.strategy.transformer import (
+    Grid,
+    check_transformer_degrees,
+    transformer_distributions,
+)
 
 
 def single_stage(distributions: Mapping[str, Distribution], shape: Sequence[int]) -> Strategy:
@@ -82,105 +86,67 @@ def pipeline_stages(
     )
 
 
-def _reads_cut_features(graph: Graph, layer: Layer, cut: set[str]) -> bool:
-    """Whether a layer reads outputs of layers in `cut`, whose features are cut, or what is whole.
-
-    What all heads of attention share is whole.
-    """
-    return all(
-        edge.source in cut or _is_whole(layer.inputs[edge.slot])
-        for edge in graph.producers[layer.name]
-    )
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    """Whether no split of a layer divides the features of a tensor that it reads."""
-    return any(axis.name == "hidden" and axis.dim is None for axis in tensor.axes)
-
-
-# Layers of a transformer that work on each head, and on each feature, by itself; the loss sums two
-# numbers a token where the vocabulary is cut.
-_ON_HEADS = ("attention", "rotary", "head_norm")
-_NORMS = ("layer_norm", "rms_norm")
-_ON_FEATURES = ("activation", "glu", "dropout", "bias", "loss")
-
-
-def _needed_whole(graph: Graph, name: str) -> bool:
-    """Whether a layer reads all features of another one at once: norms, and keys of all heads.
-
-    Such are the narrow layers of latent attention, which every rank computes whole.
-    """
-    for edge in graph.consumers[name]:
-        reader = graph.layers[edge.target]
-        if reader.kind in _NORMS or _is_whole(reader.inputs[edge.slot]):
-            return True
-        passed_on = reader.kind in (*_ON_HEADS, *_ON_FEATURES)
-        if passed_on and _needed_whole(graph, edge.target):
-            return True
-    return False
+def _stage_grid(shape: tuple[int, ...], ways: Mapping[str, int], axes: Sequence[str]) -> Grid:
+    """Ways of each axis at each level of a stage, inner axes on inner levels."""
+    free = list(shape)
+    rows: dict[str, tuple[int, ...]] = {}
+    for axis in axes:
+        if axis not in ("tp", "cp", "dp"):
+            continue
+        row = inner_first(ways[axis], free)
+        if row is None:
+            raise InputError(
+                f"the degrees of parallelism must divide the {math.prod(shape)} devices of a stage "
+                f"(shape {' x '.join(map(str, shape))}, inside out) level by level but {axis} of "
+                f"{ways[axis]} does not divide what is left of them, {' x '.join(map(str, free))}; "
+                "choose a divisor"
+            )
+        rows[axis] = row
+        free = [size // taken for size, taken in zip(free, row, strict=True)]
+    etp = inner_first(ways["etp"], rows["tp"])
+    if etp is None:
+        raise InputError(
+            f"tensor parallelism within experts must divide tp of {ways['tp']} but is "
+            f"{ways['etp']}; choose a divisor"
+        )
+    left = [
+        math.prod(level) // used
+        for *level, used in zip(rows["tp"], rows["cp"], rows["dp"], etp, strict=True)
+    ]
+    ep = inner_first(ways["ep"], left)
+    if ep is None:
+        raise InputError(
+            f"expert parallelism must divide the {math.prod(left)} ranks of a stage that tensor "
+            f"parallelism within experts leaves but is {ways['ep']}; choose a divisor"
+        )
+    return Grid(dp=rows["dp"], cp=rows["cp"], tp=rows["tp"], ep=ep, etp=etp)
 
 
-def _transformer_dims(graph: Graph) -> dict[str, str]:
-    """The dim that tensor parallelism cuts in each layer of a transformer that it cuts."""
-    embeddings = [layer for layer in graph.compute_layers if layer.kind == "embedding"]
-    # positions are embedded, too, but their table is small and is kept whole
-    vocabulary = max((layer.dims["channel"] for layer in embeddings), default=0)
-    dims: dict[str, str] = {}
-    cut: set[str] = set()
-    for layer in graph.compute_layers:
-        follows = _reads_cut_features(graph, layer, cut)
-        if layer.kind == "embedding" and layer.dims["channel"] == vocabulary:
-            dims[layer.name] = "channel"
-        elif layer.kind == "linear" and layer.dims["filter"] > 1:
-            if follows:
-                dims[layer.name] = "channel"
-            elif not _needed_whole(graph, layer.name):
-                dims[layer.name] = "filter"
-                cut.add(layer.name)
-        elif layer.kind in _ON_HEADS and follows:
-            dims[layer.name] = "head"
-            cut.add(layer.name)
-        elif layer.kind in _ON_FEATURES and follows:
-            dims[layer.name] = "channel"
-            cut.add(layer.name)
-    return dims
-
-
-def _tensor_parallel_dims(graph: Graph) -> dict[str, str]:
-    if any(layer.kind == "attention" for layer in graph.compute_layers):
-        return _transformer_dims(graph)
-    return {
+def _filter_distributions(
+    graph: Graph, stages: Sequence[Stage], grid: Grid
+) -> dict[str, Distribution]:
+    """Filters of all convolutions and linear layers cut; all else follows, samples first."""
+    shape = stages[0].shape
+    dims = {
         layer.name: "filter"
         for layer in graph.compute_layers
         if layer.multiplies_weight and "filter" in layer.splittable
     }
-
-
-def _hybrid_distributions(
-    graph: Graph, stages: Sequence[Stage], shape: tuple[int, ...], tp: int
-) -> dict[str, Distribution]:
-    """Samples over what tensor parallelism, innermost, leaves over."""
-    inner = inner_first(tp, shape)
-    if inner is None:
+    ways = math.prod(grid.tp)
+    if ways > 1 and not dims:
         raise InputError(
-            f"the tensor-parallel degree must divide the {math.prod(shape)} devices of a stage "
-            f"(shape {' x '.join(map(str, shape))}) but is {tp}; choose a divisor"
-        )
-    samples = tuple(size // ways for size, ways in zip(shape, inner, strict=True))
-    dims = _tensor_parallel_dims(graph) if tp > 1 else {}
-    if tp > 1 and not dims:
-        raise InputError(
-            f"no layer of {graph.name} can be cut by tensor parallelism but its degree is {tp}; "
+            f"no layer of {graph.name} can be cut by tensor parallelism but its degree is {ways}; "
             "set tp to 1"
         )
     seeds = {
-        name: Distribution(degrees={"sample": samples, dim: inner}, shape=shape)
+        name: Distribution(degrees={"sample": grid.dp, dim: grid.tp}, shape=shape)
         for name, dim in dims.items()
+        if ways > 1
     }
     # what reads the data and nothing else begins with samples; all other layers follow from those
     for layer in graph.compute_layers:
         if all(graph.layers[edge.source].kind == "input" for edge in graph.producers[layer.name]):
-            seeds.setdefault(layer.name, Distribution(degrees={"sample": samples}, shape=shape))
+            seeds.setdefault(layer.name, Distribution(degrees={"sample": grid.dp}, shape=shape))
     distributions, _ = propagate(graph, stages, seeds)
     return distributions
 
@@ -192,13 +158,18 @@ def hybrid(
     dp: int = 1,
     tp: int = 1,
     pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    sequence_parallel: bool = False,
+    cp_kind: str = "ring",
     micro_batches: int = 1,
     schedule_kind: str = "1f1b",
     chunks: int = 1,
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Strategy:
-    """Data x tensor x pipeline parallelism.
+    """Data x context x tensor x pipeline parallelism, and experts over the first three.
 
     Parameters
     ----------
@@ -206,8 +177,13 @@ def hybrid(
         The network at the batch of one micro-batch.
     cluster_shape
         Devices: members of each level, from the inside out. [items]
-    dp, tp, pp
+    dp, tp, pp, cp
         Degree of each; their product is the number of devices. [ways]
+    ep, etp
+        Degree of expert parallelism, and of tensor parallelism within experts, as `tp` by default.
+        [ways]
+    sequence_parallel, cp_kind
+        As of `costmodels.strategy.transformer.transformer_distributions`.
     micro_batches
         Parts that the batch is cut into. [items]
     schedule_kind
@@ -217,8 +193,8 @@ def hybrid(
     max_in_flight
         See `Schedule`.
     weights
-        What the stages are balanced by, for each layer, such as its seconds; multiply-adds by
-        default.
+        What stages are balanced by where they cannot have equally many blocks, for each layer,
+        such as its seconds; multiply-adds by default.
 
     Raises
     ------
@@ -226,24 +202,48 @@ def hybrid(
         When the degrees do not fit the devices or the network.
     """
     shape = tuple(cluster_shape)
-    if min(dp, tp, pp, chunks) < 1 or dp * tp * pp != math.prod(shape):
+    product = dp * tp * pp * cp
+    if min(dp, tp, pp, cp, ep, chunks) < 1 or product != math.prod(shape):
+        factors = {"dp": dp, "tp": tp, "pp": pp, **({"cp": cp} if cp > 1 else {})}
         raise InputError.rule(
-            "dp x tp x pp",
+            " x ".join(factors),
             f"be the {math.prod(shape)} devices",
-            f"{dp} x {tp} x {pp} = {dp * tp * pp}",
-            "change one of the three",
+            f"{' x '.join(map(str, factors.values()))} = {product}",
+            f"change one of the {'four' if cp > 1 else 'three'}",
         )
     if chunks > 1 and schedule_kind != "interleaved":
         raise InputError(
             f"{chunks} stages a device group must be scheduled as 'interleaved' but the schedule "
             f"is '{schedule_kind}'; change it or leave chunks at 1"
         )
-    stages = pipeline_stages(cut_graph(graph, pp * chunks, weights), shape, pp)
-    schedule = Schedule(
-        kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
+    transformer = is_transformer(graph)
+    if transformer:
+        check_transformer_degrees(graph, tp=tp, cp=cp, ep=ep, cp_kind=cp_kind)
+    elif max(cp, ep) > 1 or sequence_parallel:
+        raise InputError(
+            f"{graph.name} has no attention, which sequence, context and expert parallelism are "
+            "for; use dp, tp and pp"
+        )
+    stages = pipeline_stages(cut_stages(graph, pp * chunks, weights), shape, pp)
+    ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
+    grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
+    if transformer:
+        distributions = transformer_distributions(
+            graph,
+            grid,
+            stages[0].shape,
+            sequence_parallel=sequence_parallel,
+            cp_kind=cp_kind,
+        )
+    else:
+        distributions = _filter_distributions(graph, stages, grid)
+    strategy = Strategy(
+        stages=stages,
+        distributions=distributions,
+        schedule=Schedule(
+            kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
+        ),
     )
-    distributions = _hybrid_distributions(graph, stages, stages[0].shape, tp)
-    strategy = Strategy(stages=stages, distributions=distributions, schedule=schedule)
     strategy.check(graph)
     return strategy
 

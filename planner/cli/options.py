@@ -81,6 +81,12 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         return click.option(
             one.option, one.called, flag_value=one.switched_to, default=None, help=one.help
         )
+    more: dict[str, Any] = {}
+    if one.bare:
+        more |= {"is_flag": False, "flag_value": one.bare}
+    if one.shown:
+        # one that is given as None would count as an answer to what is required
+        more |= {"default": one.default, "show_default": True}
     return click.option(
         one.option,
         *one.aliases,
@@ -91,8 +97,7 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         required=one.required,
         help=one.help,
         shell_complete=COMPLETERS.get(one.name),
-        # one that is given as None would count as an answer to what is required
-        **({"default": one.default, "show_default": True} if one.shown else {}),
+        **more,
     )
 
 

@@ -135,10 +135,10 @@ def evaluate_command(
     """
 
     def make(tell: Callable[[str], None]) -> Plan:
-        from planner import api
+        from planner.planning.evaluate import evaluate_request
         from planner.request.request import make_request
 
-        return api.evaluate_request(make_request("evaluate", {**values, "model": model}))
+        return evaluate_request(make_request("evaluate", {**values, "model": model}))
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown)
     _answer_command(

@@ -29,7 +29,7 @@ def documented(command: str) -> Callable[[_Function], _Function]:
 def _parameters(command: str) -> str:
     lines = ["Parameters", "----------"]
     for one in COMMANDS[command]:
-        if not one.part:
+        if one.is_argument:
             lines.append(one.called)
             # the unit stays last
             text, unit = _UNIT.split(one.text)[0], "".join(_UNIT.findall(one.text))

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.errors import ConflictError
+from planner.request.inputs import degrees as one_of
+from planner.request.inputs.degrees import OFFLOADED, axes_of, names_of, recomputed
 from planner.request.inputs.description import part_inputs
 from planner.request.inputs.simulating import (
-    CHUNKS,
     CORES,
-    DP,
     LOADER,
     LOADER_RATE,
-    MAX_IN_FLIGHT,
-    MICRO_BATCHES,
-    PP,
-    RECOMPUTE,
-    SCHEDULE,
     SIMULATE,
     STORAGE,
-    TP,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Data, tensor and pipeline parallelism by degree, and the schedule of the pipeline.
+    """Degrees of parallelism, the schedule of micro-batches, and what is cut or computed again.
 
     Parameters
     ----------
-    dp, tp, pp
-        Ways of each; dp of None is what the others leave. [ways]
-    micro_batches
-        Parts that the batch is cut into. [items]
+    dp, tp, pp, cp, ep, etp
+        Ways of data, tensor, pipeline, context and expert parallelism, and of tensor parallelism
+        within experts; dp of None is what the others leave, etp of None is tp. [ways]
+    sequence_parallel
+        Whether the ranks of tensor parallelism divide sequences where they would do the same.
+    micro_batches, micro_batch_size
+        Parts that the batch is cut into, or the samples of a replica in one of them. [items]
     schedule
-        One of `costmodels.strategy.SCHEDULES`.
+        One of `costmodels.strategy.SCHEDULES`, None for the usual one.
     chunks
         Stages of each group of devices, with the schedule "interleaved". [items]
     max_in_flight
         Forward passes of a stage whose backward pass is still to come; None for the schedule's.
         [items]
     recompute
-        Whether the activations of every block of layers are computed again for backward.
+        "none", "selective", "full", or of how many blocks of a stage everything is computed again.
+    zero, fsdp
+        The stage of ZeRO, None for what the runtime cuts; whether that is 3, block by block.
+    shard_size
+        Replicas that what is cut is cut over; None for all. [items]
+    offload
+        Some of "activations", "weights" and "optimizer", which wait in the memory of the host.
+    cp_kind
+        "ring" or "all-to-all".
+    axes
+        The order in which axes take the levels of the cluster, from the inside out.
 
     Raises
     ------
@@ -49,22 +57,63 @@ class Degrees:
         When a value cannot be used.
     """
 
-    dp: int | None = DP.default
-    tp: int = TP.default
-    pp: int = PP.default
-    micro_batches: int = MICRO_BATCHES.default
-    schedule: str = SCHEDULE.default
-    chunks: int = CHUNKS.default
-    max_in_flight: int | None = MAX_IN_FLIGHT.default
-    recompute: bool = RECOMPUTE.default
+    dp: int | None = one_of.DP.default
+    tp: int = one_of.TP.default
+    pp: int = one_of.PP.default
+    cp: int = one_of.CP.default
+    ep: int = one_of.EP.default
+    etp: int | None = one_of.ETP.default
+    sequence_parallel: bool = one_of.SEQUENCE_PARALLEL.default
+    micro_batches: int | None = one_of.MICRO_BATCHES.default
+    micro_batch_size: int | None = one_of.MICRO_BATCH_SIZE.default
+    schedule: str | None = one_of.SCHEDULE.default
+    chunks: int = one_of.CHUNKS.default
+    max_in_flight: int | None = one_of.MAX_IN_FLIGHT.default
+    recompute: str | int | bool = one_of.RECOMPUTE.default
+    zero: int | None = one_of.ZERO.default
+    fsdp: bool = one_of.FSDP.default
+    shard_size: int | None = one_of.SHARD_SIZE.default
+    offload: str | Sequence[str] = one_of.OFFLOAD.default
+    cp_kind: str = one_of.CP_KIND.default
+    axes: str | Sequence[str] = one_of.AXES_ORDER.default
 
     def __post_init__(self) -> None:
         _check_part(self, "degrees")
+        for name, value in (
+            ("recompute", recomputed(self.recompute)),
+            ("offload", names_of(self.offload, OFFLOADED, "offload")),
+            ("axes", axes_of(self.axes)),
+        ):
+            object.__setattr__(self, name, value)
+        if self.micro_batches is not None and self.micro_batch_size is not None:
+            raise ConflictError(
+                "give either --micro-batches or --micro-batch-size: the other follows from the "
+                "global batch"
+            )
+        if self.fsdp and self.zero not in (None, 3):
+            raise ConflictError(
+                f"--fsdp is --zero 3, block by block, but --zero is {self.zero}; leave one out"
+            )
+        if self.shard_size is not None and not (self.fsdp or self.zero):
+            raise ConflictError(
+                "--shard-size says over how many replicas --zero or --fsdp cut, but neither is "
+                "given; add one"
+            )
 
     @property
     def asked_for(self) -> bool:
         """Whether any of it was asked for."""
         return self != Degrees()
+
+    @property
+    def sharding(self) -> int | None:
+        """The stage of ZeRO, None for what the runtime cuts."""
+        return 3 if self.fsdp else self.zero
+
+    @property
+    def schedule_kind(self) -> str:
+        """The schedule."""
+        return self.schedule or ("interleaved" if self.chunks > 1 else "1f1b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network
 from costmodels.notes import Note
-from costmodels.simulation.buckets import unit_of
-from costmodels.simulation.pieces import Pieces
 from costmodels.strategy import Strategy
-from costmodels.strategy.usual import hybrid, single_stage
+from costmodels.strategy.usual import single_stage
 from planner.errors import ConflictError
 from planner.plan import Plan
+from planner.request.by_degrees import micro_graph, samples_needed, strategy_by_degrees
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
-from planner.request.setting import Setting, resolve, training_graph
+from planner.request.setting import Setting, resolve
 from planner.request.sources import read_source
 from planner.request.strategy_files import strategy_of
 from planner.request.strategy_tables import StrategyFile
@@ -173,7 +171,8 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
         return _on_plan(found, *strategy_setting(found, request))
     if isinstance(found, StrategyFile):
         return _on_file(found, str(strategy), request)
-    setting = resolve(request)
+    needed = samples_needed(degrees, request.num_gpus) if degrees.asked_for else 1
+    setting = resolve(request, needed)
     if isinstance(found, Strategy):
         return PlacedNetwork(
             setting=setting,
@@ -182,31 +181,9 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
             name="given strategy",
         )
     if degrees.asked_for:
-        return _by_degrees(setting, degrees)
+        strategy, graph, named = strategy_by_degrees(setting, degrees)
+        return PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=named)
     return _by_name(setting, "data" if strategy is None else str(strategy), request.degree)
-
-
-def micro_graph(setting: Setting, micro_batches: int) -> Graph:
-    """The network at the batch of one micro-batch."""
-    if micro_batches < 1 or setting.batch % micro_batches:
-        raise InputError(
-            f"the global batch must be a multiple of the micro-batches but {setting.batch} is none "
-            f"of {micro_batches}; change one of them"
-        )
-    training = setting.machine.training
-    return training_graph(setting.model, setting.batch // micro_batches, training)
-
-
-def with_recomputation(strategy: Strategy, graph: Graph) -> Strategy:
-    """The strategy with recomputation of the activations of every block of several layers."""
-    stages = []
-    for stage in strategy.stages:
-        blocks: dict[str, list[str]] = {}
-        for name in stage.layers:
-            blocks.setdefault(unit_of(name), []).append(name)
-        segments = tuple(tuple(names) for names in blocks.values() if len(names) > 1)
-        stages.append(replace(stage, recompute=segments))
-    return replace(strategy, stages=tuple(stages))
 
 
 def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNetwork:
@@ -243,51 +220,6 @@ def _on_file(file: StrategyFile, path: str, request: Request) -> PlacedNetwork:
         name=os.path.basename(path),
         notes=notes,
     )
-
-
-def _by_degrees(setting: Setting, degrees: Degrees) -> PlacedNetwork:
-    rest = max(degrees.tp * degrees.pp, 1)
-    dp = degrees.dp if degrees.dp is not None else max(setting.gpus // rest, 1)
-    graph = micro_graph(setting, degrees.micro_batches)
-
-    def cut(weights: Mapping[str, float] | None) -> Strategy:
-        return hybrid(
-            graph,
-            setting.machine.topology.shape,
-            dp=dp,
-            tp=degrees.tp,
-            pp=degrees.pp,
-            micro_batches=degrees.micro_batches,
-            schedule_kind=degrees.schedule,
-            chunks=degrees.chunks,
-            max_in_flight=degrees.max_in_flight,
-            weights=weights,
-        )
-
-    strategy = cut(None)
-    if degrees.pp * degrees.chunks > 1:
-        # all stages are alike, so that what a layer takes does not depend on where it lies
-        strategy = cut(_layer_seconds(setting, graph, strategy))
-    if degrees.recompute:
-        strategy = with_recomputation(strategy, graph)
-    return PlacedNetwork(
-        setting=setting,
-        graph=graph,
-        strategy=strategy,
-        name=f"dp {dp} x tp {degrees.tp} x pp {degrees.pp}",
-    )
-
-
-def _layer_seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
-    """Computation of every layer on one micro-batch, to balance stages by. [s]"""
-    machine = setting.machine
-    network = Topology.of(setting.cluster, strategy.stages[0].shape)
-    pieces = Pieces(graph, replace(machine, topology=network))
-    result = {}
-    for name, distribution in strategy.distributions.items():
-        piece = pieces.of(name, distribution)
-        result[name] = piece.forward + piece.backward
-    return result
 
 
 def _by_name(setting: Setting, name: str, degree: int | None) -> PlacedNetwork:

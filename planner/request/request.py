@@ -179,10 +179,14 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
     for one in COMMANDS[command]:
         value = values.get(one.called)
         if one.part:
-            if value is not None:
+            if value is not None and value != one.default:
                 parts.setdefault(one.part, {})[one.name] = value
         else:
             fields[one.name] = one.default if value is None else value
     for name, given in parts.items():
+        if fields.get(name) is not None:
+            raise ConflictError(
+                f"{name} are given as a whole and one by one ({', '.join(given)}); leave one out"
+            )
         fields[name] = _PARTS[name](**given)
     return Request(**fields)

@@ -172,8 +172,15 @@ def _check_reserve(cluster: Cluster, limit: float) -> None:
         )
 
 
-def resolve(request: Request) -> Setting:
+def resolve(request: Request, multiple: int = 1) -> Setting:
     """Find the network and the machine of a request, and fill in the defaults.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+    multiple
+        Of what the batch is a multiple where none is given. [samples]
 
     Raises
     ------
@@ -199,6 +206,7 @@ def resolve(request: Request) -> Setting:
     batch = request.global_batch_size
     if batch is None:
         batch = _default_batch(network, cluster, gpus, training.activation_size)
+        batch = max(batch // multiple, 1) * multiple
     machine = Machine(
         topology=Topology.of(cluster, shape),
         compute=ComputeModel(

@@ -48,7 +48,7 @@ def strategy_degrees(
     if strategy not in STRATEGIES:
         raise InputError.rule(
             "the strategy",
-            f"be one of {', '.join(STRATEGIES)}, or a plan or strategy file",
+            f"be one of {', '.join(STRATEGIES)}, megatron:tp=4, or a plan or strategy file",
             f"'{strategy}'",
             "choose one",
         )

@@ -24,6 +24,7 @@ from planner.errors import ConflictError
 from planner.models import load_network
 from planner.output import write_text
 from planner.request.inputs import simulating as inputs
+from planner.request.named_degrees import with_named_degrees
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
 from planner.request.request import Request
@@ -68,6 +69,7 @@ def simulate_request(request: Request) -> Simulation:
     InputError
         When an input cannot be used.
     """
+    request = with_named_degrees(request)
     _check_heeded(request)
     placed = place_network(request)
     plan = placed.plan

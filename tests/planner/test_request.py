@@ -53,7 +53,7 @@ def test_the_parts_of_a_request_are_the_inputs_that_are_described(part, name):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_signatures_are_the_inputs_that_are_described(command):
     parameters = inspect.signature(getattr(planner, command)).parameters
-    inputs = {one.called: one for one in COMMANDS[command] if not one.part}
+    inputs = {one.called: one for one in COMMANDS[command] if one.is_argument}
     assert set(parameters) == set(inputs)
     for name, parameter in parameters.items():
         needed = parameter.default is parameter.empty
@@ -87,7 +87,7 @@ def test_help_is_enough_to_use_a_function(command):
     for heading in ("Parameters", "Returns", "Raises"):
         assert f"{heading}\n{'-' * len(heading)}\n" in text
     for one in COMMANDS[command]:
-        assert one.part or f"\n{one.called}\n    " in text
+        assert not one.is_argument or f"\n{one.called}\n    " in text
     assert max(map(len, text.splitlines())) <= 96
 
 

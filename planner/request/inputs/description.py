@@ -42,6 +42,8 @@ class Input(Generic[T]):
         Further names there.
     metavar, kind, help
         What the option takes, and its help text.
+    bare
+        What the option stands for where no value follows it; empty where one must.
     required, shown
         Whether it must be given, and whether its help text is to show the default.
     part
@@ -68,6 +70,7 @@ class Input(Generic[T]):
     metavar: str | None = None
     kind: Kind = "text"
     help: str = ""
+    bare: str = ""
     required: bool = False
     shown: bool = False
     part: str = ""
@@ -81,6 +84,11 @@ class Input(Generic[T]):
     def called(self) -> str:
         """Its name in Python functions, and among the values of the command line."""
         return self.keyword or self.name
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether Python functions take it by its own name, as they take fields and degrees."""
+        return self.part in ("", "degrees")
 
     @property
     def switched_to(self) -> bool:

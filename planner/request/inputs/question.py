@@ -231,10 +231,11 @@ STRATEGY: Input[str | None] = Input(
     option="--strategy",
     metavar="NAME|FILE",
     kind="object",
-    help="data (the default), spatial, filter, channel, data+filter, data+spatial, or a plan or "
-    "strategy file.",
+    help="data (the default), spatial, filter, channel, data+filter, data+spatial; for "
+    "transformers megatron:tp=4,dp=4, fsdp, zero1 to zero3; or a plan or strategy file.",
     text='With a network: "data" (the default), "spatial", "filter", "channel", "data+filter", '
-    '"data+spatial", a plan, a strategy, or the path of a file of either.',
+    '"data+spatial"; "megatron", "fsdp" or "zero1" to "zero3", with degrees like "megatron:tp=4"; '
+    "a plan, a strategy, or the path of a file of either.",
 )
 DEGREE: Input[int | None] = Input(
     name="degree",
@@ -253,9 +254,10 @@ _EVALUATED: Input[str] = Input(
     option="--strategy",
     metavar="NAME|FILE",
     kind="object",
-    help="data, spatial, filter, channel, data+filter, data+spatial, or a plan file.",
-    text='"data", "spatial", "filter", "channel", "data+filter", "data+spatial", a plan, or the '
-    "path of a plan file.",
+    help="data, spatial, filter, channel, data+filter, data+spatial, megatron:tp=4,dp=4, or a "
+    "plan file.",
+    text='"data", "spatial", "filter", "channel", "data+filter", "data+spatial", "megatron" with '
+    'degrees like "megatron:tp=4,dp=4", a plan, or the path of a plan file.',
 )
 
 SIZE: tuple[AnyInput, ...] = (MODEL, GPUS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import InputError
+from planner.request.inputs.degrees import DEGREE_INPUTS
 from planner.request.inputs.description import AnyInput, Input, at_least, one_of
 from planner.request.inputs.question import DEGREE, GPUS, STRATEGY
 
@@ -70,85 +71,6 @@ DEGREES: Input[None] = Input(
     default=None,
     kind="object",
     text="With a network, instead of a strategy: a `planner.Degrees`.",
-)
-DP: Input[int | None] = Input(
-    name="dp",
-    part="degrees",
-    default=None,
-    option="--dp",
-    metavar="N",
-    kind="count",
-    help="Data parallelism; what is left by default.",
-    text="Ways of data parallelism; None for what the others leave. [ways]",
-)
-TP: Input[int] = Input(
-    name="tp",
-    part="degrees",
-    default=1,
-    option="--tp",
-    metavar="N",
-    kind="count",
-    help="Tensor parallelism.",
-    text="Ways of tensor parallelism. [ways]",
-)
-PP: Input[int] = Input(
-    name="pp",
-    part="degrees",
-    default=1,
-    option="--pp",
-    metavar="N",
-    kind="count",
-    help="Pipeline stages, or groups of them.",
-    text="Pipeline stages, or groups of them. [ways]",
-)
-MICRO_BATCHES: Input[int] = Input(
-    name="micro_batches",
-    part="degrees",
-    default=1,
-    option="--micro-batches",
-    metavar="N",
-    kind="count",
-    help="Parts of the batch.",
-    text="Parts that the batch is cut into. [items]",
-)
-SCHEDULE: Input[str] = Input(
-    name="schedule",
-    part="degrees",
-    default="1f1b",
-    option="--schedule",
-    metavar="NAME",
-    help="gpipe, 1f1b, interleaved or zero-bubble.",
-    text='"gpipe", "1f1b", "interleaved" or "zero-bubble".',
-)
-CHUNKS: Input[int] = Input(
-    name="chunks",
-    part="degrees",
-    default=1,
-    option="--chunks",
-    metavar="N",
-    kind="count",
-    help="Stages a group, if interleaved.",
-    text='Stages of each group of devices, with the schedule "interleaved". [items]',
-)
-MAX_IN_FLIGHT: Input[int | None] = Input(
-    name="max_in_flight",
-    part="degrees",
-    default=None,
-    option="--max-in-flight",
-    metavar="N",
-    kind="count",
-    help="Micro-batches kept for backward.",
-    text="Forward passes of a stage whose backward pass is still to come; None for the schedule's. "
-    "[items]",
-)
-RECOMPUTE: Input[bool] = Input(
-    name="recompute",
-    part="degrees",
-    default=False,
-    option="--recompute",
-    kind="switch",
-    help="Compute the activations of every block again for backward.",
-    text="Whether the activations of every block of layers are computed again for backward.",
 )
 RUNTIME: Input[str | None] = Input(
     name="runtime",
@@ -276,14 +198,7 @@ SIMULATE: tuple[AnyInput, ...] = (
     STRATEGY,
     replace(DEGREE, help="As of 'planner evaluate'."),
     DEGREES,
-    DP,
-    TP,
-    PP,
-    MICRO_BATCHES,
-    SCHEDULE,
-    CHUNKS,
-    MAX_IN_FLIGHT,
-    RECOMPUTE,
+    *DEGREE_INPUTS,
     RUNTIME,
     SERVERS,
     STEP_MODEL,

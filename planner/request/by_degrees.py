@@ -1,0 +1,204 @@
+"""A strategy from degrees: splits, stages, what is cut, what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from costmodels.communication.topology import Topology
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.pieces import Pieces
+from costmodels.strategy import MemoryConfig, Strategy
+from costmodels.strategy.blocks import block_of, is_transformer
+from costmodels.strategy.usual import hybrid
+from planner.request.parts import Degrees
+from planner.request.setting import Setting, training_graph
+
+
+def micro_graph(setting: Setting, micro_batches: int) -> Graph:
+    """The network at the batch of one micro-batch."""
+    if micro_batches < 1 or setting.batch % micro_batches:
+        raise InputError(
+            f"the global batch must be a multiple of the micro-batches but {setting.batch} is none "
+            f"of {micro_batches}; change one of them"
+        )
+    training = setting.machine.training
+    return training_graph(setting.model, setting.batch // micro_batches, training)
+
+
+def replicas(degrees: Degrees, gpus: int) -> int:
+    """Ways of data parallelism: as asked for, else what the others leave. [ways]"""
+    if degrees.dp is not None:
+        return degrees.dp
+    return max(gpus // (degrees.tp * degrees.pp * degrees.cp), 1)
+
+
+def samples_needed(degrees: Degrees, gpus: int) -> int:
+    """What a global batch must be a multiple of, so that replicas do alike. [samples]"""
+    each = degrees.micro_batch_size or degrees.micro_batches or 1
+    return each * replicas(degrees, gpus)
+
+
+def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, Graph, str]:
+    """The strategy, the network at one micro-batch, and what the strategy is called.
+
+    Parameters
+    ----------
+    setting
+        The network and the machine.
+    degrees
+        What was asked for.
+
+    Raises
+    ------
+    InputError
+        When they do not fit.
+    """
+    _refuse_what_is_missing(degrees)
+    dp = replicas(degrees, setting.gpus)
+    micro_batches = _micro_batches(setting, degrees, dp)
+    graph = micro_graph(setting, micro_batches)
+
+    def cut(weights: Mapping[str, float] | None) -> Strategy:
+        return hybrid(
+            graph,
+            setting.machine.topology.shape,
+            dp=dp,
+            tp=degrees.tp,
+            pp=degrees.pp,
+            cp=degrees.cp,
+            ep=degrees.ep,
+            etp=degrees.etp,
+            sequence_parallel=degrees.sequence_parallel,
+            cp_kind=degrees.cp_kind,
+            micro_batches=micro_batches,
+            schedule_kind=degrees.schedule_kind,
+            chunks=degrees.chunks,
+            max_in_flight=degrees.max_in_flight,
+            weights=weights,
+        )
+
+    strategy = cut(None)
+    if degrees.pp * degrees.chunks > 1 and not _equal_blocks(strategy, graph):
+        # all stages are alike, so that what a layer takes does not depend on where it lies
+        strategy = cut(_layer_seconds(setting, graph, strategy))
+    strategy = with_recomputation(strategy, graph, degrees.recompute)
+    if degrees.sharding is not None:
+        strategy = with_sharding(strategy, graph, degrees.sharding)
+    return strategy, graph, _title(degrees, dp)
+
+
+def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Distribution]:
+    """How degrees split every layer, where that is all that they say.
+
+    Raises
+    ------
+    InputError
+        When they do not fit, or say more.
+    """
+    splits = ("dp", "tp", "cp", "ep", "etp", "sequence_parallel", "cp_kind")
+    usual = Degrees()
+    for one in fields(Degrees):
+        if one.name not in splits and getattr(degrees, one.name) != getattr(usual, one.name):
+            raise InputError(
+                f"a strategy that is costed must say no more than how layers are split but says "
+                f"{one.name}; simulate it"
+            )
+    return strategy_by_degrees(setting, degrees)[0].distributions
+
+
+def _refuse_what_is_missing(degrees: Degrees) -> None:
+    """Refuse what no strategy says yet."""
+    usual = Degrees()
+    for name in ("offload", "axes", "shard_size"):
+        if getattr(degrees, name) != getattr(usual, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} cannot be simulated yet; leave it out")
+
+
+def _title(degrees: Degrees, dp: int) -> str:
+    """Such as "dp 4 x tp 2 x pp 2"."""
+    rows = {"dp": dp, "tp": degrees.tp, "pp": degrees.pp, "cp": degrees.cp, "ep": degrees.ep}
+    always = ("dp", "tp", "pp")
+    return " x ".join(f"{name} {ways}" for name, ways in rows.items() if ways > 1 or name in always)
+
+
+def _micro_batches(setting: Setting, degrees: Degrees, dp: int) -> int:
+    """Micro-batches of a step. [items]"""
+    each = degrees.micro_batch_size
+    if each is None:
+        return degrees.micro_batches or 1
+    needed = dp * each
+    if setting.batch % needed:
+        lower = setting.batch // needed * needed
+        sizes = f"{lower} or {lower + needed}" if lower else f"{needed}"
+        raise InputError(
+            f"the global batch must be a multiple of dp x the micro-batch size, {dp} x {each} = "
+            f"{needed}, but is {setting.batch}; {sizes} would do"
+        )
+    return setting.batch // needed
+
+
+def _equal_blocks(strategy: Strategy, graph: Graph) -> bool:
+    """Whether every stage of a transformer has as many blocks."""
+    counts = {len({block_of(name) for name in stage.layers} - {None}) for stage in strategy.stages}
+    return is_transformer(graph) and len(counts) == 1
+
+
+def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool) -> Strategy:
+    """The strategy with activations that are computed again.
+
+    Parameters
+    ----------
+    strategy, graph
+        The strategy, and the network at one micro-batch.
+    what
+        "none"; "selective", the attention layers; "full", every block of several layers; or of how
+        many blocks of a stage, the first ones.
+    """
+    if what in ("none", 0):
+        return strategy
+    stages = []
+    for stage in strategy.stages:
+        if what == "selective":
+            attention = (n for n in stage.layers if graph.layers[n].kind == "attention")
+            segments: list[tuple[str, ...]] = [(name,) for name in attention]
+        else:
+            blocks: dict[str, list[str]] = {}
+            for name in stage.layers:
+                blocks.setdefault(unit_of(name), []).append(name)
+            segments = [tuple(names) for names in blocks.values() if len(names) > 1]
+            if isinstance(what, int):
+                segments = segments[:what]
+        stages.append(replace(stage, recompute=tuple(segments)))
+    return replace(strategy, stages=tuple(stages))
+
+
+def with_sharding(strategy: Strategy, graph: Graph, stage: int) -> Strategy:
+    """The strategy with what a stage of ZeRO cuts over the ranks with the same weight.
+
+    Parameters
+    ----------
+    strategy, graph
+        The strategy, and the network at one micro-batch.
+    stage
+        1 for the optimizer's state, 2 also for the gradients, 3 also for the weights, 0 for none.
+    """
+    config = MemoryConfig(weights=stage > 2, gradients=stage > 1, state=stage > 0)
+    memory = {layer.name: config for layer in graph.compute_layers if layer.parameters}
+    return replace(strategy, memory=memory)
+
+
+def _layer_seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
+    """Computation of every layer on one micro-batch, to balance stages by. [s]"""
+    machine = setting.machine
+    network = Topology.of(setting.cluster, strategy.stages[0].shape)
+    pieces = Pieces(graph, replace(machine, topology=network))
+    result = {}
+    for name, distribution in strategy.distributions.items():
+        piece = pieces.of(name, distribution)
+        result[name] = piece.forward + piece.backward
+    return result
