@@ -291,7 +291,19 @@ class Compiler:
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
-        return Role(name=name, first_device=first, num_devices=end - first, fixed_memory=fixed)
+        schedule = self.job.strategy.schedule
+        most = min(schedule.max_in_flight or schedule.micro_batches, schedule.micro_batches)
+        if schedule.kind != "gpipe":
+            # 1F1B and its kin have as many as there are stages from here on, at most twice that
+            most = min(most, 2 * len(self.programs))
+        return Role(
+            name=name,
+            first_device=first,
+            num_devices=end - first,
+            fixed_memory=fixed,
+            caching=float(self.job.cluster.device.memory) if self.job.runtime.caching else None,
+            in_flight=most,
+        )
 
     def _fusion(self) -> Fusion | None:
         runtime = self.job.runtime

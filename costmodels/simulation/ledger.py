@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.simulation.execution import Role, Task, TensorKey
+from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.step.memory import HOLDERS, PeakMemory
 
 # Keys of tensors count micro-batches on from that number in each further step.
@@ -52,6 +53,8 @@ class Ledger:
                 counts[key] += 1
             for key in task.uses:
                 counts[key] += 1
+        self.roles = tuple(roles)
+        self.last_micro = max((task.micro for task in tasks), default=0)
         self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
         self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
         self.total = [sum(now.values()) for now in self.now]
@@ -128,9 +131,16 @@ class Ledger:
 
     def peak_memory(self, role: int) -> PeakMemory:
         """The most that a role held, what held it, and when."""
-        return PeakMemory(
-            total=self.peak_total[role], holders=self.peak[role], moment=self.moment[role]
-        )
+        total, holders = self.peak_total[role], dict(self.peak[role])
+        caching = self.roles[role].caching
+        if caching is not None:
+            fixed = sum(self.roles[role].fixed_memory.values())
+            pieces = fixed + reserved_memory(
+                self.log[role], caching - fixed, self.roles[role].in_flight, self.last_micro
+            )
+            holders["fragmentation"] = max(pieces - total, 0.0)
+            total = max(pieces, total)
+        return PeakMemory(total=total, holders=holders, moment=self.moment[role])
 
     def largest(self, role: int, count: int) -> tuple[HeldTensor, ...]:
         """The largest tensors in memory at the peak of a role."""

@@ -114,6 +114,14 @@ class Runtime:
         Whether gradients are written into the buffers in which they travel.
     copies_updated
         Whether updated weights are gathered into a buffer of their own.
+    waits_to_scatter
+        Whether gradients that are cut are reduced once all of the backward pass is through, and all
+        of them at once, whatever `overlap` and `bucket` say.
+    stages_by_shares
+        Whether the stages of a pipeline have equal shares of the weights, see
+        `costmodels.strategy.shares`, instead of equally many blocks.
+    caching
+        Whether memory is PyTorch's caching allocator's, which holds more than the tensors.
     fuses
         What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
     fuses_in
@@ -177,6 +185,9 @@ class Runtime:
     overlaps_tensor: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
+    waits_to_scatter: bool = False
+    stages_by_shares: bool = False
+    caching: bool = False
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from costmodels.cluster import Cluster
 from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets, unit_of
 from costmodels.simulation.execution import Queue
+from costmodels.simulation.fragmentation import UPDATED
 from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, WEIGHT
@@ -69,13 +70,20 @@ class WeightWork:
             rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
             rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
-            copied += piece.parameters * self.training.held.buckets * (piece.gradient_bytes > 0.0)
-        if self.runtime.views_buckets or copied:
+            # what is reduced all at once needs no buckets
+            travels = piece.gradient_bytes > 0.0 and not self._scattered_at_once(name)
+            copied += piece.parameters * self.training.held.buckets * travels
+        if self.runtime.views_buckets or self.training.held.buckets:
             return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
+
+    def _scattered_at_once(self, name: str) -> bool:
+        """Whether a layer's gradient is reduced with all others, after the backward pass."""
+        memory = self.memory(name)
+        return self.runtime.waits_to_scatter and (memory.gradients or memory.state)
 
     # gathering of weights that are cut
 
@@ -153,7 +161,8 @@ class WeightWork:
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
             after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
-            if not (self.runtime.overlap and self.training.gradient_overlap):
+            waits = bucket.cut and self.runtime.waits_to_scatter
+            if waits or not (self.runtime.overlap and self.training.gradient_overlap):
                 after += self._backward_ends()
             rows += self._bucket_operations(number, bucket, after)
         if not self.runtime.crosses_steps:
@@ -249,14 +258,15 @@ class WeightWork:
         largest = max(cut, key=lambda n: self.pieces[n].parameters)
         group = self.pieces[largest].gradient_group
         operation = message_operation(
-            ("gather updated", "weights", self.program.number),
+            ("gather updated", UPDATED, self.program.number),
             "all_gather",
             self.program.stage_links.collective("all_gather", group, num_bytes),
             [after],
             num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
             queue=Queue.PARAMETER,
         )
-        copies = num_bytes * (1.0 + 1.0 / math.prod(group)) * self.runtime.copies_updated
+        # its own part, those of all ranks, and one buffer for all of them
+        copies = num_bytes * (2.0 + 1.0 / math.prod(group)) * self.runtime.copies_updated
         return operation._replace(buffer=copies)
 
     def tie(self, others: Sequence[WeightWork]) -> None:
