@@ -238,6 +238,7 @@ class Compiler:
             queue=Queue.COMPUTE,
             after=tuple(dict.fromkeys(waits)),
             seconds=seconds,
+            scratch=sum(self.weights[stage].update_scratch for stage in stages),
         )
         first = stages[0]
         self._add(role, step, first, micro, "update", update)

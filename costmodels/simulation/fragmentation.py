@@ -15,8 +15,6 @@ from costmodels.simulation.execution import TensorKey
 
 # Of one role at once beyond what are in flight, until the order repeats itself. [micro-batches]
 _MORE_MICRO_BATCHES = 2
-# What messages of all weights are called.
-UPDATED = "weights"
 Event = tuple[float, TensorKey, str, float]
 
 
@@ -37,7 +35,7 @@ def reserved_memory(log: Sequence[Event], limit: float, in_flight: int, last: in
     allocator = CachingAllocator(limit)
     first = in_flight + _MORE_MICRO_BATCHES
     for _, key, _, size in log:
-        if first <= key[0] < last or key[2] == UPDATED:
+        if first <= key[0] < last:
             continue
         if size:
             allocator.allocate(key, size)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from costmodels.cluster import Cluster
 from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets, unit_of
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.fragmentation import UPDATED
 from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, WEIGHT
@@ -245,6 +244,14 @@ class WeightWork:
             return 0.0
         return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
 
+    @property
+    def update_scratch(self) -> float:
+        """What the optimizer needs while it updates. [B]"""
+        size = self.training.held.update
+        return sum(
+            p.parameters * size / self.cuts(name, "state") for name, p in self.pieces.items()
+        )
+
     def gather_updated(self, after: Ref) -> Operation | None:
         """All-gather of updated weights that are whole on every rank while their state is cut."""
         cut = [
@@ -258,16 +265,23 @@ class WeightWork:
         largest = max(cut, key=lambda n: self.pieces[n].parameters)
         group = self.pieces[largest].gradient_group
         operation = message_operation(
-            ("gather updated", UPDATED, self.program.number),
+            ("gather updated", "weights", self.program.number),
             "all_gather",
             self.program.stage_links.collective("all_gather", group, num_bytes),
             [after],
             num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
             queue=Queue.PARAMETER,
         )
+        if not self.runtime.copies_updated:
+            return operation
         # its own part, those of all ranks, and one buffer for all of them
-        copies = num_bytes * (2.0 + 1.0 / math.prod(group)) * self.runtime.copies_updated
-        return operation._replace(buffer=copies)
+        ranks = math.prod(group)
+        sizes = [num_bytes, *[num_bytes / ranks] * (ranks + 1)]
+        copies = [(("updated", "weights", n), size) for n, size in enumerate(sizes)]
+        return operation._replace(
+            makes=tuple((key, "communication buffers", size) for key, size in copies),
+            uses=tuple(key for key, _ in copies),
+        )
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.
