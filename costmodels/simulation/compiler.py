@@ -16,6 +16,7 @@ from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -37,6 +38,8 @@ from costmodels.strategy import MemoryConfig
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
+# From here on passes are tasks by themselves, where they can be. [items]
+FEWEST_FOLDED = 4000
 # An operation of a step: step, stage, micro-batch, phase, key.
 Mark = tuple[int, int, int, str, Key]
 
@@ -99,6 +102,7 @@ class Compiler:
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
         job = self.job
+        self.folded: Mapping[int, Mapping[str, FoldedPass]] = {}
         self.weights: list[WeightWork] = []
         for program in self.programs:
             count = sum(len(work.fused_groups) for work in self.weights)
@@ -151,6 +155,7 @@ class Compiler:
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""
+        self.folded = self._fold(steps)
         self._check_size(steps)
         for step in range(steps):
             for role, group in enumerate(self.groups):
@@ -162,10 +167,20 @@ class Compiler:
             fusion=self._fusion(),
         )
 
+    def _num_tasks(self, steps: int) -> int:
+        """Tasks of some steps. [items]"""
+        folded = self.folded
+        each = sum(
+            sum(1 + len(rows.sends) for rows in folded[stage].values())
+            if stage in folded
+            else sum(map(len, program.phases.values()))
+            for stage, program in enumerate(self.programs)
+        )
+        return each * self.job.strategy.schedule.micro_batches * steps
+
     def _check_size(self, steps: int) -> None:
         """Refuse what would take minutes and all of the memory."""
-        each = sum(len(ops) for program in self.programs for ops in program.phases.values())
-        count = each * self.job.strategy.schedule.micro_batches * steps
+        count = self._num_tasks(steps)
         if count > _MOST_TASKS:
             raise InputError(
                 f"a step must be at most {_MOST_TASKS:,} operations but {count:,} are asked for; "
@@ -198,8 +213,29 @@ class Compiler:
                 self._add(role, step, stage, schedule.micro_batches - 1, "tied", operation)
         self._update(role, step, stages)
 
+    def _fold(self, steps: int) -> dict[int, Mapping[str, FoldedPass]]:
+        """Stages whose passes are laid out as one task each, where there would be many tasks."""
+        runtime, schedule = self.job.runtime, self.job.strategy.schedule
+        alike = steps == 1 and schedule.micro_batches > 2 and not runtime.each_micro_batch
+        if not alike or self._num_tasks(steps) < FEWEST_FOLDED:
+            return {}
+        if runtime.gradient == "push_pull" or self.job.training.memory_model == "retained":
+            return {}
+        return fold_stages(
+            {
+                stage: tuple(program.phases.items())
+                for stage, program in enumerate(self.programs)
+                if not any(map(self.weights[stage].gathered, program.phases))
+            }
+        )
+
     def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
+        if run.stage in self.folded and run.micro < self.job.strategy.schedule.micro_batches - 1:
+            passes = self.folded[run.stage].get(run.phase)
+            for operation in (passes.operation, *passes.sends) if passes is not None else ():
+                self._add(role, step, run.stage, run.micro, run.phase, operation)
+            return
         units = self.units.setdefault(role, [])
         for operation in weights.gathered(run.phase):
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
@@ -255,9 +291,17 @@ class Compiler:
         self.rows.append((role, step, stage, micro, operation))
         return number
 
+    def _id(self, step: int, micro: int, ref: Ref) -> int:
+        """The task of an operation, or of the pass that it is folded into."""
+        stage, phase, key = ref
+        number = self.ids.get((step, stage, micro, phase, key))
+        if number is None:
+            number = self.ids[step, stage, micro, phase, fold_key(stage, phase)]
+        return number
+
     def _task(self, number: int) -> Task:
         role, step, stage, micro, op = self.rows[number]
-        after = tuple(self.ids[step, other, micro, phase, key] for other, phase, key in op.after)
+        after = tuple(self._id(step, micro, ref) for ref in op.after)
         for mark in self.extra_after.get(number, ()):
             after = (*after, self.ids[mark])
         retained = self.job.training.memory_model == "retained"
@@ -282,6 +326,7 @@ class Compiler:
             uses=() if retained else tuple((tag, *key) for key in op.uses),
             scratch=op.scratch,
             buffer=op.buffer,
+            inside=op.inside,
         )
 
     def _role(self, role: int) -> Role:
