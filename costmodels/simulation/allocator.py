@@ -137,6 +137,10 @@ class CachingAllocator:
         self.reserved += segment
         self.peak = max(self.peak, self.reserved)
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether there is a tensor of that name."""
+        return key in self._held
+
     def free(self, key: Hashable) -> None:
         """A tensor is gone."""
         pool, address = self._held.pop(key)

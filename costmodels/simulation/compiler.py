@@ -7,7 +7,6 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -15,8 +14,10 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
-from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
+from costmodels.simulation.fragmentation import reserved_memory
+from costmodels.simulation.fused import runtime_fusion
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -32,6 +33,7 @@ from costmodels.simulation.shared_pieces import (
 )
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
+from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
 from costmodels.step.machine import Machine
 from costmodels.strategy import MemoryConfig
@@ -155,6 +157,7 @@ class Compiler:
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""
+        job = self.job
         self.folded = self._fold(steps)
         self._check_size(steps)
         for step in range(steps):
@@ -164,7 +167,7 @@ class Compiler:
             roles=tuple(self._role(role) for role in range(len(self.groups))),
             tasks=tuple(self._task(number) for number in range(len(self.rows))),
             steps=steps,
-            fusion=self._fusion(),
+            fusion=runtime_fusion(job.runtime, self.weights, job.strategy.num_devices),
         )
 
     def _num_tasks(self, steps: int) -> int:
@@ -264,24 +267,9 @@ class Compiler:
     def _update(self, role: int, step: int, stages: tuple[int, ...]) -> None:
         """The optimizer's update of all stages of a role, after all of their reductions."""
         micro = self.job.strategy.schedule.micro_batches - 1
-        waits: list[Ref] = []
-        for stage in stages:
-            waits += self.weights[stage].update_waits
-        seconds = sum(self.weights[stage].update_seconds for stage in stages)
-        update = Operation(
-            key=("update", "weights", 0),
-            kind="update",
-            queue=Queue.COMPUTE,
-            after=tuple(dict.fromkeys(waits)),
-            seconds=seconds,
-            scratch=sum(self.weights[stage].update_scratch for stage in stages),
-        )
-        first = stages[0]
-        self._add(role, step, first, micro, "update", update)
-        for stage in stages:
-            gather = self.weights[stage].gather_updated((first, "update", update.key))
-            if gather is not None:
-                self._add(role, step, stage, micro, "update", gather)
+        works = [self.weights[stage] for stage in stages]
+        for stage, operation in update_operations(works):
+            self._add(role, step, stage, micro, "update", operation)
 
     def _add(
         self, role: int, step: int, stage: int, micro: int, phase: str, operation: Operation
@@ -337,39 +325,19 @@ class Compiler:
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
-        schedule = self.job.strategy.schedule
-        most = min(schedule.max_in_flight or schedule.micro_batches, schedule.micro_batches)
-        if schedule.kind != "gpipe":
-            # 1F1B and its kin have as many as there are stages from here on, at most twice that
-            most = min(most, 2 * len(self.programs))
         return Role(
             name=name,
             first_device=first,
             num_devices=end - first,
             fixed_memory=fixed,
-            caching=float(self.job.cluster.device.memory) if self.job.runtime.caching else None,
-            in_flight=most,
+            reserved=self._reserved(role, sum(fixed.values())),
         )
 
-    def _fusion(self) -> Fusion | None:
-        runtime = self.job.runtime
-        if runtime.fusion is None:
+    def _reserved(self, role: int, fixed: float) -> float | None:
+        """What an allocator takes for the tensors of a role beside the fixed ones. [B]"""
+        if not self.job.runtime.caching:
             return None
-        groups = [(work, group) for work in self.weights for group in work.fused_groups]
-
-        def cost(group: int, num_bytes: float) -> tuple[float, float]:
-            work, members = groups[group]
-            moved = num_bytes * runtime.passes(math.prod(members))
-            message = work.program.stage_links.collective("all_reduce", members, moved)
-            return message.seconds, message.transfer
-
-        def received(group: int) -> float:
-            return 2.0 * (1.0 - 1.0 / math.prod(groups[group][1]))
-
-        return Fusion(
-            cycle=runtime.cycle,
-            negotiation=runtime.negotiation(self.job.strategy.num_devices),
-            limit=runtime.fusion,
-            cost=cost,
-            received=received,
-        )
+        stages, schedule = self._stages(role), self.job.strategy.schedule
+        order = group_order(schedule, role, stages, len(self.groups))
+        works = {stage: self.weights[stage] for stage in stages}
+        return reserved_memory(works, order, self.job.cluster.device.memory - fixed)

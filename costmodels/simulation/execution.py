@@ -127,19 +127,16 @@ class Role:
         Its devices. [items]
     fixed_memory
         What it holds throughout, by holder. [B]
-    caching
-        What a device has, where freed memory is kept in pieces; None where all that is free is as
-        good as any other. [B]
-    in_flight
-        Micro-batches between their forward and backward passes, at most. [items]
+    reserved
+        What an allocator takes for all else, the pieces between tensors included; None where no
+        allocator counts. [B]
     """
 
     name: str
     first_device: int
     num_devices: int
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
-    caching: float | None = None
-    in_flight: int = 1
+    reserved: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.simulation.execution import Role, Task, TensorKey
-from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.step.memory import HOLDERS, PeakMemory
 
 # Keys of tensors count micro-batches on from that number in each further step.
@@ -54,7 +53,6 @@ class Ledger:
             for key in task.uses:
                 counts[key] += 1
         self.roles = tuple(roles)
-        self.last_micro = max((task.micro for task in tasks), default=0)
         self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
         self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
         self.total = [sum(now.values()) for now in self.now]
@@ -143,12 +141,9 @@ class Ledger:
     def peak_memory(self, role: int) -> PeakMemory:
         """The most that a role held, what held it, and when."""
         total, holders = self.peak_total[role], dict(self.peak[role])
-        caching = self.roles[role].caching
-        if caching is not None:
-            fixed = sum(self.roles[role].fixed_memory.values())
-            pieces = fixed + reserved_memory(
-                self.log[role], caching - fixed, self.roles[role].in_flight, self.last_micro
-            )
+        reserved = self.roles[role].reserved
+        if reserved is not None:
+            pieces = reserved + sum(self.roles[role].fixed_memory.values())
             holders["fragmentation"] = max(pieces - total, 0.0)
             total = max(pieces, total)
         return PeakMemory(total=total, holders=holders, moment=self.moment[role])

@@ -46,11 +46,10 @@ def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
         passed += weights[unit]
         full = passed > total * len(stages) / parts * (1.0 + _ROUNDING)
     if len(stages) == parts - 1:
-        # a stage without layers would idle: it gets what comes after the last block
-        last = [name for name in stages[-1] if block_of(name) is not None]
-        if last and len(last) < len(stages[-1]):
-            place = stages[-1].index(last[-1]) + 1
-            stages[-1:] = [stages[-1][:place], stages[-1][place:]]
+        # a stage without layers would idle: it gets what comes after the last block, or a part
+        blocks = [place for place, name in enumerate(stages[-1]) if block_of(name) is not None]
+        place = max(blocks, default=0) + 1
+        stages[-1:] = [stages[-1][:place], stages[-1][place:]]
     if len(stages) < parts or not stages[-1]:
         raise InputError(
             f"{graph.name} fills {len(stages)} stages by shares of its linear layers but {parts} "
