@@ -7,7 +7,7 @@ becomes a `Graph` of iteration spaces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
@@ -232,6 +232,11 @@ def build_graph(network: Network, batch: int) -> Graph:
     _check_input(network)
     layers: dict[str, Layer] = {"input": data("input", {"sample": batch, **network.input_shape})}
     edges: list[Edge] = []
+    made: dict[tuple[object, ...], Layer] = {}
+    # distinct tensors by number: of each, of what a layer writes that is made, and of each layer
+    numbers = {layers["input"].output: 0}
+    outputs: dict[tuple[object, ...], int] = {}
+    written = {"input": 0}
     for spec in _after_inputs(network):
         if spec.kind not in KINDS:
             raise InputError(
@@ -239,7 +244,14 @@ def build_graph(network: Network, batch: int) -> Graph:
                 f"'{spec.kind}'; use one of {closest(spec.kind, list(KINDS))}"
             )
         tensors = [layers[source].output for source in spec.inputs]
-        layer = _make_layer(network.name, spec, tensors)
+        # blocks are alike: what reads equal tensors is the same layer by another name
+        like = (spec.kind, repr(spec.options), *(written[source] for source in spec.inputs))
+        if like in made:
+            layer = replace(made[like], name=spec.name)
+        else:
+            layer = made[like] = _make_layer(network.name, spec, tensors)
+            outputs[like] = numbers.setdefault(layer.output, len(numbers))
+        written[spec.name] = outputs[like]
         # attention reads its one input twice: queries, and keys with values
         sources = spec.inputs if len(layer.inputs) == len(spec.inputs) else spec.inputs * 2
         edges += [Edge(source=s, target=spec.name, slot=i) for i, s in enumerate(sources)]

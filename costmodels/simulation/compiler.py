@@ -7,7 +7,6 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -15,7 +14,10 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
-from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
+from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
+from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
+from costmodels.simulation.fragmentation import reserved_memory
+from costmodels.simulation.fused import runtime_fusion
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -31,12 +33,15 @@ from costmodels.simulation.shared_pieces import (
 )
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
+from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
 from costmodels.step.machine import Machine
 from costmodels.strategy import MemoryConfig
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
+# From here on passes are tasks by themselves, where they can be. [items]
+FEWEST_FOLDED = 4000
 # An operation of a step: step, stage, micro-batch, phase, key.
 Mark = tuple[int, int, int, str, Key]
 
@@ -100,6 +105,7 @@ class Compiler:
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
         job = self.job
+        self.folded: Mapping[int, Mapping[str, FoldedPass]] = {}
         self.weights: list[WeightWork] = []
         for program in self.programs:
             count = sum(len(work.fused_groups) for work in self.weights)
@@ -152,6 +158,8 @@ class Compiler:
 
     def compile(self, steps: int) -> ExecutionGraph:
         """The execution graph of some steps, one after the other."""
+        job = self.job
+        self.folded = self._fold(steps)
         self._check_size(steps)
         for step in range(steps):
             for role, group in enumerate(self.groups):
@@ -160,13 +168,23 @@ class Compiler:
             roles=tuple(self._role(role) for role in range(len(self.groups))),
             tasks=tuple(self._task(number) for number in range(len(self.rows))),
             steps=steps,
-            fusion=self._fusion(),
+            fusion=runtime_fusion(job.runtime, self.weights, job.strategy.num_devices),
         )
+
+    def _num_tasks(self, steps: int) -> int:
+        """Tasks of some steps. [items]"""
+        folded = self.folded
+        each = sum(
+            sum(1 + len(rows.sends) for rows in folded[stage].values())
+            if stage in folded
+            else sum(map(len, program.phases.values()))
+            for stage, program in enumerate(self.programs)
+        )
+        return each * self.job.strategy.schedule.micro_batches * steps
 
     def _check_size(self, steps: int) -> None:
         """Refuse what would take minutes and all of the memory."""
-        each = sum(len(ops) for program in self.programs for ops in program.phases.values())
-        count = each * self.job.strategy.schedule.micro_batches * steps
+        count = self._num_tasks(steps)
         if count > _MOST_TASKS:
             raise InputError(
                 f"a step must be at most {_MOST_TASKS:,} operations but {count:,} are asked for; "
@@ -199,8 +217,29 @@ class Compiler:
                 self._add(role, step, stage, schedule.micro_batches - 1, "tied", operation)
         self._update(role, step, stages)
 
+    def _fold(self, steps: int) -> dict[int, Mapping[str, FoldedPass]]:
+        """Stages whose passes are laid out as one task each, where there would be many tasks."""
+        runtime, schedule = self.job.runtime, self.job.strategy.schedule
+        alike = steps == 1 and schedule.micro_batches > 2 and not runtime.each_micro_batch
+        if not alike or self._num_tasks(steps) < FEWEST_FOLDED:
+            return {}
+        if runtime.gradient == "push_pull" or self.job.training.memory_model == "retained":
+            return {}
+        return fold_stages(
+            {
+                stage: tuple(program.phases.items())
+                for stage, program in enumerate(self.programs)
+                if not any(map(self.weights[stage].gathered, program.phases))
+            }
+        )
+
     def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
+        if run.stage in self.folded and run.micro < self.job.strategy.schedule.micro_batches - 1:
+            passes = self.folded[run.stage].get(run.phase)
+            for operation in (passes.operation, *passes.sends) if passes is not None else ():
+                self._add(role, step, run.stage, run.micro, run.phase, operation)
+            return
         units = self.units.setdefault(role, [])
         for operation in weights.gathered(run.phase):
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
@@ -229,23 +268,9 @@ class Compiler:
     def _update(self, role: int, step: int, stages: tuple[int, ...]) -> None:
         """The optimizer's update of all stages of a role, after all of their reductions."""
         micro = self.job.strategy.schedule.micro_batches - 1
-        waits: list[Ref] = []
-        for stage in stages:
-            waits += self.weights[stage].update_waits
-        seconds = sum(self.weights[stage].update_seconds for stage in stages)
-        update = Operation(
-            key=("update", "weights", 0),
-            kind="update",
-            queue=Queue.COMPUTE,
-            after=tuple(dict.fromkeys(waits)),
-            seconds=seconds,
-        )
-        first = stages[0]
-        self._add(role, step, first, micro, "update", update)
-        for stage in stages:
-            gather = self.weights[stage].gather_updated((first, "update", update.key))
-            if gather is not None:
-                self._add(role, step, stage, micro, "update", gather)
+        works = [self.weights[stage] for stage in stages]
+        for stage, operation in update_operations(works):
+            self._add(role, step, stage, micro, "update", operation)
 
     def _add(
         self, role: int, step: int, stage: int, micro: int, phase: str, operation: Operation
@@ -255,9 +280,17 @@ class Compiler:
         self.rows.append((role, step, stage, micro, operation))
         return number
 
+    def _id(self, step: int, micro: int, ref: Ref) -> int:
+        """The task of an operation, or of the pass that it is folded into."""
+        stage, phase, key = ref
+        number = self.ids.get((step, stage, micro, phase, key))
+        if number is None:
+            number = self.ids[step, stage, micro, phase, fold_key(stage, phase)]
+        return number
+
     def _task(self, number: int) -> Task:
         role, step, stage, micro, op = self.rows[number]
-        after = tuple(self.ids[step, other, micro, phase, key] for other, phase, key in op.after)
+        after = tuple(self._id(step, micro, ref) for ref in op.after)
         for mark in self.extra_after.get(number, ()):
             after = (*after, self.ids[mark])
         retained = self.job.training.memory_model == "retained"
@@ -282,6 +315,7 @@ class Compiler:
             uses=() if retained else tuple((tag, *key) for key in op.uses),
             scratch=op.scratch,
             buffer=op.buffer,
+            inside=op.inside,
         )
 
     def _role(self, role: int) -> Role:
@@ -292,27 +326,19 @@ class Compiler:
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
-        return Role(name=name, first_device=first, num_devices=end - first, fixed_memory=fixed)
-
-    def _fusion(self) -> Fusion | None:
-        runtime = self.job.runtime
-        if runtime.fusion is None:
-            return None
-        groups = [(work, group) for work in self.weights for group in work.fused_groups]
-
-        def cost(group: int, num_bytes: float) -> tuple[float, float]:
-            work, members = groups[group]
-            moved = num_bytes * runtime.passes(math.prod(members))
-            message = work.program.stage_links.collective("all_reduce", members, moved)
-            return message.seconds, message.transfer
-
-        def received(group: int) -> float:
-            return 2.0 * (1.0 - 1.0 / math.prod(groups[group][1]))
-
-        return Fusion(
-            cycle=runtime.cycle,
-            negotiation=runtime.negotiation(self.job.strategy.num_devices),
-            limit=runtime.fusion,
-            cost=cost,
-            received=received,
+        return Role(
+            name=name,
+            first_device=first,
+            num_devices=end - first,
+            fixed_memory=fixed,
+            reserved=self._reserved(role, sum(fixed.values())),
         )
+
+    def _reserved(self, role: int, fixed: float) -> float | None:
+        """What an allocator takes for the tensors of a role beside the fixed ones. [B]"""
+        if not self.job.runtime.caching:
+            return None
+        stages, schedule = self._stages(role), self.job.strategy.schedule
+        order = group_order(schedule, role, stages, len(self.groups))
+        works = {stage: self.weights[stage] for stage in stages}
+        return reserved_memory(works, order, self.job.cluster.device.memory - fixed)

@@ -34,6 +34,30 @@ Link = tuple[int, int, int]
 TensorKey = tuple[int, str, str, int]
 
 
+class Inside(NamedTuple):
+    """What happens inside of a task that stands for a whole pass.
+
+    Parameters
+    ----------
+    compute, feature, exposed
+        Time that each queue works, and in which communication is waited for. [s]
+    moment, offset
+        When it holds the most, in words and since its start. [s]
+    held
+        The tensors of its micro-batch then: key, holder, size. [B]
+    left
+        Those that it leaves to later passes. [B]
+    """
+
+    compute: float
+    feature: float
+    exposed: float
+    moment: str
+    offset: float
+    held: tuple[tuple[TensorKey, str, float], ...]
+    left: tuple[tuple[TensorKey, str, float], ...]
+
+
 class Task(NamedTuple):
     """One operation of one role.
 
@@ -66,6 +90,8 @@ class Task(NamedTuple):
         other task is still to read them.
     scratch, buffer
         Memory of its own while it runs: workspace, communication buffers. [B]
+    inside
+        What happens inside, where it stands for a whole pass.
     """
 
     name: str
@@ -86,6 +112,7 @@ class Task(NamedTuple):
     uses: tuple[TensorKey, ...] = ()
     scratch: float = 0.0
     buffer: float = 0.0
+    inside: Inside | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +127,16 @@ class Role:
         Its devices. [items]
     fixed_memory
         What it holds throughout, by holder. [B]
+    reserved
+        What an allocator takes for all else, the pieces between tensors included; None where no
+        allocator counts. [B]
     """
 
     name: str
     first_device: int
     num_devices: int
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
+    reserved: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ class TaskTimes:
         return max(self.ends, default=0.0)
 
 
-def execute(graph: ExecutionGraph, behaviour: Behaviour) -> TaskTimes:
+def execute(graph: ExecutionGraph, behaviour: Behaviour, ledger: Ledger | None = None) -> TaskTimes:
     """Run all tasks.
 
     Parameters
@@ -75,8 +75,10 @@ def execute(graph: ExecutionGraph, behaviour: Behaviour) -> TaskTimes:
         The tasks.
     behaviour
         What slows them down.
+    ledger
+        What keeps account of memory; a plain one by default.
     """
-    run = _Run(graph, behaviour)
+    run = _Run(graph, behaviour, ledger or Ledger(graph.roles, graph.tasks))
     run.start_all()
     while run.events:
         run.step()
@@ -90,11 +92,11 @@ def execute(graph: ExecutionGraph, behaviour: Behaviour) -> TaskTimes:
 class _Run:
     """State of an execution. Work of a task is counted in seconds at full pace."""
 
-    def __init__(self, graph: ExecutionGraph, behaviour: Behaviour) -> None:
+    def __init__(self, graph: ExecutionGraph, behaviour: Behaviour, ledger: Ledger) -> None:
         self.graph, self.tasks = graph, graph.tasks
         self.slow = 1.0 / (1.0 + behaviour.overlap_factor)
         self.sharing = Sharing() if behaviour.sharing else None
-        self.ledger = Ledger(graph.roles, graph.tasks)
+        self.ledger = ledger
         count = len(graph.tasks)
         self.waiting = [len(task.after) for task in graph.tasks]
         self.dependents: list[list[int]] = [[] for _ in range(count)]

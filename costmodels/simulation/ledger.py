@@ -52,6 +52,7 @@ class Ledger:
                 counts[key] += 1
             for key in task.uses:
                 counts[key] += 1
+        self.roles = tuple(roles)
         self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
         self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
         self.total = [sum(now.values()) for now in self.now]
@@ -64,6 +65,14 @@ class Ledger:
         # what was made and freed (size 0), when: tells afterwards what the peak was made of
         self.log: list[list[tuple[float, TensorKey, str, float]]] = [[] for _ in roles]
         self.peak_at = [0 for _ in roles]
+        self.peak_task: list[Task | None] = [None for _ in roles]
+        # what whole passes leave, by the keys of what stands for it
+        self.left: dict[tuple[str, str, int], tuple[tuple[TensorKey, str, float], ...]] = {}
+        for task in tasks:
+            left = task.inside.left if task.inside is not None else ()
+            for key, holder, _ in task.makes if left else ():
+                if key[1].startswith("left") and key[1:] not in self.left:
+                    self.left[key[1:]] = tuple(row for row in left if row[1] == holder)
 
     def start(self, number: int, task: Task, time: float) -> None:
         """A task starts: what it takes goes, what it makes comes.
@@ -122,15 +131,22 @@ class Ledger:
             self.peak[role]["workspace"] += other.scratch
             self.peak[role]["communication buffers"] += other.buffer
         which = f" of micro-batch {task.micro}" if task.micro > 0 else ""
-        self.moment[role] = f"{task.kind} of {task.name}{which}"
-        self.time[role] = time
+        inside = task.inside
+        what = f"{task.kind} of {task.name}" if inside is None else inside.moment
+        self.moment[role] = f"{what}{which}"
+        self.time[role] = time if inside is None else time + inside.offset
         self.peak_at[role] = len(self.log[role])
+        self.peak_task[role] = task
 
     def peak_memory(self, role: int) -> PeakMemory:
         """The most that a role held, what held it, and when."""
-        return PeakMemory(
-            total=self.peak_total[role], holders=self.peak[role], moment=self.moment[role]
-        )
+        total, holders = self.peak_total[role], dict(self.peak[role])
+        reserved = self.roles[role].reserved
+        if reserved is not None:
+            pieces = reserved + sum(self.roles[role].fixed_memory.values())
+            holders["fragmentation"] = max(pieces - total, 0.0)
+            total = max(pieces, total)
+        return PeakMemory(total=total, holders=holders, moment=self.moment[role])
 
     def largest(self, role: int, count: int) -> tuple[HeldTensor, ...]:
         """The largest tensors in memory at the peak of a role."""
@@ -140,8 +156,23 @@ class Ledger:
                 live[key] = (holder, size)
             else:
                 del live[key]
+        self._open_passes(live, self.peak_task[role])
         ranked = sorted(live.items(), key=lambda item: (-item[1][1], item[0]))[:count]
         return tuple(
             HeldTensor(name=key[2], micro=key[0] % STEP_TAG, holder=holder, size=size)
             for key, (holder, size) in ranked
         )
+
+    def _open_passes(self, live: dict[TensorKey, tuple[str, float]], running: Task | None) -> None:
+        """Put what passes leave, and hold while they run, in the place of what stands for it."""
+        own: set[TensorKey] = set()
+        if running is not None and running.inside is not None:
+            own = {key for key, _, _ in running.makes} | set(running.uses)
+            live |= {
+                (running.micro, *key[1:]): (holder, size)
+                for key, holder, size in running.inside.held
+            }
+        for key in [key for key in live if key in own or key[1:] in self.left]:
+            del live[key]
+            for inner, holder, size in () if key in own else self.left[key[1:]]:
+                live[key[0], *inner[1:]] = (holder, size)

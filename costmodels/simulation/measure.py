@@ -113,6 +113,24 @@ def _bytes_by_role(graph: ExecutionGraph) -> list[float]:
     return total
 
 
+def _inside_passes(task_times: TaskTimes) -> list[dict[str, float]]:
+    """What the whole passes of each role do inside, and how long they take as tasks. [s]"""
+    rows = [
+        dict.fromkeys(("compute", "feature", "exposed", "whole"), 0.0)
+        for _ in task_times.graph.roles
+    ]
+    for number, task in enumerate(task_times.graph.tasks):
+        if task.inside is not None:
+            whole = task_times.ends[number] - task_times.starts[number]
+            # one that is slowed down is so in all of its parts
+            longer = whole / task.seconds if task.seconds else 1.0
+            row = rows[task.role]
+            row["whole"] += whole
+            for name in ("compute", "feature", "exposed"):
+                row[name] += getattr(task.inside, name) * longer
+    return rows
+
+
 def measure_step(task_times: TaskTimes) -> SimulatedStep:
     """Measure the last step of an execution, or the whole of a single one."""
     graph = task_times.graph
@@ -124,18 +142,23 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
         start = ends[-2]
     roles = []
     busy, received = _clipped(task_times, start, end), _bytes_by_role(graph)
+    inside = _inside_passes(task_times)
     for number, role in enumerate(graph.roles):
         rows = busy[number]
         computing = merged(rows[Queue.COMPUTE])
         talking = merged([row for q in Queue if q != Queue.COMPUTE for row in rows[q]])
-        exposed = sum(uncovered(talking, computing))
-        working = sum(last - first for first, last in computing)
+        within = inside[number]
+        exposed = sum(uncovered(talking, computing)) + within["exposed"]
+        working = sum(last - first for first, last in computing) - within["exposed"]
+        times = {q.name.lower(): sum(b - a for a, b in rows[q]) for q in Queue}
+        times["compute"] += within["compute"] - within["whole"]
+        times["feature"] += within["feature"]
         roles.append(
             RoleUse(
                 name=role.name,
                 first_device=role.first_device,
                 num_devices=role.num_devices,
-                busy={q.name.lower(): sum(b - a for a, b in rows[q]) for q in Queue},
+                busy=times,
                 exposed=exposed,
                 idle=max(end - start - working - exposed, 0.0),
                 memory=task_times.ledger.peak_memory(number),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from costmodels.simulation.execution import Link, Queue
+from costmodels.simulation.execution import Inside, Link, Queue
 from costmodels.simulation.messages import Message
 
 # An operation within a phase of a stage: what it does, to what, and which of them.
@@ -34,6 +34,7 @@ class Operation(NamedTuple):
     uses: tuple[Local, ...] = ()
     scratch: float = 0.0
     buffer: float = 0.0
+    inside: Inside | None = None
 
     @property
     def name(self) -> str:

@@ -105,8 +105,8 @@ class Runtime:
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
     recipe, keeps_gates, logit_kept, logit_scratch, attention_kernel
         The same, of what it holds of weights, gates and logits, and how it computes attention.
-    runs_ahead, stages
-        The same, of how its host launches and how it cuts pipelines.
+    runs_ahead
+        The same, of how its host launches.
     collective_launches
         Kernels whose launch takes as long as that of a collective of activations, with what the
         framework does around it; counted where the host runs ahead. [items]
@@ -120,6 +120,14 @@ class Runtime:
         Whether gradients are written into the buffers in which they travel.
     copies_updated
         Whether updated weights are gathered into a buffer of their own.
+    waits_to_scatter
+        Whether gradients that are cut are reduced once all of the backward pass is through, and all
+        of them at once, whatever `overlap` and `bucket` say.
+    stages_by_shares
+        Whether the stages of a pipeline have equal shares of the weights, see
+        `costmodels.strategy.shares`, instead of equally many blocks.
+    caching
+        Whether memory is PyTorch's caching allocator's, which holds more than the tensors.
     fuses
         What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
     fuses_in
@@ -181,12 +189,14 @@ class Runtime:
     logit_scratch: float | None = None
     attention_kernel: str | None = None
     runs_ahead: bool | None = None
-    stages: str | None = None
     collective_launches: float = 1.0
     gathers_again: bool = False
     overlaps_tensor: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
+    waits_to_scatter: bool = False
+    stages_by_shares: bool = False
+    caching: bool = False
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -293,5 +303,4 @@ _DECIDED = (
     "logit_scratch",
     "attention_kernel",
     "runs_ahead",
-    "stages",
 )

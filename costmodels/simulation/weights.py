@@ -69,13 +69,20 @@ class WeightWork:
             rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
             rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
-            copied += piece.parameters * self.training.held.buckets * (piece.gradient_bytes > 0.0)
-        if self.runtime.views_buckets or copied:
+            # what is reduced all at once needs no buckets
+            travels = piece.gradient_bytes > 0.0 and not self._scattered_at_once(name)
+            copied += piece.parameters * self.training.held.buckets * travels
+        if self.runtime.views_buckets or self.training.held.buckets:
             return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
+
+    def _scattered_at_once(self, name: str) -> bool:
+        """Whether a layer's gradient is reduced with all others, after the backward pass."""
+        memory = self.memory(name)
+        return self.runtime.waits_to_scatter and (memory.gradients or memory.state)
 
     # gathering of weights that are cut
 
@@ -153,7 +160,8 @@ class WeightWork:
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
             after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
-            if not (self.runtime.overlap and self.training.gradient_overlap):
+            waits = bucket.cut and self.runtime.waits_to_scatter
+            if waits or not (self.runtime.overlap and self.training.gradient_overlap):
                 after += self._backward_ends()
             rows += self._bucket_operations(number, bucket, after)
         if not self.runtime.crosses_steps:
@@ -236,6 +244,14 @@ class WeightWork:
             return 0.0
         return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
 
+    @property
+    def update_scratch(self) -> float:
+        """What the optimizer needs while it updates. [B]"""
+        size = self.training.held.update
+        return sum(
+            p.parameters * size / self.cuts(name, "state") for name, p in self.pieces.items()
+        )
+
     def gather_updated(self, after: Ref) -> Operation | None:
         """All-gather of updated weights that are whole on every rank while their state is cut."""
         cut = [
@@ -256,8 +272,16 @@ class WeightWork:
             num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
             queue=Queue.PARAMETER,
         )
-        copies = num_bytes * (1.0 + 1.0 / math.prod(group)) * self.runtime.copies_updated
-        return operation._replace(buffer=copies)
+        if not self.runtime.copies_updated:
+            return operation
+        # its own part, those of all ranks, and one buffer for all of them
+        ranks = math.prod(group)
+        sizes = [num_bytes, *[num_bytes / ranks] * (ranks + 1)]
+        copies = [(("updated", "weights", n), size) for n, size in enumerate(sizes)]
+        return operation._replace(
+            makes=tuple((key, "communication buffers", size) for key, size in copies),
+            uses=tuple(key for key, _ in copies),
+        )
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.

@@ -31,6 +31,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         The gradient of one micro-batch, until all of its backward pass is through. [B]
     buckets
         The gradient once more, in the buffers in which it travels. [B]
+    update
+        What the optimizer has of it while it updates, cut like `master`. [B]
     """
 
     weights: int = 4
@@ -39,6 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     master: int = 0
     fresh: int = 0
     buckets: int = 0
+    update: int = 0
 
 
 class _Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

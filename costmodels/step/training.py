@@ -15,7 +15,6 @@ _SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
 MEMORY_MODELS = ("liveness", "retained", "paradl")
-STAGES = ("blocks", "products")
 EXECUTIONS = ("eager", "compiled", "captured")
 
 
@@ -79,8 +78,6 @@ class Training:
     runs_ahead
         Whether the host launches while the device computes, so that short kernels wait for their
         launch only where all of a pass is shorter than its launches; else each waits for its own.
-    stages
-        How stages of a pipeline are cut: of equally many "blocks", or by "products" with weights.
     logit_kept, logit_scratch
         What the loss keeps of a logit for its backward pass, where that is not the logit's own
         precision; None for that. And what it needs meanwhile. [B]
@@ -108,7 +105,6 @@ class Training:
     logit_scratch: float = 0.0
     attention_kernel: str | None = None
     runs_ahead: bool = False
-    stages: str = "blocks"
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -117,7 +113,6 @@ class Training:
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
             ("execution", self.execution, EXECUTIONS),
-            ("way to cut stages", self.stages, STAGES),
             ("attention kernel", self.attention_kernel, (None, *ATTENTION_KERNELS)),
         ):
             if value not in known:

@@ -97,39 +97,3 @@ def cut_stages(
         )
     equal = _equal_parts(names, parts)
     return cut_graph(graph, parts, weights) if equal is None else equal
-
-
-def cut_by_products(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...] | None:
-    """Stages of whole blocks, as nanotron cuts them: by multiplications with weights, in thresholds.
-
-    A block goes to the first stage within whose share of the sum of all its own cumulated one lies
-    (huggingface/nanotron, models/base.py and `get_block_compute_costs`): the head, which counts
-    like several blocks, often has a stage of its own.
-
-    Parameters
-    ----------
-    graph
-        The network.
-    parts
-        Stages. [items]
-
-    Returns
-    -------
-        None where a stage would have no layer.
-    """
-    units: dict[str, list[str]] = {}
-    costs: dict[str, float] = {}
-    for layer in graph.compute_layers:
-        unit = block_of(layer.name) or layer.name
-        units.setdefault(unit, []).append(layer.name)
-        # every token meets every weight of a linear layer once
-        product = layer.dims["channel"] * layer.dims["filter"] if layer.kind == "linear" else 0
-        costs[unit] = costs.get(unit, 0.0) + product
-    total, done, stage = sum(costs.values()), 0.0, 0
-    stages: list[list[str]] = [[] for _ in range(parts)]
-    for unit, names in units.items():
-        done += costs[unit]
-        while stage < parts - 1 and done > total * (stage + 1) / parts:
-            stage += 1
-        stages[stage] += names
-    return tuple(map(tuple, stages)) if all(stages) else None

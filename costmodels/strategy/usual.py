@@ -16,6 +16,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import cut_stages, is_transformer
 from costmodels.strategy.propagate import inner_first, propagate
+from costmodels.strategy.shares import cut_by_shares
 from costmodels.strategy.strategy import Schedule, Stage, Strategy
 from costmodels.strategy.transformer import (
     Grid,
@@ -168,7 +169,7 @@ def hybrid(
     chunks: int = 1,
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
-    parts: Sequence[Sequence[str]] | None = None,
+    by_shares: bool = False,
 ) -> Strategy:
     """Data x context x tensor x pipeline parallelism, and experts over the first three.
 
@@ -196,8 +197,9 @@ def hybrid(
     weights
         What stages are balanced by where they cannot have equally many blocks, for each layer,
         such as its seconds; multiply-adds by default.
-    parts
-        Layers of each stage, where they are not to be cut here.
+    by_shares
+        Whether stages are filled up by shares of the weights instead, see
+        `costmodels.strategy.shares`.
 
     Raises
     ------
@@ -227,8 +229,9 @@ def hybrid(
             f"{graph.name} has no attention, which sequence, context and expert parallelism are "
             "for; use dp, tp and pp"
         )
-    parts = parts or cut_stages(graph, pp * chunks, weights)
-    stages = pipeline_stages(parts, shape, pp)
+    parts = pp * chunks
+    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights)
+    stages = pipeline_stages(rows, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
     if transformer:

@@ -11,8 +11,9 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
+from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import MemoryConfig, Strategy
-from costmodels.strategy.blocks import block_of, cut_by_products, is_transformer
+from costmodels.strategy.blocks import block_of, is_transformer
 from costmodels.strategy.usual import hybrid
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
@@ -42,7 +43,9 @@ def samples_needed(degrees: Degrees, gpus: int) -> int:
     return each * replicas(degrees, gpus)
 
 
-def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, Graph, str]:
+def strategy_by_degrees(
+    setting: Setting, degrees: Degrees, runtime: Runtime | None = None
+) -> tuple[Strategy, Graph, str]:
     """The strategy, the network at one micro-batch, and what the strategy is called.
 
     Parameters
@@ -51,6 +54,8 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
         The network and the machine.
     degrees
         What was asked for.
+    runtime
+        Says how stages are cut; None for the usual way.
 
     Raises
     ------
@@ -61,6 +66,8 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
     dp = replicas(degrees, setting.gpus)
     micro_batches = _micro_batches(setting, degrees, dp)
     graph = micro_graph(setting, micro_batches)
+
+    by_shares = runtime is not None and runtime.stages_by_shares
 
     def cut(weights: Mapping[str, float] | None) -> Strategy:
         return hybrid(
@@ -79,14 +86,11 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
             chunks=degrees.chunks,
             max_in_flight=degrees.max_in_flight,
             weights=weights,
-            parts=parts,
+            by_shares=by_shares,
         )
 
-    count, parts = degrees.pp * degrees.chunks, None
-    if count > 1 and setting.machine.training.stages == "products" and is_transformer(graph):
-        parts = cut_by_products(graph, count)
     strategy = cut(None)
-    if parts is None and count > 1 and not _equal_blocks(strategy, graph):
+    if degrees.pp * degrees.chunks > 1 and not by_shares and not _equal_blocks(strategy, graph):
         # all stages are alike, so that what a layer takes does not depend on where it lies
         strategy = cut(_layer_seconds(setting, graph, strategy))
     strategy = with_recomputation(strategy, graph, degrees.recompute)
