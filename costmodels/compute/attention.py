@@ -92,7 +92,8 @@ ATTENTION_KERNELS: Final = ("flash-1", "flash-2")
 @cache
 def _kernels() -> Mapping[str, Mapping[str, Any]]:
     path = resources.files("costmodels.compute") / "kernels" / "attention.toml"
-    return parse_toml(path.read_text(encoding="utf-8"), "attention.toml")
+    tables: Mapping[str, Any] = parse_toml(path.read_text(encoding="utf-8"), "attention.toml")
+    return tables
 
 
 def kernel_rate(kernel: str, family: str | None, direction: str) -> float:

@@ -34,7 +34,7 @@ __all__ = [
     "Statistics",
     "Tensor",
     "Window",
-    "build_graph",
     "apart",
+    "build_graph",
     "fused",
 ]

@@ -18,6 +18,7 @@ from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
 from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.simulation.fused import runtime_fusion
+from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -89,6 +90,9 @@ class Compiler:
             launch_time=job.training.launch_time,
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
+        if job.runtime.runs_ahead:
+            for program in self.programs:
+                wait_for_host(program)
         self.groups = strategy.groups
         self._begin()
 

@@ -1,9 +1,9 @@
 """A host that launches ahead of its device: a pass takes as long as the slower of the two.
 
 Kernels wait in a queue that the host fills in the order of the pass, so that long ones hide the
-launches of short ones behind them. What is left of a pass after the device could have been through,
-the device waits for. Assumes that the host does not wait within a pass, and that communication which
-computation waits for is not hidden.
+launches of short ones behind them. What is left of a pass after the device could have been
+through, the device waits for. Assumes that the host does not wait within a pass, and that
+communication which computation waits for is not hidden.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from costmodels.graph import Graph, Layer
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.operations import Operation
+from costmodels.simulation.stage_program import StageProgram
 
 # Kernels of operations that run as several, forward and backward.
 _KERNELS: Final = {"glu_apart": (2, 3), "loss_apart": (6, 2), "fused_activation": (0, 1)}
@@ -37,6 +38,14 @@ def kernels(layer: Layer, kind: str) -> int:
     # the gradients of the input and of the weight are products of their own
     both = kind == "backward" and layer.is_dense and layer.parameters
     return 2 if both else 1
+
+
+def wait_for_host(program: StageProgram) -> None:
+    """Let every pass of a stage take as long as its launches, where those are slower."""
+    view = program.view
+    each = view.runtime.collective_launches
+    for phase, operations in program.phases.items():
+        program.phases[phase] = launched(operations, program.graph, view.launch_time, each)
 
 
 def launched(

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from costmodels.graph import Edge, Layer
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.host import launched
 from costmodels.simulation.operations import (
     Key,
     Local,
@@ -50,11 +49,6 @@ class StageProgram:
         self._all_backward()
         self._drop_fresh()
         free_unread(self.phases.values())
-        if view.runtime.runs_ahead:
-            for phase, operations in self.phases.items():
-                self.phases[phase] = launched(
-                    operations, self.graph, view.launch_time, view.runtime.collective_launches
-                )
 
     # forward
 

@@ -113,7 +113,7 @@ class Training:
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
             ("execution", self.execution, EXECUTIONS),
-            ("attention kernel", self.attention_kernel, (None, *ATTENTION_KERNELS)),
+            ("attention kernel", self.attention_kernel or "flash-2", ATTENTION_KERNELS),
         ):
             if value not in known:
                 raise InputError.rule(

@@ -14,9 +14,8 @@ from functools import lru_cache
 from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster
 from benchmarks.accuracy.words import Skip
-from costmodels.cluster import Cluster, list_devices
+from costmodels.cluster import Cluster, list_devices, load_device
 from costmodels.errors import InputError
-
 
 # Devices that NVLink joins in a GB200 NVL72. [items]
 WIDE = 72
@@ -85,7 +84,9 @@ def llm_cluster(
         raise Skip(str(error)) from None
     except InputError as error:
         raise Skip(str(error).split(",")[0]) from None
-    if cluster.device.name.endswith("nvl72"):
+    # words on machines know kinds of cards, and not each of them
+    cluster = replace(cluster, device=load_device(device))
+    if device.endswith("nvl72"):
         cluster = _wide_domain(cluster, gpus)
     return cluster if measured is None else _as_measured(cluster, measured, gpus)
 

@@ -85,7 +85,7 @@ def predicted(of: Configuration) -> Prediction:
         raise Skip("the global batch is no multiple of micro-batch and data parallelism")
     cluster = llm_cluster(of.gpu, of.gpus, of.per_host, of.links, of.measured_links)
     count, network = of.global_batch // each, network_of(of)
-    # micro-batches follow each other at a steady pace once the pipeline is full and before it drains
+    # micro-batches follow each other at a steady pace once the pipeline is full
     few, more = (n * of.pp for n in _SIMULATED)
     first = _simulated(of, cluster, network, more if count > more else count)
     seconds = first.step_time

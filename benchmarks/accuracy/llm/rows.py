@@ -1,9 +1,10 @@
 """Rows of measured transformer training, in the planner's terms.
 
-Two kinds of columns are read. In one, a row has a metric and its value: a time, a rate, a memory, or
-whether training fitted; rows of one configuration with several metrics are predicted once. In the
-other a row has a rate, memory and bus bandwidths, each in a column of its own. A row that says too
-little is left out, with the reason. A row without any figure is no measurement, and is only counted.
+Two kinds of columns are read. In one, a row has a metric and its value: a time, a rate, a memory,
+or whether training fitted; rows of one configuration with several metrics are predicted once. In
+the other a row has a rate, memory and bus bandwidths, each in a column of its own. A row that says
+too little is left out, with the reason. A row without any figure is no measurement, and is only
+counted.
 """
 
 from __future__ import annotations
