@@ -1,4 +1,4 @@
-"""Rows of transformers of sources, machines and models that nobody has seen, through the harness."""
+"""Rows of transformers of sources, machines and models that nobody has seen."""
 
 from __future__ import annotations
 
@@ -230,8 +230,10 @@ def test_the_name_decides_between_gated_and_plain(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("", (0, 0)), ("none", (0, 0)), ("ZeRO-1", (1, 0)), ("zero 3", (3, 0)), ("2", (2, 0))]
-    + [("FSDP FULL_SHARD", (0, 8)), ("FSDP2 64", (0, 64)), ("ZeRO-0", (0, 0))],
+    [
+        *[("", (0, 0)), ("none", (0, 0)), ("ZeRO-1", (1, 0)), ("zero 3", (3, 0)), ("2", (2, 0))],
+        *[("FSDP FULL_SHARD", (0, 8)), ("FSDP2 64", (0, 64)), ("ZeRO-0", (0, 0))],
+    ],
 )
 def test_ways_to_cut_weights(text, found):
     assert sharding_of(text, 8) == found
