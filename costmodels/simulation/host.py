@@ -71,7 +71,7 @@ def launched(
         device += operation.seconds
         if operation.queue == Queue.COMPUTE:
             last = place
-            host += launch_time * _count(operation, graph.layers, apart)
+            host += launch_time * _kernel_count(operation, graph.layers, apart)
         elif operation.queue == Queue.FEATURE:
             host += launch_time * each
     if last < 0 or host <= device:
@@ -81,7 +81,7 @@ def launched(
     return [*operations[:last], late, *operations[last + 1 :]]
 
 
-def _count(operation: Operation, layers: Mapping[str, Layer], apart: set[str]) -> int:
+def _kernel_count(operation: Operation, layers: Mapping[str, Layer], apart: set[str]) -> int:
     """Kernels of an operation; the product of a weight's gradient may be one of its own. [items]"""
     if operation.name not in layers:
         return 0

@@ -13,9 +13,10 @@ import pytest
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.compare import compare_llm_files
 from benchmarks.accuracy.llm.machines import llm_cluster
-from benchmarks.accuracy.llm.networks import network_of, parameters_of, stated_parameters
-from benchmarks.accuracy.llm.report import aim_rows, tables_as_list
-from benchmarks.accuracy.llm.rows import Measurement, is_llm_file, read_llm_rows
+from benchmarks.accuracy.llm.measurement import Measurement
+from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
+from benchmarks.accuracy.llm.report import llm_aim_rows, tables_as_list
+from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
 from benchmarks.accuracy.words import Skip
 from costmodels.errors import InputError
@@ -223,7 +224,7 @@ def test_the_name_decides_between_gated_and_plain(tmp_path):
     sizes |= {"vocab": "131072", "seq_len": "4096"}
     gated = read(tmp_path, **sizes, model="llama-like 1.6B").configuration
     plain = read(tmp_path, **sizes, model="llama-like 1.3B").configuration
-    assert parameters_of(network_of(gated)) > parameters_of(network_of(plain))
+    assert parameters_of(llm_network(gated)) > parameters_of(llm_network(plain))
     assert stated_parameters("GPT h2048 L20") is None
     assert stated_parameters("MPT 760m") == 760e6
 
@@ -279,6 +280,6 @@ def test_what_a_slower_pipeline_measured_does_not_count(tmp_path):
 def test_aims_are_those_of_the_source(tmp_path):
     path = written(tmp_path / "rows.csv", [{**BY_METRIC, "source": "Narayanan et al. (SC21)"}])
     (table,) = compare_llm_files([path])
-    ((source, what, _, wanted, _),) = aim_rows(table.summary)
+    ((source, what, _, wanted, _),) = llm_aim_rows(table.summary)
     assert (source, what, wanted) == ("Narayanan et al.", "mean |error|", "at most 6.0%")
     assert tables_as_list([table])[0]["rows"] == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.predict import Predictions
 from benchmarks.accuracy.llm.report import LlmTable
-from benchmarks.accuracy.llm.rows import Measurement, read_llm_rows
+from benchmarks.accuracy.llm.rows import read_llm_rows
 from benchmarks.accuracy.llm.summary import LlmCell, summarised
 from benchmarks.accuracy.words import Skip
 

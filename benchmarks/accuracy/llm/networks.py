@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from benchmarks.accuracy.llm.rows import Configuration, Sizes, framework_entry
+from benchmarks.accuracy.llm.measurement import Configuration, Sizes, framework_entry
 from benchmarks.accuracy.llm.words import entry_of
 from costmodels.graph import Network, build_graph
 from planner.models.configs import transformer
@@ -20,7 +20,7 @@ from planner.models.configs import transformer
 _SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
 
 
-def network_of(of: Configuration) -> Network:
+def llm_network(of: Configuration) -> Network:
     """The network of a configuration."""
     entry = framework_entry(of)
     return _network(
@@ -47,7 +47,7 @@ def _network(sizes: Sizes, family: str, dropout: float, fused: bool, tied: bool 
     forms = [_config(sizes, family, gated, tied) for gated in _gated_forms(sizes, family)]
     stated = stated_parameters(sizes.name)
     fixed = {"fused": fused, "attention_dropout": dropout > 0.0 and not fused, "dropout": dropout}
-    networks = [_built(form, sizes, fixed) for form in forms]
+    networks = [_network_form(form, sizes, fixed) for form in forms]
     if stated is None or len(networks) == 1:
         return networks[0]
     return min(networks, key=lambda network: abs(parameters_of(network) / stated - 1.0))
@@ -88,7 +88,7 @@ def _config(sizes: Sizes, family: str, gated: bool, tied: bool | None) -> dict[s
     }
 
 
-def _built(config: Mapping[str, Any], sizes: Sizes, fixed: Mapping[str, object]) -> Network:
+def _network_form(config: Mapping[str, Any], sizes: Sizes, fixed: Mapping[str, object]) -> Network:
     said = {name: value for name, value in config.items() if name != "fixed" and value is not None}
     built = transformer(
         said, sizes.name, name=sizes.name, source="a row", fixed={**config["fixed"], **fixed}

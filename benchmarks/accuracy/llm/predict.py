@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.accuracy.llm.machines import llm_cluster
-from benchmarks.accuracy.llm.networks import network_of
-from benchmarks.accuracy.llm.rows import Configuration, Measurement, framework_entry
+from benchmarks.accuracy.llm.measurement import Configuration, Measurement, framework_entry
+from benchmarks.accuracy.llm.networks import llm_network
 from benchmarks.accuracy.words import Skip
 from costmodels.cluster import Cluster
 from costmodels.errors import InputError
@@ -24,7 +24,7 @@ _SIMULATED = (2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class LlmPrediction:
     """A predicted step.
 
     Parameters
@@ -52,9 +52,9 @@ class Predictions:
     """Predictions by configuration."""
 
     def __init__(self) -> None:
-        self._known: dict[Configuration, Prediction | str] = {}
+        self._known: dict[Configuration, LlmPrediction | str] = {}
 
-    def of(self, measured: Measurement) -> Prediction:
+    def of(self, measured: Measurement) -> LlmPrediction:
         """The prediction of a row, or `Skip` with the reason why there is none."""
         asked = measured.configuration
         if asked not in self._known:
@@ -70,7 +70,7 @@ class Predictions:
         return found
 
 
-def predicted(of: Configuration) -> Prediction:
+def predicted(of: Configuration) -> LlmPrediction:
     """The prediction of a configuration.
 
     Raises
@@ -84,7 +84,7 @@ def predicted(of: Configuration) -> Prediction:
     if of.global_batch % each:
         raise Skip("the global batch is no multiple of micro-batch and data parallelism")
     cluster = llm_cluster(of.gpu, of.gpus, of.per_host, of.links, of.measured_links)
-    count, network = of.global_batch // each, network_of(of)
+    count, network = of.global_batch // each, llm_network(of)
     # micro-batches follow each other at a steady pace once the pipeline is full
     few, more = (n * of.pp for n in _SIMULATED)
     first = _simulated(of, cluster, network, more if count > more else count)
@@ -93,7 +93,7 @@ def predicted(of: Configuration) -> Prediction:
         less = _simulated(of, cluster, network, few)
         seconds += (count - more) * (first.step_time - less.step_time) / (more - few)
     assert first.peak_memory is not None, "what is simulated has a peak"
-    return Prediction(
+    return LlmPrediction(
         seconds=seconds,
         memory=first.peak_memory,
         outside=cluster.device.reserved_memory,

@@ -39,7 +39,7 @@ class LlmTable:
     summary: SourceSummary
 
 
-def _percent(value: float | None) -> str:
+def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
@@ -47,18 +47,18 @@ def _signed(value: float | None) -> str:
     return "-" if value is None else signed_percent(value)
 
 
-def _summary_row(of: SourceSummary) -> tuple[str, ...]:
+def _llm_summary_row(of: SourceSummary) -> tuple[str, ...]:
     correlation = "-" if of.rank_correlation is None else f"{of.rank_correlation:.3f}"
     return (
         *(of.source, str(of.rows), str(sum(of.left_out.values()))),
-        *(_percent(of.mean_error), _percent(of.median_error), _signed(of.worst_error)),
-        *(_signed(of.bias), correlation, _percent(of.memory_mean_error)),
-        *(_percent(of.oom_recognised), _percent(of.oom_false_alarms)),
-        *(_percent(of.regret_mean), _percent(of.regret_worst)),
+        *(_share(of.mean_error), _share(of.median_error), _signed(of.worst_error)),
+        *(_signed(of.bias), correlation, _share(of.memory_mean_error)),
+        *(_share(of.oom_recognised), _share(of.oom_false_alarms)),
+        *(_share(of.regret_mean), _share(of.regret_worst)),
     )
 
 
-def aim_rows(of: SourceSummary) -> list[tuple[str, ...]]:
+def llm_aim_rows(of: SourceSummary) -> list[tuple[str, ...]]:
     """What is aimed at for a source beside what is found."""
     entry: Mapping[str, Any] = entry_of("aims", of.source.lower()) or {}
     rows = []
@@ -91,9 +91,9 @@ def print_llm_tables(
     for table in tables if every_row else ():
         header = ("run", "measured [s]", "predicted [s]", "error", "memory", "fits", "not counted")
         print(table.summary.source)
-        print_grid(console, header, [_row(cell) for cell in table.cells], markdown)
-    print_grid(console, _SUMMARY, [_summary_row(t.summary) for t in tables], markdown)
-    aims = [row for table in tables for row in aim_rows(table.summary)]
+        print_grid(console, header, [_llm_row(cell) for cell in table.cells], markdown)
+    print_grid(console, _SUMMARY, [_llm_summary_row(t.summary) for t in tables], markdown)
+    aims = [row for table in tables for row in llm_aim_rows(table.summary)]
     print_grid(console, ("source", "what", "found", "aimed at", ""), aims, markdown)
     left = [
         (t.summary.source, str(count), reason)
@@ -108,7 +108,7 @@ def print_llm_tables(
     print_grid(console, ("source", "rows", "left out since"), left, markdown)
 
 
-def _row(cell: LlmCell) -> tuple[str, ...]:
+def _llm_row(cell: LlmCell) -> tuple[str, ...]:
     measured = cell.measured_seconds
     fits = {True: "ran", False: "out of memory", None: "-"}[cell.measurement.fits]
     return (

@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.llm.machines import BusBandwidths
-from benchmarks.accuracy.llm.words import entry_of, framework_of, recomputation_of, sharding_of
-from benchmarks.accuracy.machines import read_words
+from benchmarks.accuracy.llm.measurement import Configuration, Measurement, Sizes
+from benchmarks.accuracy.llm.words import (
+    entry_of,
+    recomputation_of,
+    sharding_of,
+    training_framework,
+)
 from benchmarks.accuracy.words import Skip
 from costmodels.errors import InputError
 
@@ -30,120 +35,6 @@ _SIZES = {"gib": GIB, "gb": GIB, "mib": 2.0**20, "mb": 2.0**20, "b": 1.0}
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 # Rates that are turned into seconds once the FLOPs of the network are known.
 _FLOP_RATES = ("hardware TFLOP/s a GPU", "model TFLOP/s a GPU")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """A transformer as a row describes it; 0 where it does not. [items]"""
-
-    name: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocabulary: int
-    sequence: int
-    experts: int = 0
-    top_k: int = 0
-    tied: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """What was trained, how and on what: everything that a prediction depends on.
-
-    Parameters
-    ----------
-    sizes
-        The transformer.
-    framework
-        The name of its entry in `data/llm.toml`.
-    gpu, gpus, per_host
-        Devices, how many, and how many a host. [items]
-    links
-        Words on links between hosts.
-    measured_links
-        Bus bandwidths that the row measured apart from the step, None where it has none.
-    tp, pp, dp, cp, ep, chunks
-        Ways of each kind of parallelism; chunks of interleaved stages. [ways]
-    zero, fsdp
-        Stage of ZeRO, and over how many devices FSDP cuts weights, 0 for none. [ways]
-    micro_batch, global_batch
-        Sequences. [items]
-    recompute
-        "none", "selective", "full", or the number of blocks.
-    precision, sequence_parallel
-        As the row, or else the framework, has it.
-    """
-
-    sizes: Sizes
-    framework: str
-    gpu: str
-    gpus: int
-    per_host: int
-    links: str
-    measured_links: BusBandwidths | None
-    tp: int
-    pp: int
-    dp: int
-    cp: int
-    ep: int
-    chunks: int
-    zero: int
-    fsdp: int
-    micro_batch: int
-    global_batch: int
-    recompute: str
-    precision: str
-    sequence_parallel: bool
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        ways = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep}
-        parts = [f"{name} {n}" for name, n in ways.items() if n > 1 or name in ("tp", "pp", "dp")]
-        parts += [f"chunks {self.chunks}"] if self.chunks > 1 else []
-        parts += [f"zero {self.zero}"] if self.zero else []
-        parts += [f"fsdp {self.fsdp}"] if self.fsdp else []
-        parts.append(f"micro {self.micro_batch} of {self.global_batch}")
-        parts.append(f"recompute {self.recompute}") if self.recompute != "none" else None
-        return f"{self.sizes.name}, {self.gpus} x {self.gpu}: {' '.join(parts)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What a row measured of a configuration; None where it did not.
-
-    Parameters
-    ----------
-    source
-        Rows that are summed up together.
-    workload
-        Rows whose steps may be ranked against each other have the same.
-    configuration
-        What ran.
-    seconds
-        A step. [s]
-    flop_rate
-        FLOP/s of a GPU instead of the time, and whether recomputation is counted. [FLOP/s]
-    memory, whole_device
-        Peak of a device, and whether that counts what is outside of the framework's allocator. [B]
-    fits
-        Whether it ran out of memory.
-    doubt
-        Why the row is shown but not counted; empty where it is.
-    """
-
-    source: str
-    workload: tuple[object, ...]
-    configuration: Configuration
-    seconds: float | None = None
-    flop_rate: tuple[float, bool] | None = None
-    memory: float | None = None
-    whole_device: bool = False
-    fits: bool | None = None
-    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +48,11 @@ class LlmRows:
 
 def is_llm_file(path: Path) -> bool:
     """Whether a file has one of the two kinds of columns."""
-    columns = _columns(path)
+    columns = _column_names(path)
     return columns >= BY_METRIC or columns >= BY_COLUMN
 
 
-def _columns(path: Path) -> frozenset[str]:
+def _column_names(path: Path) -> frozenset[str]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return frozenset(next(csv.reader(file), ()))
@@ -181,9 +72,9 @@ def read_llm_rows(paths: Sequence[Path]) -> LlmRows:
     left: dict[str, dict[str, int]] = {}
     nothing: dict[str, int] = {}
     for path in paths:
-        for source, row in _rows(path):
+        for source, row in _source_rows(path):
             try:
-                measured = _described(row, source)
+                measured = _measurement_of(row, source)
             except Skip as error:
                 reasons = left.setdefault(source, {})
                 reasons[str(error)] = reasons.get(str(error), 0) + 1
@@ -195,8 +86,8 @@ def read_llm_rows(paths: Sequence[Path]) -> LlmRows:
     return LlmRows(tuple(found), left, nothing)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    columns = _columns(path)
+def _source_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    columns = _column_names(path)
     needed = BY_COLUMN if "status" in columns else BY_METRIC
     missing = sorted(needed - columns)
     if missing:
@@ -215,7 +106,7 @@ def _source_name(text: str) -> str:
     return re.split(r"; | \(", text)[0].strip()
 
 
-def _described(row: Mapping[str, str], source: str) -> Measurement | None:
+def _measurement_of(row: Mapping[str, str], source: str) -> Measurement | None:
     """A row in the planner's terms, None where it measured nothing; or `Skip` with the reason."""
     if re.search("SUSPICIOUS|INCONSISTENT", row.get("notes", "")):
         raise Skip("marked as suspicious or inconsistent")
@@ -309,7 +200,7 @@ def _number(row: Mapping[str, str], column: str, unstated: float = 0.0) -> float
     return value
 
 
-def _count(row: Mapping[str, str], column: str, unstated: int = 0) -> int:
+def _whole_number(row: Mapping[str, str], column: str, unstated: int = 0) -> int:
     value = _number(row, column, unstated)
     if value != int(value) or value < 0:
         raise Skip(f"column {column} is no whole number")
@@ -319,71 +210,71 @@ def _count(row: Mapping[str, str], column: str, unstated: int = 0) -> int:
 def _configuration(row: Mapping[str, str], source: str) -> Configuration:
     text = f"{row.get('source') or source} {row.get('table', '')} {row.get('notes', '')}".lower()
     told = "nanotron" if "after_pipeline_fix" in row and "source" not in row else ""
-    framework = framework_of(f"{row.get('framework', '')} {told} {text}".lower())
+    framework = training_framework(f"{row.get('framework', '')} {told} {text}".lower())
     gpus = _needed(row, "gpus")
-    ways = {name: _count(row, name, 1) or 1 for name in ("tp", "pp", "cp")}
+    ways = {name: _whole_number(row, name, 1) or 1 for name in ("tp", "pp", "cp")}
     taken = math.prod(ways.values())
-    dp = _count(row, "dp") or max(gpus // taken, 1)
+    dp = _whole_number(row, "dp") or max(gpus // taken, 1)
     if dp * taken != gpus:
         raise Skip("the degrees of parallelism are not the number of GPUs")
     zero, fsdp = sharding_of(row.get("zero_or_fsdp") or row.get("zero", ""), dp)
-    host = _count(row, "gpus_per_node") or min(gpus, 8)
+    host = _whole_number(row, "gpus_per_node") or min(gpus, 8)
     return Configuration(
-        sizes=_sizes(row, framework),
+        sizes=_stated_sizes(row, framework),
         framework=framework["words"],
         gpu=row["gpu"],
         gpus=gpus,
         per_host=host,
-        links=_links(f"{text} {row['gpu'].lower()}"),
+        links=_network_words(f"{text} {row['gpu'].lower()}"),
         measured_links=BusBandwidths.of_row(row),
         dp=dp,
-        ep=_count(row, "ep", 1) or 1,
-        chunks=_count(row, "vpp", 1) or 1,
+        ep=_whole_number(row, "ep", 1) or 1,
+        chunks=_whole_number(row, "vpp", 1) or 1,
         zero=zero,
         fsdp=fsdp,
         micro_batch=_needed(row, "micro_batch"),
         global_batch=_needed(row, "global_batch"),
         recompute=recomputation_of(row.get("recompute", ""), framework),
-        precision=_precision(row, framework),
+        precision=_stated_precision(row, framework),
         sequence_parallel=_sequence_parallel(text, framework, ways["tp"]),
         **ways,
     )
 
 
 def _needed(row: Mapping[str, str], column: str) -> int:
-    value = _count(row, column)
+    value = _whole_number(row, column)
     if value < 1:
         raise Skip(f"{column.replace('_', ' ')} not stated")
     return value
 
 
-def _sizes(row: Mapping[str, str], framework: Mapping[str, Any]) -> Sizes:
+def _stated_sizes(row: Mapping[str, str], framework: Mapping[str, Any]) -> Sizes:
     tied = row.get("tied_embeddings", "").lower()
-    vocabulary = _count(row, "vocab") or int(framework.get("vocabulary", 0))
+    vocabulary = _whole_number(row, "vocab") or int(framework.get("vocabulary", 0))
     if not vocabulary:
         raise Skip("vocab not stated")
-    padding = int(framework.get("padding", 1)) * (_count(row, "tp", 1) or 1)
+    padding = int(framework.get("padding", 1)) * (_whole_number(row, "tp", 1) or 1)
     return Sizes(
         name=row["model"],
         hidden=_needed(row, "hidden"),
         layers=_needed(row, "layers"),
         heads=_needed(row, "heads"),
-        kv_heads=_count(row, "kv_heads") or _needed(row, "heads"),
-        ffn=_count(row, "ffn"),
+        kv_heads=_whole_number(row, "kv_heads") or _needed(row, "heads"),
+        ffn=_whole_number(row, "ffn"),
         vocabulary=-(-vocabulary // padding) * padding,
         sequence=_needed(row, "seq_len"),
-        experts=_count(row, "experts"),
-        top_k=_count(row, "top_k"),
+        experts=_whole_number(row, "experts"),
+        top_k=_whole_number(row, "top_k"),
         tied=tied == "true" if tied in ("true", "false") else None,
     )
 
 
-def _links(text: str) -> str:
+def _network_words(text: str) -> str:
     entry = entry_of("networks", text)
     return str(entry["links"]) if entry else ""
 
 
-def _precision(row: Mapping[str, str], framework: Mapping[str, Any]) -> str:
+def _stated_precision(row: Mapping[str, str], framework: Mapping[str, Any]) -> str:
     stated = row.get("precision", "").lower()
     if not stated:
         return str(framework["precision"])
@@ -400,9 +291,3 @@ def _sequence_parallel(text: str, framework: Mapping[str, Any], tp: int) -> bool
     if re.search(r"sequence parallel(ism)?", text):
         return True
     return bool(framework.get("sequence_parallel", False))
-
-
-def framework_entry(of: Configuration) -> Mapping[str, Any]:
-    """The entry of `data/llm.toml` on how a configuration was trained."""
-    entries: list[dict[str, Any]] = read_words("llm")["frameworks"]
-    return next(entry for entry in entries if entry["words"] == of.framework)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.accuracy.llm.predict import Prediction
-from benchmarks.accuracy.llm.rows import Measurement
+from benchmarks.accuracy.llm.measurement import Measurement
+from benchmarks.accuracy.llm.predict import LlmPrediction
 from benchmarks.accuracy.row_report import places
 
 # Recomputation adds a forward pass to one forward and two of backward.
@@ -20,7 +20,7 @@ class LlmCell:
     """A measurement beside its prediction."""
 
     measurement: Measurement
-    prediction: Prediction
+    prediction: LlmPrediction
 
     @property
     def measured_seconds(self) -> float | None:

@@ -18,7 +18,7 @@ def entry_of(entries: str, text: str) -> Mapping[str, Any] | None:
 
 
 @lru_cache(maxsize=4096)
-def framework_of(text: str) -> Mapping[str, Any]:
+def training_framework(text: str) -> Mapping[str, Any]:
     """How a row was trained, by its framework, source, table and notes."""
     entry = entry_of("frameworks", text)
     assert entry is not None, "the last entry is that of all others"
