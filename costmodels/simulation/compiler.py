@@ -14,6 +14,7 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
+from costmodels.simulation.communicators import communicator_memory
 from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
 from costmodels.simulation.fragmentation import reserved_memory
@@ -319,25 +320,24 @@ class Compiler:
 
     def _role(self, role: int) -> Role:
         stages = self._stages(role)
-        fixed: dict[str, float] = {"reserved": float(self.job.cluster.device.reserved_memory)}
+        runtime, device = self.job.runtime, self.job.cluster.device
+        fixed = {"reserved": float(device.reserved_memory)}
+        if runtime.caching:
+            fixed["reserved"] += communicator_memory([self.programs[stage] for stage in stages])
         for stage in stages:
             for holder, size in self.weights[stage].fixed_memory().items():
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
+        reserved = None
+        if runtime.caching:
+            order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
+            works = {stage: self.weights[stage] for stage in stages}
+            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()))
         return Role(
             name=name,
             first_device=first,
             num_devices=end - first,
             fixed_memory=fixed,
-            reserved=self._reserved(role, sum(fixed.values())),
+            reserved=reserved,
         )
-
-    def _reserved(self, role: int, fixed: float) -> float | None:
-        """What an allocator takes for the tensors of a role beside the fixed ones. [B]"""
-        if not self.job.runtime.caching:
-            return None
-        stages, schedule = self._stages(role), self.job.strategy.schedule
-        order = group_order(schedule, role, stages, len(self.groups))
-        works = {stage: self.weights[stage] for stage in stages}
-        return reserved_memory(works, order, self.job.cluster.device.memory - fixed)

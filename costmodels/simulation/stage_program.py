@@ -226,7 +226,9 @@ class StageProgram:
             # the backward pass starts where the forward pass ends
             after.append(self._done(name, "forward", FORWARD))
         own: Local = ("grad", name, 0)
-        makes: list[Made] = [(own, GRADIENTS, piece.output)]
+        # the gradient of a loss is one number, which some runtimes write over what it kept
+        number = layer.kind == "loss" and self.view.runtime.logit_kept is not None
+        makes: list[Made] = [(own, GRADIENTS, 0.0 if number else piece.output)]
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 maker = self.pieces[edge.source]
