@@ -167,6 +167,7 @@ def hybrid(
     micro_batches: int = 1,
     schedule_kind: str = "1f1b",
     chunks: int = 1,
+    blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
     by_shares: bool = False,
@@ -192,11 +193,10 @@ def hybrid(
         One of `SCHEDULES`.
     chunks
         Stages of each group of devices, more than one with the schedule "interleaved". [items]
+    blocks, weights
+        As of `cut_stages`.
     max_in_flight
         See `Schedule`.
-    weights
-        What stages are balanced by where they cannot have equally many blocks, for each layer,
-        such as its seconds; multiply-adds by default.
     by_shares
         Whether stages are filled up by shares of the weights instead, see
         `costmodels.strategy.shares`.
@@ -230,7 +230,7 @@ def hybrid(
             "for; use dp, tp and pp"
         )
     parts = pp * chunks
-    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights)
+    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights, blocks)
     stages = pipeline_stages(rows, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
@@ -250,6 +250,8 @@ def hybrid(
         schedule=Schedule(
             kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
         ),
+        gather_again=sequence_parallel or cp > 1,
+        ring_attention=cp > 1 and cp_kind == "ring",
     )
     strategy.check(graph)
     return strategy
