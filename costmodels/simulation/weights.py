@@ -86,6 +86,9 @@ class WeightWork:
         if self.runtime.views_buckets or self.training.held.buckets:
             return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
+        if limit is None and self.runtime.each_micro_batch:
+            # the gradients of a unit lie whole in a buffer while they are reduced
+            return {**rows, "communication buffers": 0.0}
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
@@ -215,6 +218,8 @@ class WeightWork:
                 queue=Queue.GRADIENT,
             )
         ]
+        if self.runtime.bucket is None and self.runtime.each_micro_batch:
+            rows[0] = rows[0]._replace(buffer=bucket.num_bytes)
         replicas = tuple(n // part for n, part in zip(bucket.group, group, strict=True))
         if math.prod(replicas) > 1:
             # hybrid sharding: each part is summed up over the replicas of the shards
