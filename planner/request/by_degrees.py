@@ -87,6 +87,7 @@ def strategy_by_degrees(
             etp=degrees.etp,
             sequence_parallel=degrees.sequence_parallel,
             cp_kind=degrees.cp_kind,
+            axes=degrees.axes,
             micro_batches=micro_batches,
             schedule_kind=degrees.schedule_kind,
             chunks=degrees.chunks,
@@ -127,12 +128,17 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
 
 
 def _refuse_what_is_missing(degrees: Degrees) -> None:
-    """Refuse what no strategy says yet."""
-    usual = Degrees()
-    for name in ("offload", "axes"):
-        if getattr(degrees, name) != getattr(usual, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} cannot be simulated yet; leave it out")
+    """Refuse what cannot be simulated."""
+    if degrees.offload:
+        raise InputError(
+            "what waits in the memory of the host must be nothing, since no traffic to it is "
+            f"simulated, but --offload is {','.join(degrees.offload)}; leave it out"
+        )
+    if degrees.axes[-1] != "pp":
+        raise InputError(
+            "the stages of a pipeline must be on neighbouring devices, so that pp is the last of "
+            f"--axes, but they are {','.join(degrees.axes)}; move pp to the end"
+        )
 
 
 def _title(degrees: Degrees, dp: int) -> str:

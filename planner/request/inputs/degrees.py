@@ -303,7 +303,7 @@ OFFLOAD: Input[str | tuple[str, ...]] = Input(
     option="--offload",
     metavar="NAME,...",
     kind="mixed",
-    help="What waits in the memory of the host: activations, weights, optimizer.",
+    help="What waits in the memory of the host (not simulated: refused).",
     text='What waits in the memory of the host: some of "activations", "weights" and "optimizer", '
     "between commas or as a sequence.",
     rule=_offloads,
@@ -325,9 +325,9 @@ AXES_ORDER: Input[str | tuple[str, ...]] = Input(
     option="--axes",
     metavar="AXIS,...",
     kind="mixed",
-    help="Order of the axes, from the inside of the cluster out; tp,cp,ep,dp,pp by default.",
-    text="The order in which the axes take the levels of the cluster, from the inside out, between "
-    'commas or as a sequence; by default "tp,cp,ep,dp,pp".',
+    help="Order of the axes on the levels of the cluster, inside out; tp,cp,ep,dp,pp by default.",
+    text="The order in which the axes take the levels of the cluster, from the inside out and pp "
+    'last, between commas or as a sequence; by default "tp,cp,ep,dp,pp".',
     rule=_refuse_axes,
 )
 
