@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 MIB = 2**20
 _BLOCK = 512
@@ -103,12 +103,10 @@ class CachingAllocator:
     ----------
     limit
         What the device has for tensors. [B]
-    settle
-        Frees what only waits for the device, before segments go back.
     """
 
-    def __init__(self, limit: float = math.inf, settle: Callable[[], None] = lambda: None) -> None:
-        self.limit, self.settle = limit, settle
+    def __init__(self, limit: float = math.inf) -> None:
+        self.limit = limit
         self.reserved = self.peak = 0
         self.failed = False
         self._small, self._large = _Pool(_BLOCK), _Pool(_SMALL + 1)
@@ -120,9 +118,6 @@ class CachingAllocator:
         rounded = max(math.ceil(size / _BLOCK), 1) * _BLOCK
         pool = self._small if rounded <= _SMALL else self._large
         address = pool.take(rounded)
-        if address is None and not self._fits(self._segment(pool, rounded)):
-            self.settle()
-            address = pool.take(rounded)
         if address is None:
             self._grow(pool, self._segment(pool, rounded))
             address = pool.take(rounded)
