@@ -188,6 +188,7 @@ def simulate(
     micro_batch_size: int | None = None,
     schedule: str | None = None,
     chunks: int = 1,
+    stage_blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     recompute: str | int | bool = "none",
     zero: int | None = None,

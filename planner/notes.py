@@ -106,6 +106,10 @@ WORDS: Mapping[str, str] = {
         "assumed: while gradients travel, computation takes {overlap:.0%} longer, and devices vary "
         "by {variation:.1%}; simulate takes others (--overlap-factor, --variation)"
     ),
+    "micro-batches-alike": (
+        "the step was run with {run} micro-batches; each of the {others} others is counted as the "
+        "last of these"
+    ),
     "links-congested": "links between hosts carry {factor:g} times less, because of other jobs",
     "estimated-by-surfaces": (
         "{share:.1%} of the computation is estimated by surfaces transferred from akin measurements"

@@ -94,6 +94,17 @@ def _variant_runtime(name: str) -> Runtime:
     return load_runtime("ddp", overlap=False) if name == "after backward" else load_runtime(name)
 
 
+def _degrees(entry: PublishedStrategy) -> Degrees:
+    """A strategy of Table V; its stages are taken as balanced."""
+    return Degrees(
+        dp=entry.dp,
+        tp=entry.tp,
+        pp=entry.pp,
+        micro_batches=entry.micro_batches,
+        stage_blocks="balanced",
+    )
+
+
 @cache
 def strategy_step(entry: PublishedStrategy, variant: Variant) -> float:
     """Predicted step of a row. [s]"""
@@ -101,7 +112,7 @@ def strategy_step(entry: PublishedStrategy, variant: Variant) -> float:
     return planner.simulate(
         "gpt2",
         gpus=entry.dp * entry.tp * entry.pp,
-        degrees=Degrees(dp=entry.dp, tp=entry.tp, pp=entry.pp, micro_batches=entry.micro_batches),
+        degrees=_degrees(entry),
         cluster=variant.hc1 if entry.config == "HC1" else CLUSTERS[entry.config],
         global_batch_size=entry.batch,
         input_size=variant.sequence,
@@ -231,9 +242,7 @@ def ablation(gpus: Sequence[int] = (8, 16, 32)) -> Findings:
                 AUTHORS_GAMMA[entry.config],
                 source="gpt2",
                 gpus=entry.dp * entry.tp * entry.pp,
-                degrees=Degrees(
-                    dp=entry.dp, tp=entry.tp, pp=entry.pp, micro_batches=entry.micro_batches
-                ),
+                degrees=_degrees(entry),
                 cluster=CLUSTERS[entry.config],
                 global_batch_size=entry.batch,
             )

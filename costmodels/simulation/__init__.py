@@ -6,6 +6,7 @@ from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.job import Job
 from costmodels.simulation.measure import RoleUse, SimulatedStep, measure_step, run_graph
 from costmodels.simulation.messages import LINK_MODELS
+from costmodels.simulation.repeated import run_job
 from costmodels.simulation.runtime_files import built_in_runtimes, load_runtime
 from costmodels.simulation.runtimes import Runtime
 
@@ -28,4 +29,5 @@ __all__ = [
     "load_runtime",
     "measure_step",
     "run_graph",
+    "run_job",
 ]

@@ -108,6 +108,7 @@ class CachingAllocator:
     def __init__(self, limit: float = math.inf) -> None:
         self.limit = limit
         self.reserved = self.peak = 0
+        self.failed = False
         self._small, self._large = _Pool(_BLOCK), _Pool(_SMALL + 1)
         self._held: dict[Hashable, tuple[_Pool, int]] = {}
         self._next = 0
@@ -118,19 +119,24 @@ class CachingAllocator:
         pool = self._small if rounded <= _SMALL else self._large
         address = pool.take(rounded)
         if address is None:
-            self._grow(pool, rounded)
+            self._grow(pool, self._segment(pool, rounded))
             address = pool.take(rounded)
             assert address is not None, "a new segment holds what it is for"
         self._held[key] = (pool, address)
 
-    def _grow(self, pool: _Pool, size: int) -> None:
-        segment = math.ceil(size / _ROUND) * _ROUND
+    def _segment(self, pool: _Pool, size: int) -> int:
+        """What comes from the device for a tensor. [B]"""
         if pool is self._small:
-            segment = _SMALL_SEGMENT
-        elif size < _LARGE:
-            segment = _LARGE_SEGMENT
-        if self.reserved + segment > self.limit:
+            return _SMALL_SEGMENT
+        return _LARGE_SEGMENT if size < _LARGE else math.ceil(size / _ROUND) * _ROUND
+
+    def _fits(self, segment: int) -> bool:
+        return self.reserved + segment <= self.limit
+
+    def _grow(self, pool: _Pool, segment: int) -> None:
+        if not self._fits(segment):
             self.reserved -= self._small.release() + self._large.release()
+        self.failed |= not self._fits(segment)
         # segments do not touch, so that their blocks never join
         pool.grow(self._next, segment)
         self._next += segment + _BLOCK

@@ -14,10 +14,11 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
+from costmodels.simulation.communicators import communicator_memory
 from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
 from costmodels.simulation.fragmentation import reserved_memory
-from costmodels.simulation.fused import runtime_fusion
+from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
@@ -62,8 +63,7 @@ class Compiler:
     def __init__(self, job: Job, known: dict[tuple[int, ...], Pieces] | None = None) -> None:
         self.known = {} if known is None else known
         self.job = job
-        strategy = job.strategy
-        strategy.check(job.graph)
+        (strategy := job.strategy).check(job.graph)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         stage_links = tuple(
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
@@ -81,6 +81,7 @@ class Compiler:
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
+            weight_beside=job.runtime.weight_beside,
             handling=Handling(
                 per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
                 fixed=job.runtime.activation_waits * job.training.launch_time,
@@ -105,6 +106,20 @@ class Compiler:
         other.job = replace(self.job, runtime=runtime)
         other._begin()
         return other
+
+    def with_micro_batches(self, count: int) -> Compiler:
+        """The same job with another number of micro-batches of the same size."""
+        other, strategy = copy(self), self.job.strategy
+        schedule = replace(strategy.schedule, micro_batches=count)
+        other.job = replace(self.job, strategy=replace(strategy, schedule=schedule))
+        other._begin()
+        return other
+
+    @property
+    def repeats(self) -> bool:
+        """Whether weights are gathered or gradients reduced in every micro-batch."""
+        gathers = any(any(w.gathered(p) for p in w.program.phases) for w in self.weights)
+        return gathers or self.job.runtime.each_micro_batch
 
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
@@ -172,10 +187,10 @@ class Compiler:
             roles=tuple(self._role(role) for role in range(len(self.groups))),
             tasks=tuple(self._task(number) for number in range(len(self.rows))),
             steps=steps,
-            fusion=runtime_fusion(job.runtime, self.weights, job.strategy.num_devices),
+            fusion=gradient_fusion(job.runtime, self.weights, job.strategy.num_devices),
         )
 
-    def _num_tasks(self, steps: int) -> int:
+    def num_tasks(self, steps: int) -> int:
         """Tasks of some steps. [items]"""
         folded = self.folded
         each = sum(
@@ -188,7 +203,7 @@ class Compiler:
 
     def _check_size(self, steps: int) -> None:
         """Refuse what would take minutes and all of the memory."""
-        count = self._num_tasks(steps)
+        count = self.num_tasks(steps)
         if count > _MOST_TASKS:
             raise InputError(
                 f"a step must be at most {_MOST_TASKS:,} operations but {count:,} are asked for; "
@@ -223,19 +238,11 @@ class Compiler:
 
     def _fold(self, steps: int) -> dict[int, Mapping[str, FoldedPass]]:
         """Stages whose passes are laid out as one task each, where there would be many tasks."""
-        runtime, schedule = self.job.runtime, self.job.strategy.schedule
-        alike = steps == 1 and schedule.micro_batches > 2 and not runtime.each_micro_batch
-        if not alike or self._num_tasks(steps) < FEWEST_FOLDED:
+        alike = steps == 1 and self.job.strategy.schedule.micro_batches > 2 and not self.repeats
+        retained = self.job.training.memory_model == "retained"
+        if not alike or retained or self.num_tasks(steps) < FEWEST_FOLDED:
             return {}
-        if runtime.gradient == "push_pull" or self.job.training.memory_model == "retained":
-            return {}
-        return fold_stages(
-            {
-                stage: tuple(program.phases.items())
-                for stage, program in enumerate(self.programs)
-                if not any(map(self.weights[stage].gathered, program.phases))
-            }
-        )
+        return fold_stages({n: tuple(p.phases.items()) for n, p in enumerate(self.programs)})
 
     def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
         program, weights = self.programs[run.stage], self.weights[run.stage]
@@ -324,25 +331,24 @@ class Compiler:
 
     def _role(self, role: int) -> Role:
         stages = self._stages(role)
-        fixed: dict[str, float] = {"reserved": float(self.job.cluster.device.reserved_memory)}
+        runtime, device = self.job.runtime, self.job.cluster.device
+        fixed = {"reserved": float(device.reserved_memory)}
+        if runtime.caching:
+            fixed["reserved"] += communicator_memory([self.programs[stage] for stage in stages])
         for stage in stages:
             for holder, size in self.weights[stage].fixed_memory().items():
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
+        reserved = None
+        if runtime.caching:
+            order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
+            works = {stage: self.weights[stage] for stage in stages}
+            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()))
         return Role(
             name=name,
             first_device=first,
             num_devices=end - first,
             fixed_memory=fixed,
-            reserved=self._reserved(role, sum(fixed.values())),
+            reserved=reserved,
         )
-
-    def _reserved(self, role: int, fixed: float) -> float | None:
-        """What an allocator takes for the tensors of a role beside the fixed ones. [B]"""
-        if not self.job.runtime.caching:
-            return None
-        stages, schedule = self._stages(role), self.job.strategy.schedule
-        order = group_order(schedule, role, stages, len(self.groups))
-        works = {stage: self.weights[stage] for stage in stages}
-        return reserved_memory(works, order, self.job.cluster.device.memory - fixed)

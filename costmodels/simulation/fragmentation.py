@@ -83,7 +83,7 @@ def _first_passes(order: Sequence[StagePass]) -> list[StagePass]:
 def reserved_memory(
     works: Mapping[int, WeightWork], order: Sequence[StagePass], limit: float
 ) -> float:
-    """The most that an allocator takes from the device for the tensors of a role. [B]
+    """What an allocator has from the device after a step; where that fails, what it took. [B]
 
     Parameters
     ----------
@@ -110,4 +110,5 @@ def reserved_memory(
             replay.run(run.stage, run.micro, operation)
     for operation in update:
         replay.run(_UPDATE, 0, operation)
-    return float(replay.allocator.peak)
+    allocator = replay.allocator
+    return float(allocator.peak if allocator.failed else allocator.reserved)

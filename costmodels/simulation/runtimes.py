@@ -71,6 +71,10 @@ class Runtime:
         What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
     each_micro_batch
         Whether gradients are reduced after every micro-batch, instead of after the last.
+    weight_beside
+        Whether reductions of gradients of activations run beside the backward pass of the weight of
+        the same layer, and gathers of its input beside that of the data (Korthikanti et al. 2022,
+        section 4.2.2), instead of before or after.
     prefetch
         Units of layers whose weights are gathered ahead of their computation. [items]
     overlap
@@ -113,9 +117,6 @@ class Runtime:
     gathers_again
         Whether a layer keeps its own part of what was gathered for it, and gathers again for its
         backward pass.
-    overlaps_tensor
-        Whether the backward pass of a weight runs beside the communication of its layer: what it
-        reads is gathered, and the gradient of the input summed up.
     views_buckets
         Whether gradients are written into the buffers in which they travel.
     copies_updated
@@ -157,6 +158,7 @@ class Runtime:
     negotiation_per_rank: float = 0.0
     shard: tuple[str, ...] = ()
     each_micro_batch: bool = False
+    weight_beside: bool = False
     prefetch: int = 0
     overlap: bool = True
     synchronous: bool = True
@@ -191,7 +193,6 @@ class Runtime:
     runs_ahead: bool | None = None
     collective_launches: float = 1.0
     gathers_again: bool = False
-    overlaps_tensor: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
     waits_to_scatter: bool = False

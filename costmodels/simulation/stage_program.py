@@ -5,6 +5,7 @@ An operation reads tensors that others make; what reads a tensor last frees it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from costmodels.graph import Edge, Layer
@@ -20,11 +21,18 @@ from costmodels.simulation.operations import (
 )
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.ring import gradient_operations, ring_operations
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
-from costmodels.simulation.tensors import ACTIVATIONS, JobView, StageTensors
-from costmodels.simulation.weight_passes import after_gathers, data_then_weight, gathers_again
+from costmodels.simulation.sends import send_operations
+from costmodels.simulation.tensors import (
+    ACTIVATIONS,
+    GRADIENTS,
+    JobView,
+    StageTensors,
+    gathers_for_backward,
+)
 
-GRADIENTS, WEIGHT_GRADIENTS = "activation gradients", "weight gradients"
+WEIGHT_GRADIENTS = "weight gradients"
 
 
 class StageProgram:
@@ -45,7 +53,8 @@ class StageProgram:
         self.fresh: list[Local] = []
         for layer in self.layers:
             self._forward(layer, FORWARD)
-            self._send(layer)
+            done = self._done(layer.name, "forward", FORWARD)
+            self.phases[FORWARD] += send_operations(self.tensors, layer, done)
         self._all_backward()
         self._drop_fresh()
         free_unread(self.phases.values())
@@ -90,6 +99,14 @@ class StageProgram:
         self._sums(phase, base, piece)
 
     def _pass(self, phase: str, base: Operation, piece: Piece) -> None:
+        around = next(filter(self.tensors.comes_around, self.graph.producers[base.name]), None)
+        if around is not None:
+            change = self.tensors.change(around)
+            # the keys and values at hand, and those on their way
+            both = 2.0 * piece.inputs[around.slot] / math.prod(change.pattern.group)
+            base = base._replace(buffer=base.buffer + both)
+            self.phases[phase] += ring_operations(self.number, phase, base, change)
+            return
         self.phases[phase] += pass_operations(self.number, phase, base, piece, self.stage_links)
 
     def _sums(self, phase: str, base: Operation, piece: Piece) -> None:
@@ -121,7 +138,7 @@ class StageProgram:
                 ("send", edge.source, self.number),
             )
             made = [(source, ACTIVATIONS, piece.inputs[edge.slot])]
-        if change.message.time <= 0.0:
+        if change.message.time <= 0.0 or self.tensors.comes_around(edge):
             return [ready], source, made
         # readers in the same layout share what was moved for the first of them
         layout = piece.codes_read[edge.slot] if change.copies else b""
@@ -149,45 +166,6 @@ class StageProgram:
             )
         key, copy = self.moved[mark]
         return [(self.number, phase, key)], copy or source, []
-
-    def _send(self, layer: Layer) -> None:
-        """Send an output to the stages that read it."""
-        name, piece = layer.name, self.pieces[layer.name]
-        readers = {self.view.stage_of[e.target] for e in self.graph.consumers[name]}
-        for other in sorted(readers - {self.number}):
-            after = [self._done(name, "forward", FORWARD)]
-            uses = (self.tensors.out(name, False),)
-            whole = self.tensors.summed(piece.writes)
-            total = layer.output.size * self.view.activation_size
-            reduced = self.tensors.changes.between(
-                piece.writes, whole, piece.output, piece.output, float(total)
-            )
-            mark = ("out", name, b"")
-            if reduced.message.time > 0.0 and mark not in self.moved:
-                key: Key = ("change", name, len(self.moved))
-                self.moved[mark] = (key, None)
-                self.phases[FORWARD].append(
-                    message_operation(
-                        key,
-                        reduced.pattern.kind,
-                        reduced.message,
-                        after,
-                        num_bytes=reduced.num_bytes,
-                    )
-                )
-            if reduced.message.time > 0.0:
-                after = [(self.number, FORWARD, self.moved[mark][0])]
-            size = self.tensors.crossing(name, other)
-            self.phases[FORWARD].append(
-                message_operation(
-                    ("send", name, other),
-                    "send_recv",
-                    self.stage_links.to_stage(self.view.stage_links[other], size),
-                    after,
-                    num_bytes=size,
-                    uses=uses,
-                )
-            )
 
     # backward
 
@@ -226,13 +204,17 @@ class StageProgram:
             # the backward pass starts where the forward pass ends
             after.append(self._done(name, "forward", FORWARD))
         own: Local = ("grad", name, 0)
-        makes: list[Made] = [(own, GRADIENTS, piece.output)]
+        # the gradient of a loss is one number, which some runtimes write over what it kept
+        number = layer.kind == "loss" and self.view.runtime.logit_kept is not None
+        makes: list[Made] = [(own, GRADIENTS, 0.0 if number else piece.output)]
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 maker = self.pieces[edge.source]
                 size = max(piece.inputs[edge.slot], maker.output)
                 makes.append((("grad", edge.source, 0), GRADIENTS, size))
-        uses = (*self.tensors.kept(layer), own)
+        again = gathers_for_backward(self.tensors, layer, after)
+        self.phases[BACKWARD] += again
+        uses = (*self.tensors.kept(layer), own, *(op.makes[0][0] for op in again))
         fresh: Local = ("fresh gradient", name, 0)
         if self.view.fresh_size and piece.parameters:
             makes.append((fresh, WEIGHT_GRADIENTS, piece.parameters * self.view.fresh_size))
@@ -248,40 +230,31 @@ class StageProgram:
             scratch=piece.workspace,
             buffer=piece.buffer,
         )
-        gathers = gathers_again(self.tensors, layer, base.after)
-        self.phases[BACKWARD] += gathers
-        self._weights(base, piece, gathers)
+        self._weights(base, piece, [(self.number, BACKWARD, op.key) for op in again])
         self._sums(BACKWARD, base, piece)
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 self._gradient(edge, self._done(name, "backward", BACKWARD))
 
-    def _weights(self, base: Operation, piece: Piece, gathers: list[Operation]) -> None:
+    def _weights(self, base: Operation, piece: Piece, gathered: list[Ref]) -> None:
         """The backward pass, in one or with that of the weight apart.
 
         Parameters
         ----------
         base
-            The backward pass in one.
+            The pass in one.
         piece
             The layer.
-        gathers
-            What is gathered for it.
+        gathered
+            What its weight's pass waits for besides.
         """
         name = base.name
         # attention has a second backward product, but no weight
         weighted = self.graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         apart = self.view.weight_apart and weighted
-        summed = bool(gathers) or any((layouts.partial > 1).any() for layouts in piece.reads)
-        beside = self.view.runtime.overlaps_tensor and weighted and summed and not apart
-        if beside and not piece.weight_first:
-            data, weight = data_then_weight(self.number, base, piece, gathers)
-            self._pass(BACKWARD, data, piece)
-            self.phases[BACKWARD].append(weight)
-            self.weight_ready[name] = (self.number, BACKWARD, weight.key)
-            return
-        base = after_gathers(self.number, base, gathers)
-        if not (apart or piece.weight_first):
+        beside = self.view.weight_beside and weighted and not piece.weight_first
+        if not (apart or beside or piece.weight_first):
+            base = base._replace(after=(*base.after, *gathered))
             self._pass(BACKWARD, base, piece)
             self.weight_ready[name] = (self.number, BACKWARD, base.key)
             return
@@ -294,10 +267,10 @@ class StageProgram:
             buffer=0.0,
         )
         data = base._replace(seconds=piece.backward_data)
-        if apart:
+        if apart or beside:
             self._pass(BACKWARD, data, piece)
-            weight = weight._replace(after=((self.number, BACKWARD, base.key),), makes=())
-            self.phases[WEIGHT].append(weight)
+            after = ((self.number, BACKWARD, base.key), *gathered)
+            self.phases[phase].append(weight._replace(after=after, makes=()))
         else:
             # work that needs no halo comes first, beside the exchange where that overlaps
             self.phases[BACKWARD].append(weight)
@@ -317,12 +290,25 @@ class StageProgram:
         piece, maker = self.pieces[edge.target], self.pieces[edge.source]
         reads = piece.reads[edge.slot]
         writes = self.tensors.summed(reads if self.tensors.reshaped(edge) else maker.writes)
-        whole = self.graph.layers[edge.target].inputs[edge.slot].size * self.view.activation_size
+        read = self.graph.layers[edge.target].inputs[edge.slot].size
+        # attention reads queries, and keys with values, of one tensor, each a part of it
+        part = min(read / self.graph.layers[edge.source].output.size, 1.0)
         change = self.tensors.changes.between(
-            reads, writes, piece.inputs[edge.slot], maker.output, float(whole)
+            reads,
+            writes,
+            piece.inputs[edge.slot],
+            part * maker.output,
+            float(read * self.view.activation_size),
         )
         if change.message.time > 0.0:
-            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * self._index(edge))
+            place = self.graph.consumers[edge.source].index(edge)
+            key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * place)
+            if change.pattern.kind == "reduce_scatter" and self.tensors.comes_around(edge):
+                self.phases[BACKWARD] += gradient_operations(
+                    self.number, BACKWARD, edge.target, key, change
+                )
+                self.gradient_from.setdefault(edge.source, []).append((self.number, BACKWARD, key))
+                return
             self.phases[BACKWARD].append(
                 message_operation(
                     key,
@@ -334,9 +320,6 @@ class StageProgram:
             )
             ready = (self.number, BACKWARD, key)
         self.gradient_from.setdefault(edge.source, []).append(ready)
-
-    def _index(self, edge: Edge) -> int:
-        return self.graph.consumers[edge.source].index(edge)
 
     def _send_gradients(self) -> None:
         """Send the gradients of inputs that other stages made back to them."""

@@ -6,7 +6,7 @@ again, right before the backward pass of its segment, for the backward passes of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,12 +17,12 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
-from costmodels.simulation.operations import Key, Local
+from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import Strategy
 
-ACTIVATIONS = "activations"
+ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
 _AS_IS = Change(pattern=Pattern(kind=NOTHING, group=()), message=NO_MESSAGE, num_bytes=0.0)
 
 
@@ -58,6 +58,8 @@ class JobView:
         Time in which the host launches a kernel. [s]
     fresh_size
         Size of a weight's gradient until the backward pass of a micro-batch is through. [B]
+    weight_beside
+        Whether gradients of inputs are reduced beside the backward pass of the weight.
     """
 
     graph: Graph
@@ -73,6 +75,7 @@ class JobView:
     runtime: Runtime
     fresh_size: float
     launch_time: float
+    weight_beside: bool = False
 
 
 class StageTensors:
@@ -102,6 +105,23 @@ class StageTensors:
         if edge not in self.change_of:
             self.change_of[edge] = self._change(edge)
         return self.change_of[edge]
+
+    def gathered_again(self, edge: Edge) -> bool:
+        """Whether a layer keeps its own part of an input only, to gather it again."""
+        reader = self.graph.layers[edge.target]
+        gathers = self.view.strategy.gather_again or self.view.runtime.gathers_again
+        if not (gathers and reader.keeps_inputs):
+            return False
+        return edge.source in self.pieces and self.change(edge).pattern.kind == "all_gather"
+
+    def comes_around(self, edge: Edge) -> bool:
+        """Whether an input comes around a ring: keys and values of a sequence that is divided."""
+        return (
+            self.view.strategy.ring_attention
+            and self.graph.layers[edge.target].kind == "attention"
+            and edge.slot > 0
+            and self.gathered_again(edge)
+        )
 
     def _change(self, edge: Edge) -> Change:
         piece = self.pieces[edge.target]
@@ -173,16 +193,6 @@ class StageTensors:
                 return True
         return False
 
-    def gathered_again(self, edge: Edge) -> bool:
-        """Whether the backward pass of a reader gathers what it reads once more."""
-        if not self.view.runtime.gathers_again or edge.source not in self.pieces:
-            return False
-        return (
-            self.graph.layers[edge.target].keeps_inputs
-            and self.view.stage_of[edge.source] == self.number
-            and self.change(edge).pattern.kind == "all_gather"
-        )
-
     def crossing(self, name: str, reader: int) -> float:
         """What a device sends of an output to another stage, or gets back as its gradient. [B]"""
         readers = [e for e in self.graph.consumers[name] if self.view.stage_of[e.target] == reader]
@@ -216,3 +226,37 @@ class StageTensors:
         if self.pieces[name].saved:
             kept.append(("saved again" if redone else "saved", name, 0))
         return tuple(dict.fromkeys(kept))
+
+
+def gathers_for_backward(
+    tensors: StageTensors, layer: Layer, after: Sequence[Ref]
+) -> list[Operation]:
+    """All-gathers of inputs of which only a part was kept, beside the gradient of the data.
+
+    Parameters
+    ----------
+    tensors
+        Those of the stage.
+    layer
+        The layer whose backward pass reads the inputs.
+    after
+        What that pass waits for.
+    """
+    rows = []
+    for edge in tensors.graph.producers[layer.name]:
+        if not tensors.gathered_again(edge) or tensors.comes_around(edge):
+            continue
+        change, slot = tensors.change(edge), edge.slot
+        copy: Local = ("copy for backward", layer.name, slot)
+        source = tensors.out(edge.source, tensors.again(layer.name, edge.source))
+        operation = message_operation(
+            ("change for backward", layer.name, slot),
+            change.pattern.kind,
+            change.message,
+            after,
+            num_bytes=change.num_bytes,
+            makes=((copy, ACTIVATIONS, tensors.pieces[layer.name].inputs[slot]),),
+            uses=(source,),
+        )
+        rows.append(operation)
+    return rows

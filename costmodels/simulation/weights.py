@@ -55,8 +55,19 @@ class WeightWork:
 
     def cuts(self, name: str, what: str) -> int:
         """Ranks that one of a layer's tensors is cut over. [items]"""
-        ranks = math.prod(self.pieces[name].gradient_group)
+        ranks = math.prod(self.shard_group(name))
         return ranks if getattr(self.memory(name), what) else 1
+
+    def shard_group(self, name: str) -> Group:
+        """Members of the groups that a layer's tensors are cut over: inner ones first. [items]"""
+        group, size = self.pieces[name].gradient_group, self.memory(name).shard_size
+        if size is None:
+            return group
+        row = []
+        for members in group:
+            row.append(math.gcd(members, size))
+            size //= row[-1]
+        return tuple(row)
 
     # memory
 
@@ -75,6 +86,9 @@ class WeightWork:
         if self.runtime.views_buckets or self.training.held.buckets:
             return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
+        if limit is None and self.runtime.each_micro_batch:
+            # the gradients of a unit lie whole in a buffer while they are reduced
+            return {**rows, "communication buffers": 0.0}
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
@@ -104,7 +118,7 @@ class WeightWork:
                 last = unit
                 parameters = sum(self.pieces[name].parameters for name in units[unit])
                 largest = max(units[unit], key=lambda n: self.pieces[n].parameters)
-                group = self.pieces[largest].gradient_group
+                group = self.shard_group(largest)
                 weights: Local = ("weights " + phase, unit, len(gathers))
                 gathers.append(
                     message_operation(
@@ -173,7 +187,6 @@ class WeightWork:
     ) -> list[Operation]:
         stage_links, first = self.program.stage_links, bucket.layers[0]
         label = first if len(bucket.layers) == 1 else f"{first} to {bucket.layers[-1]}"
-        received = bucket.num_bytes * (1.0 - 1.0 / math.prod(bucket.group))
         if self.runtime.gradient == "push_pull":
             return self._push_pull(number, bucket, after, label)
         if self.runtime.fusion is not None and not bucket.cut:
@@ -190,17 +203,38 @@ class WeightWork:
                 )
             ]
         kind = "reduce_scatter" if bucket.cut else "all_reduce"
-        passes = 1.0 if bucket.cut else self.runtime.passes(math.prod(bucket.group))
-        return [
+        group = self.shard_group(first) if bucket.cut else bucket.group
+        parts = math.prod(group)
+        received = bucket.num_bytes * (1.0 - 1.0 / parts)
+        passes = 1.0 if bucket.cut else self.runtime.passes(parts)
+        key: Key = ("gradients", label, number)
+        rows = [
             message_operation(
-                ("gradients", label, number),
+                key,
                 kind,
-                stage_links.collective(kind, bucket.group, bucket.num_bytes * passes),
+                stage_links.collective(kind, group, bucket.num_bytes * passes),
                 after,
                 num_bytes=received if bucket.cut else 2.0 * received,
                 queue=Queue.GRADIENT,
             )
         ]
+        if self.runtime.bucket is None and self.runtime.each_micro_batch:
+            rows[0] = rows[0]._replace(buffer=bucket.num_bytes)
+        replicas = tuple(n // part for n, part in zip(bucket.group, group, strict=True))
+        if math.prod(replicas) > 1:
+            # hybrid sharding: each part is summed up over the replicas of the shards
+            part = bucket.num_bytes / parts
+            rows.append(
+                message_operation(
+                    ("gradients of shards", label, number),
+                    "all_reduce",
+                    stage_links.collective("all_reduce", replicas, part),
+                    [(self.program.number, "reduce", key)],
+                    num_bytes=2.0 * part * (1.0 - 1.0 / math.prod(replicas)),
+                    queue=Queue.GRADIENT,
+                )
+            )
+        return rows
 
     def _push_pull(
         self, number: int, bucket: GradientBucket, after: list[Ref], label: str
@@ -243,45 +277,6 @@ class WeightWork:
         if self.runtime.gradient == "push_pull":
             return 0.0
         return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
-
-    @property
-    def update_scratch(self) -> float:
-        """What the optimizer needs while it updates. [B]"""
-        size = self.training.held.update
-        return sum(
-            p.parameters * size / self.cuts(name, "state") for name, p in self.pieces.items()
-        )
-
-    def gather_updated(self, after: Ref) -> Operation | None:
-        """All-gather of updated weights that are whole on every rank while their state is cut."""
-        cut = [
-            name
-            for name in self.pieces
-            if self.cuts(name, "state") > 1 and self.cuts(name, "weights") == 1
-        ]
-        num_bytes = sum(self.pieces[n].parameters for n in cut) * self.training.activation_size
-        if not cut or not num_bytes:
-            return None
-        largest = max(cut, key=lambda n: self.pieces[n].parameters)
-        group = self.pieces[largest].gradient_group
-        operation = message_operation(
-            ("gather updated", "weights", self.program.number),
-            "all_gather",
-            self.program.stage_links.collective("all_gather", group, num_bytes),
-            [after],
-            num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
-            queue=Queue.PARAMETER,
-        )
-        if not self.runtime.copies_updated:
-            return operation
-        # its own part, those of all ranks, and one buffer for all of them
-        ranks = math.prod(group)
-        sizes = [num_bytes, *[num_bytes / ranks] * (ranks + 1)]
-        copies = [(("updated", "weights", n), size) for n, size in enumerate(sizes)]
-        return operation._replace(
-            makes=tuple((key, "communication buffers", size) for key, size in copies),
-            uses=tuple(key for key, _ in copies),
-        )
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.

@@ -8,6 +8,7 @@ stages are cut by the weights of layers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from costmodels.errors import InputError
@@ -40,37 +41,36 @@ def block_of(name: str) -> str | None:
     return None
 
 
-def _equal_parts(names: Sequence[str], parts: int) -> tuple[tuple[str, ...], ...] | None:
-    """Equal numbers of blocks in every stage, what comes before them first, what after last.
+def _by_blocks(graph: Graph, counts: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """Stages of so many blocks each: what comes before them in the first, what after in the last.
 
-    Parameters
-    ----------
-    names
-        Layers in the order of the forward pass.
-    parts
-        Stages. [items]
-
-    Returns
-    -------
-        None where blocks do not divide, or there are none.
+    What lies between blocks, such as the embedding of a decoder, is with those before it.
     """
-    numbers: Mapping[str, int] = block_numbers(names)
-    count = len(set(numbers.values()))
-    if not count or count % parts:
-        return None
-    stages: list[list[str]] = [[] for _ in range(parts)]
+    names = [layer.name for layer in graph.compute_layers]
+    numbers = block_numbers(names)
+    ends = list(itertools.accumulate(counts))
+    stages: list[list[str]] = [[] for _ in counts]
     stage = 0
     for name in names:
         if name in numbers:
-            stage = numbers[name] * parts // count
+            stage = next(place for place, end in enumerate(ends) if numbers[name] < end)
         stages[stage].append(name)
+    # a stage without blocks is one of what comes before or after them
+    if not stages[-1]:
+        outside = [name for name in stages[stage] if name not in numbers]
+        last = [n for n in outside if names.index(n) > max(map(names.index, numbers), default=0)]
+        stages[stage] = [name for name in stages[stage] if name not in last]
+        stages[-1] = last
     return tuple(map(tuple, stages))
 
 
 def cut_stages(
-    graph: Graph, parts: int, weights: Mapping[str, float] | None = None
+    graph: Graph,
+    parts: int,
+    weights: Mapping[str, float] | None = None,
+    blocks: str | Sequence[int] = "equal",
 ) -> tuple[tuple[str, ...], ...]:
-    """Stages of equally many blocks where there are any that divide, else of equal weights.
+    """Stages of a network.
 
     Parameters
     ----------
@@ -80,20 +80,31 @@ def cut_stages(
         Stages. [items]
     weights
         As of `cut_graph`.
+    blocks
+        Of a transformer: "equal" for equally many in every stage, where they divide, "balanced" for
+        stages of equal weights, or how many each stage has. [items]
 
     Raises
     ------
     InputError
-        When a transformer has fewer blocks than there are stages, or a network fewer layers.
+        When a transformer has fewer blocks than there are stages, or a network fewer layers, or
+        the numbers of blocks are not as many, or not all of them.
     """
     if not is_transformer(graph):
         return cut_graph(graph, parts, weights)
-    names = [layer.name for layer in graph.compute_layers]
-    blocks = len(set(block_numbers(names).values()))
-    if parts > max(blocks, 1):
+    count = len(set(block_numbers([layer.name for layer in graph.compute_layers]).values()))
+    if parts > max(count, 1):
         raise InputError(
-            f"{graph.name} has {blocks} blocks, and every stage must have one, but {parts} stages "
+            f"{graph.name} has {count} blocks, and every stage must have one, but {parts} stages "
             "are asked for; choose fewer"
         )
-    equal = _equal_parts(names, parts)
-    return cut_graph(graph, parts, weights) if equal is None else equal
+    if not isinstance(blocks, str):
+        if len(blocks) != parts or sum(blocks) != count or 0 in blocks[:-1]:
+            raise InputError(
+                f"the {count} blocks of {graph.name} must be dealt out to {parts} stages, each but "
+                f"the last with one or more, but are {', '.join(map(str, blocks))}; correct them"
+            )
+        return _by_blocks(graph, blocks)
+    if blocks == "equal" and count and count % parts == 0:
+        return _by_blocks(graph, [count // parts] * parts)
+    return cut_graph(graph, parts, weights)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError, closest
@@ -172,18 +173,14 @@ def _entry_distributions(
     return named, list(notes)
 
 
-def _handed_down(
-    entries: Sequence[SubgraphEntry], tree: Node, what: str
-) -> dict[str, Saying[bool]]:
+def _handed_down(entries: Sequence[SubgraphEntry], tree: Node, what: str) -> dict[str, Saying[Any]]:
     """What subgraphs say of one setting of the layers below them."""
-    sayings: dict[str, list[Saying[bool]]] = {}
+    sayings: dict[str, list[Saying[Any]]] = {}
     for entry in entries:
-        value: bool | None = getattr(entry, what)
+        value = getattr(entry, what)
         for node in selected(tree, entry.name, entry.label):
             for name in node.layers if value is not None else ():
-                saying = Saying(
-                    pattern=entry.name, node=node.path, value=bool(value), label=entry.label
-                )
+                saying = Saying(pattern=entry.name, node=node.path, value=value, label=entry.label)
                 sayings.setdefault(name, []).append(saying)
     return {name: strongest(rows, name, what) for name, rows in sayings.items()}
 
@@ -221,12 +218,13 @@ def _two_places(first: str, second: str, name: str) -> InputError:
 def _memory_configs(
     entries: Sequence[SubgraphEntry], tree: Node, graph: Graph
 ) -> dict[str, MemoryConfig]:
-    """Memory configs of the layers that have a weight any part of which is cut."""
-    said = {what: _handed_down(entries, tree, what) for what in ("weights", "gradients", "state")}
+    """Memory configs of the layers that have a weight of which anything is said."""
+    fields = ("weights", "gradients", "state", "shard_size")
+    said = {what: _handed_down(entries, tree, what) for what in fields}
     result = {}
     for layer in graph.compute_layers:
         values = {w: rows[layer.name].value for w, rows in said.items() if layer.name in rows}
-        if layer.parameters and any(values.values()):
+        if layer.parameters and values:
             result[layer.name] = MemoryConfig(**values)
     return result
 
@@ -291,6 +289,8 @@ def build_strategy(
         distributions=distributions,
         schedule=schedule,
         memory=_memory_configs(description.subgraphs, tree, graph),
+        gather_again=description.gather_again,
+        ring_attention=description.ring_attention,
     )
     strategy.check(graph)
     if strategy.num_devices < math.prod(shape):

@@ -82,16 +82,13 @@ def _layer_entries(tree: Node, named: Mapping[str, Distribution]) -> tuple[Layer
 def _memory_entries(
     tree: Node, graph: Graph, memory: Mapping[str, MemoryConfig]
 ) -> tuple[SubgraphEntry, ...]:
-    configs = {
-        layer.name: memory.get(layer.name, MemoryConfig())
-        for layer in graph.compute_layers
-        if layer.parameters
-    }
-    kinds = list(dict.fromkeys(configs.values()))
-    if all(kind == MemoryConfig() for kind in kinds):
+    weighted = [layer.name for layer in graph.compute_layers if layer.parameters]
+    configs = {name: memory[name] for name in weighted if name in memory}
+    if not configs:
         return ()
+    kinds = list(dict.fromkeys(configs.values()))
     rows = [("", kinds[0])]
-    if len(kinds) > 1:
+    if len(kinds) > 1 or len(configs) < len(weighted):
         # each layer is named: what holds for `a` would hold for `a.b` below it, too
         rows = [
             (pattern, kind)
@@ -99,7 +96,13 @@ def _memory_entries(
             for pattern in compress(tree, [n for n, config in configs.items() if config == kind])
         ]
     return tuple(
-        SubgraphEntry(name=name, weights=c.weights, gradients=c.gradients, state=c.state)
+        SubgraphEntry(
+            name=name,
+            weights=c.weights,
+            gradients=c.gradients,
+            state=c.state,
+            shard_size=c.shard_size,
+        )
         for name, c in rows
     )
 
@@ -142,6 +145,8 @@ def describe_strategy(strategy: Strategy, graph: Graph, shape: Sequence[int]) ->
         kind=strategy.schedule.kind,
         micro_batches=strategy.schedule.micro_batches,
         max_in_flight=strategy.schedule.max_in_flight,
+        gather_again=strategy.gather_again,
+        ring_attention=strategy.ring_attention,
     )
     nodes = _segment_nodes(tree, segments)
     if nodes is not None:

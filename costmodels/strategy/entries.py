@@ -78,6 +78,8 @@ class SubgraphEntry:
         Whether activations are not kept but computed again, each subgraph at once.
     weights, gradients, state
         Whether they are cut over the ranks that hold the same weight (ZeRO).
+    shard_size
+        Of these ranks, how many, where not all. [items]
     label
         What error messages call the entry.
     """
@@ -87,6 +89,7 @@ class SubgraphEntry:
     weights: bool | None = None
     gradients: bool | None = None
     state: bool | None = None
+    shard_size: int | None = None
     label: str = "a subgraph entry"
 
 
@@ -109,6 +112,8 @@ class Description:
     default
         What layers get that no entry reaches: "data" splits samples over all devices of their
         stage, "replicated" nothing.
+    gather_again, ring_attention
+        See `costmodels.strategy.Strategy`.
     """
 
     stages: tuple[StageEntry, ...] = ()
@@ -120,6 +125,8 @@ class Description:
     groups: int = 1
     chunks: int = 1
     default: str = field(default="data")
+    gather_again: bool = False
+    ring_attention: bool = False
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in SCHEDULES:

@@ -45,14 +45,23 @@ def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
         stages[-1] += names
         passed += weights[unit]
         full = passed > total * len(stages) / parts * (1.0 + _ROUNDING)
-    if len(stages) == parts - 1:
-        # a stage without layers would idle: it gets what comes after the last block, or a part
-        blocks = [place for place, name in enumerate(stages[-1]) if block_of(name) is not None]
-        place = max(blocks, default=0) + 1
-        stages[-1:] = [stages[-1][:place], stages[-1][place:]]
-    if len(stages) < parts or not stages[-1]:
+    if len(stages) < parts:
+        stages = _with_tail(stages, parts)
+    if len(stages) != parts:
         raise InputError(
             f"{graph.name} fills {len(stages)} stages by shares of its linear layers but {parts} "
             "are asked for; choose fewer"
         )
     return tuple(map(tuple, stages))
+
+
+def _with_tail(stages: list[list[str]], parts: int) -> list[list[str]]:
+    """Stages that would idle get what comes after the last block, where that is enough for them."""
+    names = [name for stage in stages for name in stage]
+    last = max((n for n, name in enumerate(names) if block_of(name) is not None), default=-1)
+    tail = names[last + 1 :]
+    rows = [row for stage in stages if (row := [name for name in stage if name not in set(tail)])]
+    missing = parts - len(rows)
+    if missing == 2 and len(tail) > 2:
+        return [*rows, tail[:1], tail[1:]]
+    return [*rows, tail] if missing == 1 and tail else stages

@@ -70,11 +70,15 @@ class MemoryConfig:
     ----------
     weights, gradients, state
         Whether the weight, its gradient and the optimizer's state are cut.
+    shard_size
+        Ranks that they are cut over, fewer than have the same weight for hybrid sharding (Zhao et
+        al. 2023, section 3.2.2): the inner ones; None for all. [items]
     """
 
     weights: bool = False
     gradients: bool = False
     state: bool = False
+    shard_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +128,19 @@ class Strategy:
         Of the micro-batches.
     memory
         Memory config of layers whose weight's tensors are cut; others keep them whole.
+    gather_again
+        Whether inputs that a layer gathers are gathered again for its backward pass, so that each
+        rank keeps its own part only (Korthikanti et al. 2022, section 4.2.2).
+    ring_attention
+        Whether keys and values that are gathered again come around a ring instead, part by part.
     """
 
     stages: tuple[Stage, ...]
     distributions: Mapping[str, Distribution]
     schedule: Schedule = field(default_factory=Schedule)
     memory: Mapping[str, MemoryConfig] = field(default_factory=dict)
+    gather_again: bool = False
+    ring_attention: bool = False
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

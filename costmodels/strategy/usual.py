@@ -24,6 +24,9 @@ from costmodels.strategy.transformer import (
     transformer_distributions,
 )
 
+# Axes of parallelism by the level of the cluster that they take first, from the inside out.
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
 
 def single_stage(distributions: Mapping[str, Distribution], shape: Sequence[int]) -> Strategy:
     """All layers on all devices, without a pipeline.
@@ -114,13 +117,15 @@ def _stage_grid(shape: tuple[int, ...], ways: Mapping[str, int], axes: Sequence[
         math.prod(level) // used
         for *level, used in zip(rows["tp"], rows["cp"], rows["dp"], etp, strict=True)
     ]
-    ep = inner_first(ways["ep"], left)
+    # inside of data parallelism, or around it
+    way = 1 if axes.index("ep") < axes.index("dp") else -1
+    ep = inner_first(ways["ep"], left[::way])
     if ep is None:
         raise InputError(
             f"expert parallelism must divide the {math.prod(left)} ranks of a stage that tensor "
             f"parallelism within experts leaves but is {ways['ep']}; choose a divisor"
         )
-    return Grid(dp=rows["dp"], cp=rows["cp"], tp=rows["tp"], ep=ep, etp=etp)
+    return Grid(dp=rows["dp"], cp=rows["cp"], tp=rows["tp"], ep=ep[::way], etp=etp)
 
 
 def _filter_distributions(
@@ -164,9 +169,11 @@ def hybrid(
     etp: int | None = None,
     sequence_parallel: bool = False,
     cp_kind: str = "ring",
+    axes: Sequence[str] = AXES,
     micro_batches: int = 1,
     schedule_kind: str = "1f1b",
     chunks: int = 1,
+    blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
     by_shares: bool = False,
@@ -186,17 +193,18 @@ def hybrid(
         [ways]
     sequence_parallel, cp_kind
         As of `costmodels.strategy.transformer.transformer_distributions`.
+    axes
+        The order in which axes take the levels of a stage, from the inside out.
     micro_batches
         Parts that the batch is cut into. [items]
     schedule_kind
         One of `SCHEDULES`.
     chunks
         Stages of each group of devices, more than one with the schedule "interleaved". [items]
+    blocks, weights
+        As of `cut_stages`.
     max_in_flight
         See `Schedule`.
-    weights
-        What stages are balanced by where they cannot have equally many blocks, for each layer,
-        such as its seconds; multiply-adds by default.
     by_shares
         Whether stages are filled up by shares of the weights instead, see
         `costmodels.strategy.shares`.
@@ -230,10 +238,10 @@ def hybrid(
             "for; use dp, tp and pp"
         )
     parts = pp * chunks
-    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights)
+    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights, blocks)
     stages = pipeline_stages(rows, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
-    grid = _stage_grid(stages[0].shape, ways, ("tp", "cp", "dp"))
+    grid = _stage_grid(stages[0].shape, ways, axes)
     if transformer:
         distributions = transformer_distributions(
             graph,
@@ -250,6 +258,8 @@ def hybrid(
         schedule=Schedule(
             kind=schedule_kind, micro_batches=micro_batches, max_in_flight=max_in_flight
         ),
+        gather_again=sequence_parallel or cp > 1,
+        ring_attention=cp > 1 and cp_kind == "ring",
     )
     strategy.check(graph)
     return strategy

@@ -52,6 +52,7 @@ _TYPES: Mapping[str, Any] = {
     "texts": str,
     "counts": str,
     "object": str,
+    "mixed": str,
     "whole": WholeNumber(),
     "count": WholeNumber(),
     "number": float,
@@ -138,7 +139,7 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
     words = ["planner", command, model]
     # first the options with a value, then switches, then what may be repeated
     for kinds in (
-        ("text", "object", "counts", "whole", "count", "number"),
+        ("text", "object", "mixed", "counts", "whole", "count", "number"),
         ("switch",),
         ("texts",),
     ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 from costmodels.communication.topology import Topology
@@ -64,6 +64,12 @@ def strategy_by_degrees(
     """
     _refuse_what_is_missing(degrees)
     dp = replicas(degrees, setting.gpus)
+    if degrees.shard_size is not None and (dp * degrees.cp) % degrees.shard_size:
+        raise InputError(
+            f"the replicas that have the same weights, dp x cp = {dp * degrees.cp}, must be a "
+            f"multiple of --shard-size but {degrees.shard_size} does not divide them; choose a "
+            "divisor"
+        )
     micro_batches = _micro_batches(setting, degrees, dp)
     graph = micro_graph(setting, micro_batches)
 
@@ -81,21 +87,24 @@ def strategy_by_degrees(
             etp=degrees.etp,
             sequence_parallel=degrees.sequence_parallel,
             cp_kind=degrees.cp_kind,
+            axes=degrees.axes,
             micro_batches=micro_batches,
             schedule_kind=degrees.schedule_kind,
             chunks=degrees.chunks,
+            blocks=degrees.stage_blocks,
             max_in_flight=degrees.max_in_flight,
             weights=weights,
             by_shares=by_shares,
         )
 
     strategy = cut(None)
-    if degrees.pp * degrees.chunks > 1 and not by_shares and not _equal_blocks(strategy, graph):
+    dealt_out = by_shares or _dealt_out(strategy, graph, degrees.stage_blocks)
+    if degrees.pp * degrees.chunks > 1 and not dealt_out:
         # all stages are alike, so that what a layer takes does not depend on where it lies
         strategy = cut(_layer_seconds(setting, graph, strategy))
     strategy = with_recomputation(strategy, graph, degrees.recompute)
     if degrees.sharding is not None:
-        strategy = with_sharding(strategy, graph, degrees.sharding)
+        strategy = with_sharding(strategy, graph, degrees.sharding, degrees.shard_size)
     return strategy, graph, _title(degrees, dp)
 
 
@@ -119,12 +128,17 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
 
 
 def _refuse_what_is_missing(degrees: Degrees) -> None:
-    """Refuse what no strategy says yet."""
-    usual = Degrees()
-    for name in ("offload", "axes", "shard_size"):
-        if getattr(degrees, name) != getattr(usual, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} cannot be simulated yet; leave it out")
+    """Refuse what cannot be simulated."""
+    if degrees.offload:
+        raise InputError(
+            "what waits in the memory of the host must be nothing, since no traffic to it is "
+            f"simulated, but --offload is {','.join(degrees.offload)}; leave it out"
+        )
+    if degrees.axes[-1] != "pp":
+        raise InputError(
+            "the stages of a pipeline must be on neighbouring devices, so that pp is the last of "
+            f"--axes, but they are {','.join(degrees.axes)}; move pp to the end"
+        )
 
 
 def _title(degrees: Degrees, dp: int) -> str:
@@ -150,10 +164,12 @@ def _micro_batches(setting: Setting, degrees: Degrees, dp: int) -> int:
     return setting.batch // needed
 
 
-def _equal_blocks(strategy: Strategy, graph: Graph) -> bool:
-    """Whether every stage of a transformer has as many blocks."""
+def _dealt_out(strategy: Strategy, graph: Graph, blocks: str | Sequence[int]) -> bool:
+    """Whether the stages of a transformer have as many blocks as was asked for."""
+    if not is_transformer(graph) or blocks == "balanced":
+        return False
     counts = {len({block_of(name) for name in stage.layers} - {None}) for stage in strategy.stages}
-    return is_transformer(graph) and len(counts) == 1
+    return blocks != "equal" or len(counts) == 1
 
 
 def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool) -> Strategy:
@@ -185,7 +201,9 @@ def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool)
     return replace(strategy, stages=tuple(stages))
 
 
-def with_sharding(strategy: Strategy, graph: Graph, stage: int) -> Strategy:
+def with_sharding(
+    strategy: Strategy, graph: Graph, stage: int, shard_size: int | None = None
+) -> Strategy:
     """The strategy with what a stage of ZeRO cuts over the ranks with the same weight.
 
     Parameters
@@ -194,8 +212,12 @@ def with_sharding(strategy: Strategy, graph: Graph, stage: int) -> Strategy:
         The strategy, and the network at one micro-batch.
     stage
         1 for the optimizer's state, 2 also for the gradients, 3 also for the weights, 0 for none.
+    shard_size
+        Of these ranks, how many; None for all. [items]
     """
-    config = MemoryConfig(weights=stage > 2, gradients=stage > 1, state=stage > 0)
+    config = MemoryConfig(
+        weights=stage > 2, gradients=stage > 1, state=stage > 0, shard_size=shard_size
+    )
     memory = {layer.name: config for layer in graph.compute_layers if layer.parameters}
     return replace(strategy, memory=memory)
 

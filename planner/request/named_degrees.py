@@ -36,7 +36,7 @@ def named_degrees(text: str) -> Degrees | None:
     if known is None:
         return None
     # lists have commas of their own, and are said in options
-    types = {one.name for one in fields(Degrees)} - {"offload", "axes"}
+    types = {one.name for one in fields(Degrees)} - {"offload", "axes", "stage_blocks"}
     given: dict[str, object] = {}
     for part in filter(None, rest.split(",")):
         field, equals, value = (piece.strip() for piece in part.partition("="))

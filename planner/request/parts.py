@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.errors import ConflictError
 from planner.request.inputs import degrees as one_of
-from planner.request.inputs.degrees import OFFLOADED, axes_of, names_of, recomputed
+from planner.request.inputs.degrees import OFFLOADED, axes_of, blocks_of, names_of, recomputed
 from planner.request.inputs.description import part_inputs
 from planner.request.inputs.simulating import (
     CORES,
@@ -35,6 +35,8 @@ class Degrees:
         One of `costmodels.strategy.SCHEDULES`, None for the usual one.
     chunks
         Stages of each group of devices, with the schedule "interleaved". [items]
+    stage_blocks
+        Blocks of each stage: "equal", "balanced", or how many. [items]
     max_in_flight
         Forward passes of a stage whose backward pass is still to come; None for the schedule's.
         [items]
@@ -68,6 +70,7 @@ class Degrees:
     micro_batch_size: int | None = one_of.MICRO_BATCH_SIZE.default
     schedule: str | None = one_of.SCHEDULE.default
     chunks: int = one_of.CHUNKS.default
+    stage_blocks: str | Sequence[int] = one_of.STAGE_BLOCKS.default
     max_in_flight: int | None = one_of.MAX_IN_FLIGHT.default
     recompute: str | int | bool = one_of.RECOMPUTE.default
     zero: int | None = one_of.ZERO.default
@@ -83,6 +86,7 @@ class Degrees:
             ("recompute", recomputed(self.recompute)),
             ("offload", names_of(self.offload, OFFLOADED, "offload")),
             ("axes", axes_of(self.axes)),
+            ("stage_blocks", blocks_of(self.stage_blocks)),
         ):
             object.__setattr__(self, name, value)
         if self.micro_batches is not None and self.micro_batch_size is not None:

@@ -179,7 +179,8 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
     for one in COMMANDS[command]:
         value = values.get(one.called)
         if one.part:
-            if value is not None and value != one.default:
+            usual = type(value) is type(one.default) and value == one.default
+            if value is not None and not usual:
                 parts.setdefault(one.part, {})[one.name] = value
         else:
             fields[one.name] = one.default if value is None else value

@@ -52,6 +52,7 @@ class _SubgraphTable(msgspec.Struct, forbid_unknown_fields=True):
     weights: Part | None = None
     gradients: Part | None = None
     state: Part | None = None
+    shard_size: int | None = None
 
 
 class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +63,8 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     global_batch_size: int | None = None
     precision: str | None = None
     default: str = "data"
+    gather_again: bool = False
+    ring_attention: bool = False
     schedule: dict[str, Any] = {}
     stage: list[dict[str, Any]] = []
     layer: list[dict[str, Any]] = []
@@ -180,7 +183,17 @@ def _subgraph_entry(row: Mapping[str, Any], label: str) -> SubgraphEntry:
                 f"{label} must have a ZeRO stage from 0 to 3 but has {table.zero}; correct 'zero'"
             )
         cut = {"weights": table.zero > 2, "gradients": table.zero > 1, "state": table.zero > 0}
-    return SubgraphEntry(name=table.name, recompute=table.recompute, label=label, **cut)
+    if table.shard_size is not None and table.shard_size < 1:
+        raise InputError.rule(
+            f"{label}: 'shard_size'", "be at least 1", table.shard_size, "raise it"
+        )
+    return SubgraphEntry(
+        name=table.name,
+        recompute=table.recompute,
+        shard_size=table.shard_size,
+        label=label,
+        **cut,
+    )
 
 
 def parse_strategy(text: str) -> StrategyFile:
@@ -235,6 +248,8 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         groups=schedule.stages,
         chunks=schedule.chunks,
         default=file.default,
+        gather_again=file.gather_again,
+        ring_attention=file.ring_attention,
     )
     return StrategyFile(
         description=description,
@@ -265,7 +280,11 @@ def _filled_rows(fields: Mapping[str, object]) -> str:
 
 def _subgraph_fields(entry: SubgraphEntry) -> dict[str, object]:
     cut = (entry.state, entry.gradients, entry.weights)
-    fields: dict[str, object] = {"name": entry.name or None, "recompute": entry.recompute}
+    fields: dict[str, object] = {
+        "name": entry.name or None,
+        "recompute": entry.recompute,
+        "shard_size": entry.shard_size,
+    }
     # what is cut in the order state, gradients, weights is a ZeRO stage and has a number
     if None not in cut and list(cut) == sorted(cut, reverse=True, key=bool):
         return {**fields, "zero": sum(map(bool, cut))}
@@ -284,6 +303,8 @@ def format_strategy(file: StrategyFile) -> str:
         "global_batch_size": file.global_batch_size,
         "precision": file.precision,
         "default": None if what.default == "data" else what.default,
+        "gather_again": what.gather_again or None,
+        "ring_attention": what.ring_attention or None,
     }
     schedule = {
         "kind": what.kind or None,

@@ -19,7 +19,7 @@ from costmodels.simulation import (
     Queue,
     Runtime,
     SimulatedStep,
-    run_graph,
+    run_job,
 )
 from planner.errors import ConflictError
 from planner.models import load_network
@@ -241,7 +241,10 @@ def simulate_placed(
         notes += estimate_notes(form.sources, setting.machine)
     else:
         compiler = Compiler(_job_of(placed, runtime, model, time))
-        simulated = _run_step(compiler, model, overlap_factor)
+        simulated, run = _run_step(compiler, model, overlap_factor)
+        count = placed.strategy.schedule.micro_batches
+        if run < count:
+            notes.append(Note.of("micro-batches-alike", run=run, others=count - run))
         computed, busy = simulated.step_time, computing_time(simulated)
         notes += estimate_notes(compiler.sources, setting.machine)
         if not runtime.synchronous:
@@ -291,11 +294,10 @@ def _job_of(placed: PlacedNetwork, runtime: Runtime, model: str, loading: InputT
     )
 
 
-def _run_step(compiler: Compiler, model: str, overlap_factor: float) -> SimulatedStep:
+def _run_step(compiler: Compiler, model: str, overlap_factor: float) -> tuple[SimulatedStep, int]:
+    """Run a step by a step model, and tell how many micro-batches were run."""
     counted, sharing, _ = _SIMULATIONS[model]
-    # weights pulled while the next step begins make steps reach into each other
-    graph = compiler.compile(3 if compiler.job.runtime.gradient == "push_pull" else 1)
-    return run_graph(graph, Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing))
+    return run_job(compiler, Behaviour(overlap_factor=overlap_factor * counted, sharing=sharing))
 
 
 def save_strategy(simulation: Simulation, path: str | os.PathLike[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 import planner
 from costmodels.errors import InputError
+from costmodels.simulation import load_runtime
 from planner import Degrees
 from planner.cli.command import planner_command
 from planner.request.named_degrees import named_degrees
@@ -108,3 +110,80 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, said):
     assert result.exit_code != 0
     assert len(result.stderr.strip().splitlines()) == 1
     assert re.search(said, result.stderr), result.stderr
+
+
+def test_axes_take_the_levels_of_the_cluster_in_their_order():
+    def split(**more: object) -> dict[str, tuple[int, ...]]:
+        found = planner.simulate("gpt2", tp=4, cp=2, sequence_parallel=True, **QUESTION, **more)
+        return dict(found.subject.distributions["h.0.mlp.c_fc"].degrees)
+
+    assert split() == {"sample": (1, 2), "sequence": (2, 1), "filter": (4, 1)}
+    inside_out = split(axes="dp,cp,tp,ep,pp")
+    assert inside_out == {"sample": (2, 1), "sequence": (2, 1), "filter": (2, 2)}
+    experts = {"ep": 2, "gpus": 16, "cluster": "dgx-a100", "global_batch_size": 16}
+    usual, around = (
+        planner.simulate("mixtral-8x7b", input_size=256, axes=axes, **experts).subject
+        for axes in (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "dp", "ep", "pp"))
+    )
+    assert usual.distributions["layers.0.moe.up"].degrees["expert"] == (2, 1)
+    assert around.distributions["layers.0.moe.up"].degrees["expert"] == (1, 2)
+
+
+def test_stages_have_the_blocks_that_are_asked_for():
+    def blocks(**more: object) -> list[int]:
+        found = planner.simulate("gpt2", pp=4, micro_batches=4, **QUESTION, **more)
+        return [
+            len({n.split(".")[1] for n in s.layers if n[:2] == "h."})
+            for s in found.subject.strategy.stages
+        ]
+
+    assert blocks() == [3, 3, 3, 3]
+    assert blocks(stage_blocks="4,4,3,1") == [4, 4, 3, 1]
+    assert blocks(stage_blocks=(4, 4, 4, 0)) == [4, 4, 4, 0]
+    # the head is work, too
+    equal, balanced = (
+        planner.simulate(
+            "gpt2",
+            gpus=2,
+            cluster="proteus-hc2",
+            global_batch_size=8,
+            pp=2,
+            micro_batches=4,
+            stage_blocks=rule,
+        ).step_time
+        for rule in ("equal", "balanced")
+    )
+    assert balanced < equal
+    with pytest.raises(InputError, match=r"12 blocks.*4 stages.*4, 4, 4; correct"):
+        blocks(stage_blocks="4,4,4")
+
+
+def test_reductions_run_beside_the_backward_pass_of_weights_where_a_runtime_says_so():
+    question = {"tp": 4, "sequence_parallel": True, "launch_time": 0.0, **QUESTION}
+    before, beside = (
+        planner.simulate("gpt2", runtime=replace(load_runtime("ddp"), weight_beside=w), **question)
+        for w in (False, True)
+    )
+    (one,), (other,) = before.simulated.roles, beside.simulated.roles
+    assert other.exposed < 0.9 * one.exposed
+    assert other.busy["feature"] == pytest.approx(one.busy["feature"])
+    assert other.received == pytest.approx(one.received)
+
+
+def test_hybrid_sharding_holds_more_and_gathers_within_a_host():
+    whole, inner = (
+        planner.simulate("gpt2", fsdp=True, shard_size=size, **QUESTION) for size in (None, 8)
+    )
+    (all_of_it,), (part,) = whole.simulated.roles, inner.simulated.roles
+    ratio = part.memory.holders["optimizer state"] / all_of_it.memory.holders["optimizer state"]
+    assert ratio == pytest.approx(2.0)
+    kinds = {task.kind for task in inner.simulated.task_times.graph.tasks if task.queue == 2}
+    assert kinds == {"reduce_scatter", "all_reduce"}
+    assert inner.simulated.roles[0].busy["parameter"] < whole.simulated.roles[0].busy["parameter"]
+
+
+def test_sharding_of_zero_overrules_the_runtime():
+    found = planner.simulate("gpt2", zero=0, runtime="fsdp", **QUESTION)
+    plain = planner.simulate("gpt2", **QUESTION)
+    states = [s.simulated.roles[0].memory.holders["optimizer state"] for s in (found, plain)]
+    assert states[0] == states[1]

@@ -407,7 +407,7 @@ def test_a_network_file_may_be_json(tmp_path: Path) -> None:
         ("alexnet --gpus 4 --dump-strategy plan.json", "must end in .toml"),
         ("alexnet --gpus 4 --congestion 1e300", "from 1 to 1000"),
         (
-            "gpt2 --gpus 8 --global-batch-size 1000000 --micro-batches 62500 --runtime fsdp",
+            "gpt2 --gpus 8 --global-batch-size 1000000 --micro-batches 62500 --runtime ps-sync",
             "at most 2,000,000 operations",
         ),
     ],

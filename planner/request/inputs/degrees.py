@@ -47,7 +47,7 @@ def names_of(value: object, known: Iterable[str], what: str) -> tuple[str, ...]:
         What they are of, for messages.
     """
     rows = value.split(",") if isinstance(value, str) else value
-    if not isinstance(rows, Iterable):
+    if not isinstance(rows, list | tuple):
         raise InputError.rule(what, "be names between commas", repr(value), "correct it")
     names = tuple(row.strip() if isinstance(row, str) else row for row in rows)
     names = tuple(name for name in names if name != "")
@@ -70,6 +70,29 @@ def axes_of(value: object) -> tuple[str, ...]:
             f"{','.join(AXES)} is the usual one",
         )
     return names
+
+
+def blocks_of(value: object) -> str | tuple[int, ...]:
+    """How many blocks each stage has: numbers, or the rule by which they are dealt out."""
+    if isinstance(value, str) and value in ("equal", "balanced"):
+        return value
+    rows = value.split(",") if isinstance(value, str) else value
+    numbers = []
+    for row in rows if isinstance(rows, list | tuple) else ():
+        text = str(row).strip()
+        numbers.append(int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1)
+    if not numbers or min(numbers) < 0:
+        raise InputError.rule(
+            "the blocks of stages (--stage-blocks)",
+            "be equal, balanced, or a number for each stage",
+            repr(value),
+            "write them like 7,8,8,7",
+        )
+    return tuple(numbers)
+
+
+def _refuse_stage_blocks(value: object) -> None:
+    blocks_of(value)
 
 
 def _refuse_cp_kind(value: str) -> None:
@@ -203,6 +226,18 @@ CHUNKS = _ways(
     "Stages of each group, if interleaved.",
     'Stages of each group of devices, with the schedule "interleaved". [items]',
 )
+STAGE_BLOCKS: Input[str | tuple[int, ...]] = Input(
+    name="stage_blocks",
+    part="degrees",
+    default="equal",
+    option="--stage-blocks",
+    metavar="equal|balanced|N,N,...",
+    kind="mixed",
+    help="Blocks of each stage: equally many (the default), by time, or as given.",
+    text='Blocks of each stage: "equal", as far as they divide; "balanced", by the time of layers; '
+    "or how many, between commas or as a sequence. [items]",
+    rule=_refuse_stage_blocks,
+)
 MAX_IN_FLIGHT: Input[int | None] = Input(
     name="max_in_flight",
     part="degrees",
@@ -220,7 +255,7 @@ RECOMPUTE: Input[str | int | bool] = Input(
     default="none",
     option="--recompute",
     metavar="none|selective|full|N",
-    kind="object",
+    kind="mixed",
     bare="full",
     help="What is computed again for backward: the core of attention, all of every block (meant by "
     "the option alone), or of N blocks of a stage.",
@@ -267,8 +302,8 @@ OFFLOAD: Input[str | tuple[str, ...]] = Input(
     default=(),
     option="--offload",
     metavar="NAME,...",
-    kind="object",
-    help="What waits in the memory of the host: activations, weights, optimizer.",
+    kind="mixed",
+    help="What waits in the memory of the host (not simulated: refused).",
     text='What waits in the memory of the host: some of "activations", "weights" and "optimizer", '
     "between commas or as a sequence.",
     rule=_offloads,
@@ -289,10 +324,10 @@ AXES_ORDER: Input[str | tuple[str, ...]] = Input(
     default=AXES,
     option="--axes",
     metavar="AXIS,...",
-    kind="object",
-    help="Order of the axes, from the inside of the cluster out; tp,cp,ep,dp,pp by default.",
-    text="The order in which the axes take the levels of the cluster, from the inside out, between "
-    'commas or as a sequence; by default "tp,cp,ep,dp,pp".',
+    kind="mixed",
+    help="Order of the axes on the levels of the cluster, inside out; tp,cp,ep,dp,pp by default.",
+    text="The order in which the axes take the levels of the cluster, from the inside out and pp "
+    'last, between commas or as a sequence; by default "tp,cp,ep,dp,pp".',
     rule=_refuse_axes,
 )
 
@@ -308,6 +343,7 @@ DEGREE_INPUTS: tuple[AnyInput, ...] = (
     MICRO_BATCH_SIZE,
     SCHEDULE,
     CHUNKS,
+    STAGE_BLOCKS,
     MAX_IN_FLIGHT,
     RECOMPUTE,
     ZERO,

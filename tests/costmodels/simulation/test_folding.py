@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import planner
-from costmodels.simulation import compiler
+from costmodels.simulation import compiler, repeated
 from planner.simulation.result import Simulation
 
 CASES = [
@@ -57,3 +57,35 @@ def test_a_message_from_the_middle_of_a_pass_is_not_held_up(monkeypatch) -> None
     case = {"tp": 4, "pp": 4, "micro_batches": 4, "global_batch_size": 4}
     fine, folded = both(monkeypatch, "t5-11b", input_size=128, **case)
     assert folded.step_time == pytest.approx(fine.step_time, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"fsdp": True, "micro_batches": 24, "global_batch_size": 384},
+        {"fsdp": True, "shard_size": 8, "micro_batches": 16, "global_batch_size": 256},
+        {"zero": 2, "runtime": "zero2", "pp": 4, "micro_batches": 20, "global_batch_size": 80},
+        {
+            "fsdp": True,
+            "pp": 2,
+            "chunks": 2,
+            "tp": 2,
+            "micro_batches": 16,
+            "global_batch_size": 64,
+        },
+    ],
+)
+def test_further_micro_batches_add_what_the_last_did(monkeypatch, case) -> None:
+    found = []
+    for fewest in (10**9, 1):
+        monkeypatch.setattr(repeated, "FEWEST_FOLDED", fewest)
+        question = {"gpus": 16, "cluster": "dgx-a100", "input_size": 256}
+        found.append(planner.simulate("gpt2", **question, **case))
+    fine, few = found
+    assert any("each of the" in note for note in few.notes)
+    assert few.step_time == pytest.approx(fine.step_time, rel=5e-3)
+    assert few.peak_memory == pytest.approx(fine.peak_memory, rel=1e-3)
+    for one, other in zip(fine.simulated.roles, few.simulated.roles, strict=True):
+        assert other.busy == pytest.approx(one.busy, rel=0.01, abs=1e-6)
+        assert other.received == pytest.approx(one.received, rel=1e-6)
+        assert other.exposed == pytest.approx(one.exposed, rel=0.02, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Gradients that a runtime puts together while the step runs (Horovod's tensor fusion)."""
+"""How a runtime puts gradients together while a step runs, where it does."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.weights import WeightWork
 
 
-def runtime_fusion(
-    runtime: Runtime, works: Sequence[WeightWork], num_devices: int
-) -> Fusion | None:
-    """How a runtime fuses gradients, None where buckets are made beforehand.
+def gradient_fusion(runtime: Runtime, works: Sequence[WeightWork], ranks: int) -> Fusion | None:
+    """How gradients are fused, None where buckets are made beforehand.
 
     Parameters
     ----------
     runtime
-        The runtime.
+        Says so.
     works
-        Of all stages.
-    num_devices
-        Which agree on what is ready. [items]
+        What happens to the weights of every stage.
+    ranks
+        Devices that agree on what is ready. [items]
     """
     if runtime.fusion is None:
         return None
@@ -39,7 +37,7 @@ def runtime_fusion(
 
     return Fusion(
         cycle=runtime.cycle,
-        negotiation=runtime.negotiation(num_devices),
+        negotiation=runtime.negotiation(ranks),
         limit=runtime.fusion,
         cost=cost,
         received=received,

@@ -1,0 +1,68 @@
+"""A step of many micro-batches from steps of few: once a pipeline is full, each adds the same.
+
+Where weights are gathered, or gradients reduced, in every micro-batch, passes are not alone and
+cannot be folded (`costmodels.simulation.folding`). A step of a few micro-batches is then run, and
+one of a few more; what these add, each of the further ones adds, too. Memory is that of the few:
+schedules other than GPipe hold no more micro-batches than there are stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.simulation.compiler import FEWEST_FOLDED, Compiler
+from costmodels.simulation.executor import Behaviour
+from costmodels.simulation.measure import RoleUse, SimulatedStep, run_graph
+
+
+def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, int]:
+    """Run a step, and tell how many of its micro-batches were run.
+
+    Parameters
+    ----------
+    compiler
+        The job, compiled.
+    behaviour
+        What slows operations down.
+    """
+    # weights pulled while the next step begins make steps reach into each other
+    steps = 3 if compiler.job.runtime.gradient == "push_pull" else 1
+    schedule = compiler.job.strategy.schedule
+    count, depth = schedule.micro_batches, len(compiler.groups)
+    # an interleaved schedule goes by as many micro-batches as there are groups
+    unit = depth if schedule.kind == "interleaved" else 1
+    few = -(-(2 * depth + 1) // unit) * unit
+    gpipe = schedule.kind == "gpipe" and depth > 1
+    retained = compiler.job.training.memory_model == "retained"
+    if steps > 1 or gpipe or retained or not compiler.repeats or count < few + 2 * unit:
+        return run_graph(compiler.compile(steps), behaviour), count
+    if compiler.num_tasks(steps) < FEWEST_FOLDED:
+        return run_graph(compiler.compile(steps), behaviour), count
+    less, more = (
+        run_graph(compiler.with_micro_batches(n).compile(steps), behaviour)
+        for n in (few, few + unit)
+    )
+    return _longer(less, more, (count - few - unit) / unit), few + unit
+
+
+def _longer(less: SimulatedStep, more: SimulatedStep, times: float) -> SimulatedStep:
+    """A step with so many times more of what the second of two steps has more than the first."""
+
+    def beyond(first: float, second: float) -> float:
+        return second + times * (second - first)
+
+    def role(first: RoleUse, second: RoleUse) -> RoleUse:
+        return replace(
+            second,
+            busy={name: beyond(first.busy[name], seconds) for name, seconds in second.busy.items()},
+            exposed=beyond(first.exposed, second.exposed),
+            idle=max(beyond(first.idle, second.idle), 0.0),
+            received=beyond(first.received, second.received),
+        )
+
+    return replace(
+        more,
+        step_time=beyond(less.step_time, more.step_time),
+        roles=tuple(map(role, less.roles, more.roles)),
+        critical_path=beyond(less.critical_path, more.critical_path),
+    )
