@@ -184,6 +184,7 @@ def simulate(
     ep: int = 1,
     etp: int | None = None,
     sequence_parallel: bool = False,
+    uneven_heads: bool = False,
     micro_batches: int | None = None,
     micro_batch_size: int | None = None,
     schedule: str | None = None,

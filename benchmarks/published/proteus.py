@@ -95,13 +95,14 @@ def _variant_runtime(name: str) -> Runtime:
 
 
 def _degrees(entry: PublishedStrategy) -> Degrees:
-    """A strategy of Table V; its stages are taken as balanced."""
+    """A strategy of Table V; its stages are taken as balanced, and 12 heads are split 8 ways."""
     return Degrees(
         dp=entry.dp,
         tp=entry.tp,
         pp=entry.pp,
         micro_batches=entry.micro_batches,
         stage_blocks="balanced",
+        uneven_heads=True,
     )
 
 

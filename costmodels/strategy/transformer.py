@@ -176,31 +176,28 @@ def _expert_split(layer: Layer, grid: Grid, dim: str | None) -> dict[str, Row]:
     return split
 
 
-def check_transformer_degrees(graph: Graph, *, tp: int, cp: int, ep: int, cp_kind: str) -> None:
-    """Refuse degrees that heads, experts or the sequence cannot be divided by.
+def check_transformer_degrees(graph: Graph, *, heads: int, ep: int) -> None:
+    """Refuse degrees that heads or experts cannot be divided by.
 
     Parameters
     ----------
     graph
         The network.
-    tp, cp, ep
-        Ways of tensor, context and expert parallelism. [ways]
-    cp_kind
-        As of `transformer_distributions`.
+    heads, ep
+        Ways that heads are split, and experts. [ways]
 
     Raises
     ------
     InputError
         When one cannot be.
     """
-    ways = tp * cp if cp_kind == "all-to-all" else tp
     for layer in graph.compute_layers:
-        if layer.kind == "attention" and layer.dims["head"] % ways:
-            heads = layer.dims["head"]
-            what = f"tp x cp of {tp} x {cp}" if ways > tp else f"tp of {tp}"
+        if layer.kind == "attention" and layer.dims["head"] % heads:
+            count = layer.dims["head"]
             raise InputError(
-                f"the {heads} heads of '{layer.name}' must divide evenly over the ranks but {what} "
-                f"does not divide them; choose from {_divisors(heads)}"
+                f"the {count} heads of '{layer.name}' must divide evenly over the ranks that split "
+                f"them but there are {heads}; choose tp (times cp, where that is all-to-all) from "
+                f"{_divisors(count)}, or allow uneven heads (--uneven-heads)"
             )
         if layer.kind == "dispatch" and layer.dims["expert"] % ep:
             experts = layer.dims["expert"]

@@ -168,6 +168,7 @@ def hybrid(
     ep: int = 1,
     etp: int | None = None,
     sequence_parallel: bool = False,
+    uneven_heads: bool = True,
     cp_kind: str = "ring",
     axes: Sequence[str] = AXES,
     micro_batches: int = 1,
@@ -193,6 +194,8 @@ def hybrid(
         [ways]
     sequence_parallel, cp_kind
         As of `costmodels.strategy.transformer.transformer_distributions`.
+    uneven_heads
+        Whether heads that do not divide evenly over ranks are split all the same.
     axes
         The order in which axes take the levels of a stage, from the inside out.
     micro_batches
@@ -231,7 +234,8 @@ def hybrid(
         )
     transformer = is_transformer(graph)
     if transformer:
-        check_transformer_degrees(graph, tp=tp, cp=cp, ep=ep, cp_kind=cp_kind)
+        heads = 1 if uneven_heads else tp * cp if cp_kind == "all-to-all" else tp
+        check_transformer_degrees(graph, heads=heads, ep=ep)
     elif max(cp, ep) > 1 or sequence_parallel:
         raise InputError(
             f"{graph.name} has no attention, which sequence, context and expert parallelism are "

@@ -86,6 +86,7 @@ def strategy_by_degrees(
             ep=degrees.ep,
             etp=degrees.etp,
             sequence_parallel=degrees.sequence_parallel,
+            uneven_heads=degrees.uneven_heads,
             cp_kind=degrees.cp_kind,
             axes=degrees.axes,
             micro_batches=micro_batches,
@@ -116,7 +117,10 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
     InputError
         When they do not fit, or say more.
     """
-    splits = ("dp", "tp", "cp", "ep", "etp", "sequence_parallel", "cp_kind")
+    splits = (
+        *("dp", "tp", "cp", "ep", "etp"),
+        *("sequence_parallel", "uneven_heads", "cp_kind", "axes"),
+    )
     usual = Degrees()
     for one in fields(Degrees):
         if one.name not in splits and getattr(degrees, one.name) != getattr(usual, one.name):

@@ -54,7 +54,7 @@ def named_degrees(text: str) -> Degrees | None:
 
 def _value(field: str, text: str) -> object:
     """A value of the kind that a field takes."""
-    if text in _YES and field in ("sequence_parallel", "fsdp", "recompute"):
+    if text in _YES and field in ("sequence_parallel", "uneven_heads", "fsdp", "recompute"):
         return _YES[text]
     if text.isascii() and text.isdecimal() and len(text) < 19:
         return int(text)

@@ -29,6 +29,8 @@ class Degrees:
         within experts; dp of None is what the others leave, etp of None is tp. [ways]
     sequence_parallel
         Whether the ranks of tensor parallelism divide sequences where they would do the same.
+    uneven_heads
+        Whether ranks of tensor parallelism may have unequally many heads.
     micro_batches, micro_batch_size
         Parts that the batch is cut into, or the samples of a replica in one of them. [items]
     schedule
@@ -66,6 +68,7 @@ class Degrees:
     ep: int = one_of.EP.default
     etp: int | None = one_of.ETP.default
     sequence_parallel: bool = one_of.SEQUENCE_PARALLEL.default
+    uneven_heads: bool = one_of.UNEVEN_HEADS.default
     micro_batches: int | None = one_of.MICRO_BATCHES.default
     micro_batch_size: int | None = one_of.MICRO_BATCH_SIZE.default
     schedule: str | None = one_of.SCHEDULE.default

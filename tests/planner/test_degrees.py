@@ -87,7 +87,7 @@ def test_a_named_strategy_is_what_its_degrees_are():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("gpt2 --tp 8", "12 heads of 'h.0.attn'.*tp of 8.*1, 2, 3, 4, 6, 12"),
+        ("gpt2 --tp 8", "12 heads of 'h.0.attn'.*there are 8;.*1, 2, 3, 4, 6, 12"),
         ("gpt2 --pp 16", "has 12 blocks.*16 stages"),
         ("mixtral-8x7b --ep 16 --dp 16", "8 experts.*ep of 16.*1, 2, 4, 8"),
         ("gpt2 --ep 2", "must have experts"),
@@ -96,7 +96,7 @@ def test_a_named_strategy_is_what_its_degrees_are():
         ("gpt2 --zero 4", "from 0 to 3"),
         ("gpt2 --offload disk", "activations, weights, optimizer"),
         ("gpt2 --axes tp,dp", "without cp, ep, pp"),
-        ("gpt2 --cp-kind star", "ring or all-to-all"),
+        ("gpt2 --cp-kind star", "ring, all-to-all"),
         ("gpt2 --shard-size 2", "--zero or --fsdp"),
         ("gpt2 --fsdp --zero 1", "--fsdp is --zero 3"),
         ("gpt2 --micro-batches 2 --micro-batch-size 2", "either"),

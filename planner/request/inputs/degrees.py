@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodels.errors import InputError
-from planner.request.inputs.description import AnyInput, Input, between
+from planner.request.inputs.description import AnyInput, Input, between, one_of
 
 # What is computed again for the backward pass, where that is no number of blocks.
 RECOMPUTATIONS = ("none", "selective", "full")
@@ -95,16 +95,6 @@ def _refuse_stage_blocks(value: object) -> None:
     blocks_of(value)
 
 
-def _refuse_cp_kind(value: str) -> None:
-    if value not in CP_KINDS:
-        raise InputError.rule(
-            "the kind of context parallelism (--cp-kind)",
-            f"be {' or '.join(CP_KINDS)}",
-            f"'{value}'",
-            "choose one",
-        )
-
-
 def _offloads(value: object) -> None:
     names_of(value, OFFLOADED, "what waits in the memory of the host (--offload)")
 
@@ -187,6 +177,16 @@ SEQUENCE_PARALLEL: Input[bool] = Input(
     help="Split what tensor parallelism leaves whole by the sequence.",
     text="Whether the ranks of tensor parallelism divide sequences where they would do the same "
     "(Korthikanti et al. 2022).",
+)
+UNEVEN_HEADS: Input[bool] = Input(
+    name="uneven_heads",
+    part="degrees",
+    default=False,
+    option="--uneven-heads",
+    kind="switch",
+    help="Let ranks of tensor parallelism have unequally many heads.",
+    text="Whether ranks of tensor parallelism may have unequally many heads, the most of which set "
+    "the pace; else degrees that do not divide the heads are refused.",
 )
 MICRO_BATCHES: Input[int | None] = Input(
     name="micro_batches",
@@ -316,7 +316,7 @@ CP_KIND: Input[str] = Input(
     metavar="NAME",
     help="How: ring (the default) or all-to-all.",
     text='How context parallelism brings queries and keys together: "ring" or "all-to-all".',
-    rule=_refuse_cp_kind,
+    rule=one_of("the kind of context parallelism (--cp-kind)", lambda: CP_KINDS, "choose one"),
 )
 AXES_ORDER: Input[str | tuple[str, ...]] = Input(
     name="axes",
@@ -339,6 +339,7 @@ DEGREE_INPUTS: tuple[AnyInput, ...] = (
     EP,
     ETP,
     SEQUENCE_PARALLEL,
+    UNEVEN_HEADS,
     MICRO_BATCHES,
     MICRO_BATCH_SIZE,
     SCHEDULE,
