@@ -10,7 +10,9 @@ of them is given or found; with the throughputs of Li et al. 2022; and simulatio
 al. 2023 (Proteus), Aach et al. 2023 (JUWELS Booster) and Kahira et al. state of orders and limits.
 
 The second predicts every row of files (or folders) of training throughputs whose configuration is
-complete, by the timeline of the search unless another step model is named. The third is the second
+complete, by the timeline of the search unless another step model is named. Files of transformer
+training are told by their columns; their rows are always simulated, and nothing calibrates them:
+`--json` alone then prints a list of what each source sums up to. The third is the second
 with other defaults: rows on several GPUs, by simulation, each of them printed. Computation is
 multiplied by one factor for each model and machine, taken from runs on single devices; all else is
 prediction.
@@ -27,6 +29,9 @@ from rich.console import Console
 
 from benchmarks.accuracy.cells import Comparison
 from benchmarks.accuracy.claims import Findings, show_findings
+from benchmarks.accuracy.llm.compare import compare_llm_files
+from benchmarks.accuracy.llm.report import print_llm_tables, tables_as_list
+from benchmarks.accuracy.llm.rows import is_llm_file
 from benchmarks.accuracy.measured import (
     FILE,
     RAW_FILE,
@@ -48,6 +53,7 @@ from benchmarks.published import (
     proteus,
     volumes,
 )
+from costmodels.errors import InputError
 
 DEFAULT_DATA = Path("../shared/data")
 # Tables whose figures lie in this project.
@@ -101,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--several", action="store_true", help="only rows on several GPUs")
     _add_row_options(parser)
     parser.add_argument("--rows", action="store_true", help="print every measured row")
+    parser.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="N rows of transformers a source"
+    )
     return parser
 
 
@@ -182,13 +191,47 @@ def main() -> None:
             for found in findings:
                 show_findings(found, console)
     if arguments.measured is not None:
+        try:
+            _add_measured(_files_given(arguments.measured, parser), arguments, result)
+        except InputError as error:
+            parser.error(str(error))
+    if arguments.json:
+        alone = result["transformers"] if list(result) == ["transformers"] else result
+        print(json.dumps(alone, indent=1))
+
+
+def _add_measured(
+    paths: Sequence[Path], arguments: argparse.Namespace, result: dict[str, object]
+) -> None:
+    """Compare measured rows, and print them unless JSON is asked for.
+
+    Parameters
+    ----------
+    paths
+        Files of rows, of transformers or not.
+    arguments
+        Those of the command.
+    result
+        What is added to.
+    """
+    transformers = [path for path in paths if is_llm_file(path)]
+    others = [path for path in paths if path not in transformers]
+    if others:
         question = _asked(arguments, arguments.step_model, several=arguments.several)
-        rows = compare_files(_files_given(arguments.measured, parser), question)
+        rows = compare_files(others, question)
         result["measured"] = tables_as_dict(rows.tables, rows.left_out)
         if not arguments.json:
             _print_rows(rows, arguments, arguments.step_model, arguments.rows)
-    if arguments.json:
-        print(json.dumps(result, indent=1))
+    if transformers:
+        tables = compare_llm_files(transformers, source=arguments.source, sample=arguments.sample)
+        result["transformers"] = tables_as_list(tables)
+        if not arguments.json:
+            print_llm_tables(
+                tables,
+                Console(width=200),
+                markdown=arguments.markdown,
+                every_row=arguments.rows,
+            )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from costmodels.cluster import (
 
 DATA = Path(__file__).parent / "data"
 # Cards that sit in sockets joined by NVLink unless a row says otherwise; all others are on PCIe.
-SOCKETED = re.compile(r"[vpah][12]00")
+SOCKETED = re.compile(r"[vpahb][12]00")
 # Hosts of cards in sockets where a row does not say how many they have. [items]
 USUAL_HOST = 8
 # A network between hosts no faster than that carries no gradients of their GPUs. [Gb/s]

@@ -25,7 +25,7 @@ class RowTable:
     notes: tuple[str, ...] = ()
 
 
-def _places(values: Sequence[float]) -> list[float]:
+def places(values: Sequence[float]) -> list[float]:
     """Places in ascending order; equal values share theirs."""
     ordered = sorted(values)
     return [ordered.index(v) + (ordered.count(v) - 1) / 2.0 for v in values]
@@ -42,7 +42,7 @@ def rank_correlation(cells: Sequence[Cell]) -> float | None:
         measured = [c.measured for c in members]
         predicted = [c.predicted for c in members]
         if len(members) >= 3 and len(set(measured)) > 1 and len(set(predicted)) > 1:
-            found.append(statistics.correlation(_places(measured), _places(predicted)))
+            found.append(statistics.correlation(places(measured), places(predicted)))
     return statistics.fmean(found) if found else None
 
 
@@ -125,9 +125,20 @@ def ablation_rows(tables: Sequence[RowTable], model: str = "simulate") -> list[t
     return rows
 
 
-def _print_grid(
+def print_grid(
     console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool
 ) -> None:
+    """Print rows under a header; nothing where there are none.
+
+    Parameters
+    ----------
+    console
+        Where a table that is not Markdown is printed.
+    header, rows
+        Cells.
+    markdown
+        Whether to print Markdown.
+    """
     if not rows:
         return
     if markdown:
@@ -181,24 +192,24 @@ def print_tables(
             for c in table.cells
         ]
         header = ("run", "measured [ms]", "predicted [ms]", "error", "kind")
-        _print_grid(console, header, rows, markdown)
+        print_grid(console, header, rows, markdown)
         for note in table.notes:
             print(f"- {note}")
         print()
-    _print_grid(console, SUMMARY, summary_rows(tables), markdown)
+    print_grid(console, SUMMARY, summary_rows(tables), markdown)
     everything = [cell for table in tables for cell in table.cells]
     header = ("aim", "rows", "found", "aimed at", "")
-    _print_grid(console, header, aim_rows(everything), markdown)
+    print_grid(console, header, aim_rows(everything), markdown)
     header = ("rows beyond 15 %", "mean error", "cause")
-    _print_grid(console, header, cause_rows(everything), markdown)
+    print_grid(console, header, cause_rows(everything), markdown)
     header = ("step model", "rows", "mean |error|", "worst", "bias")
-    _print_grid(console, header, ablation_rows(tables, model), markdown)
+    print_grid(console, header, ablation_rows(tables, model), markdown)
     counted = [(str(count), reason) for reason, count in left.items()]
     shown = [c for t in tables for c in t.cells if c.excluded]
     for reason in dict.fromkeys(c.excluded for c in shown):
         number = sum(c.excluded == reason for c in shown)
         counted.append((str(number), f"shown, not counted: {reason}"))
-    _print_grid(console, ("rows", "left out since"), counted, markdown)
+    print_grid(console, ("rows", "left out since"), counted, markdown)
 
 
 def _sums(cells: Sequence[Cell]) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Device:
         Streaming multiprocessors.
     kernel_latency
         Fixed cost of one kernel, however small its work. [s]
+    sustained
+        Share of the rates that its tensor cores reach in a short test which they hold through the
+        steps of a transformer, whose products keep them busy: what the limit on power leaves.
     source
         Where the figures are from.
     """
@@ -51,6 +54,7 @@ class Device:
     memory_bandwidth: float
     num_sms: int
     kernel_latency: float
+    sustained: float = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -81,7 +85,10 @@ class Device:
                 )
             require_positive(f"{label}: peak_flops.{precision}", rate, "FLOP/s")
             require_plausible(label, f"peak_flops.{precision}", rate)
-        for field in ("memory", "reserved_memory", "memory_bandwidth", "num_sms", "kernel_latency"):
+        for field in (
+            *("memory", "reserved_memory", "memory_bandwidth", "num_sms", "kernel_latency"),
+            "sustained",
+        ):
             require_plausible(label, field, getattr(self, field))
         object.__setattr__(self, "source", printable(self.source))
         # A mapping that the caller keeps could otherwise change under a frozen object.

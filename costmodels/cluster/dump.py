@@ -39,6 +39,7 @@ def dump_cluster(cluster: Cluster) -> str:
         f"memory_bandwidth = {_bandwidth(device.memory_bandwidth)}",
         f"num_sms = {device.num_sms}",
         f"kernel_latency = {_seconds(device.kernel_latency)}",
+        *([f"sustained = {device.sustained!r}"] if device.sustained < 1.0 else []),
         f"source = {_quoted(device.source)}",
     ]
     for level in cluster.levels:

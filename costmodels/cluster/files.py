@@ -18,6 +18,7 @@ class DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
     memory_bandwidth: str
     num_sms: int
     kernel_latency: str
+    sustained: float = 1.0
     source: str = ""
 
 

@@ -158,6 +158,7 @@ def _build_device(data: DeviceFile, place: _Place) -> Device:
             kernel_latency=parse_seconds(
                 data.kernel_latency, what=str(place.at("kernel_latency")), allow_zero=True
             ),
+            sustained=data.sustained,
             source=data.source,
         ),
     )

@@ -19,6 +19,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float, str]] = MappingProxyType(
         "memory_bandwidth": (1e3, 1e18, "B/s"),
         "num_sms": (1, 2**20, ""),
         "kernel_latency": (0.0, 1.0, "s"),
+        "sustained": (0.01, 1.0, ""),
         "size": (1, 2**24, ""),
         "latency": (0.0, 1.0, "s"),
         "start_latency": (0.0, 1.0, "s"),

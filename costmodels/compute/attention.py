@@ -18,7 +18,10 @@ hides any: the last query sees twice the keys that one sees on average.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from costmodels.compute.roofline import BANDWIDTH_FRACTION, DeviceLike
 from costmodels.compute.surface import Surface, smooth_maximum, surface_time
 from costmodels.compute.work import ELEMENT_SIZE, Work
+from costmodels.units.tables import parse_toml
 
 FloatArray = NDArray[np.float64]
 
@@ -79,6 +83,33 @@ def attention_time(surface: Surface, work: Work, device: DeviceLike, precision: 
     seconds = smooth_maximum(arithmetic, memory, surface.sharpness) + around
     result: FloatArray = kernels * device.kernel_latency + seconds
     return result
+
+
+ATTENTION_KERNELS: Final = ("flash-1", "flash-2")
+"""Kernels whose rates against the measured ones are known."""
+
+
+@cache
+def _kernels() -> Mapping[str, Mapping[str, Any]]:
+    path = resources.files("costmodels.compute") / "kernels" / "attention.toml"
+    tables: Mapping[str, Any] = parse_toml(path.read_text(encoding="utf-8"), "attention.toml")
+    return tables
+
+
+def kernel_rate(kernel: str, family: str | None, direction: str) -> float:
+    """Rate of a kernel of attention against the measured one of a device family.
+
+    Parameters
+    ----------
+    kernel
+        One of `ATTENTION_KERNELS`.
+    family
+        The device family; None where it is not known.
+    direction
+        "forward" or "backward".
+    """
+    rates = _kernels()[kernel].get(family or "", (1.0, 1.0))
+    return float(rates[0 if direction == "forward" else 1])
 
 
 def fitted_time(surface: Surface, work: Work, device: DeviceLike, precision: str) -> FloatArray:

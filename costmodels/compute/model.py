@@ -13,6 +13,7 @@ bandwidth, plus the latency of a kernel. A piece without any output takes no tim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from enum import IntEnum
@@ -21,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.compute.attention import fitted_time
+from costmodels.compute.attention import fitted_time, kernel_rate
 from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
 from costmodels.compute.measured import Measured
 from costmodels.compute.roofline import (
@@ -49,6 +50,17 @@ class TimeSource(IntEnum):
     ROOFLINE = 4
 
 
+class _Powered:
+    """A device at the rates that its limit on power leaves."""
+
+    def __init__(self, device: DeviceLike, peak_flops: Mapping[str, float]) -> None:
+        self.name = device.name
+        self.peak_flops = peak_flops
+        self.memory_bandwidth = device.memory_bandwidth
+        self.num_sms = device.num_sms
+        self.kernel_latency = device.kernel_latency
+
+
 class ComputeModel:
     """Time of local work on one device at one precision.
 
@@ -66,6 +78,10 @@ class ComputeModel:
     winograd
         False for a framework that does not let its library use Winograd's algorithm, such as one
         that grants it too little workspace.
+    attention_kernel
+        One of `ATTENTION_KERNELS`, None for the one that was measured.
+    sustained
+        Share of the rates of products, and of attention, that a limit on power leaves.
     """
 
     def __init__(
@@ -76,6 +92,8 @@ class ComputeModel:
         tables: tuple[CostTable, ...] = (),
         family: str | None = None,
         winograd: bool = True,
+        attention_kernel: str | None = None,
+        sustained: float = 1.0,
     ) -> None:
         if precision not in device.peak_flops:
             raise InputError(
@@ -86,6 +104,9 @@ class ComputeModel:
         self.precision = precision
         self.tables = tables
         self.winograd = winograd
+        self.attention_kernel = attention_kernel
+        rates = {name: rate * sustained for name, rate in device.peak_flops.items()}
+        self._powered = _Powered(device, rates) if sustained < 1.0 else device
         own = family_of(device.name)
         self._foreign = family is not None and family != own
         self._family = family or own
@@ -180,9 +201,12 @@ class ComputeModel:
             parts = [self._modelled(product) for product in work.products()]
             return np.sum([time for time, _ in parts], axis=0), max(how for _, how in parts)
         if fit is None:
-            return roofline_time(work, self.device, self.precision), TimeSource.ROOFLINE
+            return roofline_time(work, self._powered, self.precision), TimeSource.ROOFLINE
         if isinstance(fit.value, Surface):
-            seconds = fitted_time(fit.value, work, self.device, self.precision)
+            seconds = fitted_time(fit.value, work, self._powered, self.precision)
+            if work.operation == "attention" and self.attention_kernel is not None:
+                rate = kernel_rate(self.attention_kernel, self._family, work.direction)
+                seconds = seconds / rate
         else:
             rate = fit.value * self.device.memory_bandwidth
             seconds = self.device.kernel_latency + work.bytes_moved(self.precision) / rate

@@ -70,6 +70,14 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Logarithm of the softmax, then one value per sample; the gradient is written in one pass.
     ("loss", "forward"): (2, 1, 0),
     ("loss", "backward"): (1, 1, 0),
+    # In single precision, each step a kernel of its own, as Megatron-LM's and PyTorch's are: logits
+    # are cast (6 bytes), searched for the largest (4), less it (8), raised (8), summed up (4) and
+    # divided (8); backward multiplies (8) and casts back (6).
+    ("loss_apart", "forward"): (0, 0, 38),
+    ("loss_apart", "backward"): (0, 0, 14),
+    # The activation of one half and the product with the other as kernels of their own.
+    ("glu_apart", "forward"): (1, 3, 0),
+    ("glu_apart", "backward"): (2, 5, 0),
     # Both halves are read, and in the backward pass written, too.
     ("glu", "forward"): (1, 1, 0),
     ("glu", "backward"): (2, 1, 0),

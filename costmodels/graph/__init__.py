@@ -1,6 +1,6 @@
 """Networks as graphs of layers, each an iteration space."""
 
-from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, fused
+from costmodels.graph.fusion import FUSED_OPERATIONS, FUSIONS, apart, fused
 from costmodels.graph.layer import (
     DIMS,
     SPATIAL_DIMS,
@@ -34,6 +34,7 @@ __all__ = [
     "Statistics",
     "Tensor",
     "Window",
+    "apart",
     "build_graph",
     "fused",
 ]

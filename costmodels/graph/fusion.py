@@ -8,7 +8,7 @@ and then reads the other operand only; the bias of a convolution into the convol
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from costmodels.errors import InputError
@@ -42,6 +42,25 @@ def fused(graph: Graph, fusions: Collection[str]) -> Graph:
     if not fusions:
         return graph
     layers = {name: _fused_layer(graph, layer, fusions) for name, layer in graph.layers.items()}
+    return Graph(name=graph.name, layers=layers, edges=graph.edges)
+
+
+def apart(graph: Graph, operations: Mapping[str, str]) -> Graph:
+    """The graph as a framework runs it that has several kernels for some kinds of layers.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    operations
+        What layers are timed as, by their kind.
+    """
+    if not operations:
+        return graph
+    layers = {
+        name: replace(layer, operation=operations.get(layer.kind, layer.operation))
+        for name, layer in graph.layers.items()
+    }
     return Graph(name=graph.name, layers=layers, edges=graph.edges)
 
 

@@ -24,6 +24,7 @@ from costmodels.layers.layer_passes import (
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import bucketed_time, gradient_link_time, gradient_time
+from costmodels.step.training import Training
 
 Floats = NDArray[np.float64]
 
@@ -159,6 +160,25 @@ class LayerCosts:
         return self.forward_pass + self.backward_pass + self.update
 
 
+def saved_bytes(layer: Layer, training: Training) -> float:
+    """What a layer keeps for its backward pass beside inputs and output. [B]
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    training
+        Says in which types, and what a framework keeps that a fused kernel would not.
+    """
+    size = training.activation_size
+    saved = float(layer.saved_bytes + layer.saved_elements * size)
+    if layer.kind == "glu" and training.keeps_gates:
+        saved += layer.output.size * size
+    if layer.kind == "loss" and training.logit_kept is not None:
+        saved += layer.output.size * max(training.logit_kept - size, 0.0)
+    return saved
+
+
 def layer_costs(
     layer: Layer,
     candidates: Candidates,
@@ -198,6 +218,8 @@ def layer_costs(
     workspace = np.zeros(len(candidates))
     if layer.operation == "conv":
         workspace = np.minimum(inputs + output, WORKSPACE_LIMIT)
+    elif layer.kind == "loss":
+        workspace = output / size * training.logit_scratch
     return LayerCosts(
         forward=computation.forward,
         backward_data=computation.backward_data,
@@ -225,7 +247,7 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
-        saved=(layer.saved_bytes + layer.saved_elements * size) * saved_part,
+        saved=saved_bytes(layer, training) * saved_part,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
         sources=computation.sources,

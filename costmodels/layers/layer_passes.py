@@ -15,6 +15,7 @@ from costmodels.communication.collectives import all_reduce_time, reduce_scatter
 from costmodels.communication.halo import halo_exchange
 from costmodels.communication.topology import Topology
 from costmodels.compute import TimeSource
+from costmodels.compute.roofline import BANDWIDTH_FRACTION
 from costmodels.distribution import Candidates
 from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
@@ -46,7 +47,9 @@ def _compute(
     """Seconds of one pass, and by source."""
     count = len(candidates)
     seconds, by_source = np.zeros(count), np.zeros((NUM_SOURCES, count))
-    every, launch_time = np.arange(count), machine.training.launch_time
+    training = machine.training
+    # a host that runs ahead is counted for a whole pass, see costmodels.simulation.host
+    every, launch_time = np.arange(count), 0.0 if training.runs_ahead else training.launch_time
     if direction == "forward":
         launch_time *= machine.training.forward_launches
     transposes = machine.training.transposes
@@ -100,6 +103,10 @@ def layer_computation(
     if layer.parameters or layer.multiplies_activations:
         backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
         by_source = by_source + more
+    if layer.parameters and machine.training.accumulated:
+        device = machine.compute.device
+        rate = BANDWIDTH_FRACTION * device.memory_bandwidth
+        backward_weight = backward_weight + parameters * machine.training.accumulated / rate
     if layer.parameters and layer.shares_weight_with is None:
         time, source = machine.compute.time(update_work(parameters, machine.training.optimizer))
         # optimizers update all weights in a few fused kernels: no fixed cost for each layer

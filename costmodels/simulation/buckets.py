@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def runtime_buckets(
         key = (piece.gradient_group, _scatters(memory(name), runtime))
         names, size = filling.get(key, ([], 0.0))
         filling[key] = ([*names, name], size + num_bytes * shrink)
-        limit = runtime.bucket
+        limit = math.inf if key[1] and runtime.waits_to_scatter else runtime.bucket
         if runtime.first_bucket is not None and not done:
             limit = runtime.first_bucket
         if runtime.fusion is not None or (limit is not None and filling[key][1] >= limit):

@@ -14,9 +14,12 @@ from dataclasses import replace
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.layers.shared_weight import SharedBlock
+from costmodels.simulation.communicators import communicator_memory
 from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
+from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.simulation.fusing import gradient_fusion
+from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
@@ -32,6 +35,7 @@ from costmodels.simulation.shared_pieces import (
 )
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
+from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
 from costmodels.step.machine import Machine
 from costmodels.strategy import MemoryConfig
@@ -82,8 +86,14 @@ class Compiler:
                 per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
                 fixed=job.runtime.activation_waits * job.training.launch_time,
             ),
+            runtime=job.runtime,
+            fresh_size=float(job.training.held.fresh),
+            launch_time=job.training.launch_time,
         )
         self.programs = [StageProgram(self.view, n) for n in range(len(strategy.stages))]
+        if job.runtime.runs_ahead:
+            for program in self.programs:
+                wait_for_host(program)
         self.groups = strategy.groups
         self._begin()
 
@@ -269,23 +279,9 @@ class Compiler:
     def _update(self, role: int, step: int, stages: tuple[int, ...]) -> None:
         """The optimizer's update of all stages of a role, after all of their reductions."""
         micro = self.job.strategy.schedule.micro_batches - 1
-        waits: list[Ref] = []
-        for stage in stages:
-            waits += self.weights[stage].update_waits
-        seconds = sum(self.weights[stage].update_seconds for stage in stages)
-        update = Operation(
-            key=("update", "weights", 0),
-            kind="update",
-            queue=Queue.COMPUTE,
-            after=tuple(dict.fromkeys(waits)),
-            seconds=seconds,
-        )
-        first = stages[0]
-        self._add(role, step, first, micro, "update", update)
-        for stage in stages:
-            gather = self.weights[stage].gather_updated((first, "update", update.key))
-            if gather is not None:
-                self._add(role, step, stage, micro, "update", gather)
+        works = [self.weights[stage] for stage in stages]
+        for stage, operation in update_operations(works):
+            self._add(role, step, stage, micro, "update", operation)
 
     def _add(
         self, role: int, step: int, stage: int, micro: int, phase: str, operation: Operation
@@ -335,10 +331,24 @@ class Compiler:
 
     def _role(self, role: int) -> Role:
         stages = self._stages(role)
-        fixed: dict[str, float] = {"reserved": float(self.job.cluster.device.reserved_memory)}
+        runtime, device = self.job.runtime, self.job.cluster.device
+        fixed = {"reserved": float(device.reserved_memory)}
+        if runtime.caching:
+            fixed["reserved"] += communicator_memory([self.programs[stage] for stage in stages])
         for stage in stages:
             for holder, size in self.weights[stage].fixed_memory().items():
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
-        return Role(name=name, first_device=first, num_devices=end - first, fixed_memory=fixed)
+        reserved = None
+        if runtime.caching:
+            order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
+            works = {stage: self.weights[stage] for stage in stages}
+            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()))
+        return Role(
+            name=name,
+            first_device=first,
+            num_devices=end - first,
+            fixed_memory=fixed,
+            reserved=reserved,
+        )

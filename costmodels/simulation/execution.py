@@ -132,12 +132,16 @@ class Role:
         Its devices. [items]
     fixed_memory
         What it holds throughout, by holder. [B]
+    reserved
+        What an allocator takes for all else, the pieces between tensors included; None where no
+        allocator counts. [B]
     """
 
     name: str
     first_device: int
     num_devices: int
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
+    reserved: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

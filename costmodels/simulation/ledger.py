@@ -52,6 +52,7 @@ class Ledger:
                 counts[key] += 1
             for key in task.uses:
                 counts[key] += 1
+        self.roles = tuple(roles)
         self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
         self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
         self.total = [sum(now.values()) for now in self.now]
@@ -139,9 +140,13 @@ class Ledger:
 
     def peak_memory(self, role: int) -> PeakMemory:
         """The most that a role held, what held it, and when."""
-        return PeakMemory(
-            total=self.peak_total[role], holders=self.peak[role], moment=self.moment[role]
-        )
+        total, holders = self.peak_total[role], dict(self.peak[role])
+        reserved = self.roles[role].reserved
+        if reserved is not None:
+            pieces = reserved + sum(self.roles[role].fixed_memory.values())
+            holders["fragmentation"] = max(pieces - total, 0.0)
+            total = max(pieces, total)
+        return PeakMemory(total=total, holders=holders, moment=self.moment[role])
 
     def largest(self, role: int, count: int) -> tuple[HeldTensor, ...]:
         """The largest tensors in memory at the peak of a role."""

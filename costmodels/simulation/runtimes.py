@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
+from costmodels.step.recipes import recipe_families
 from costmodels.strategy import MemoryConfig
 
 # Smaller pieces would make millions of messages. [B]
@@ -40,6 +41,9 @@ _RANGES = {
     "cpu_bandwidth": (1e3, 1e18, "B/s"),
     "servers": (0, 2**20, ""),
     "devices_per_cpu_link": (1, 2**20, ""),
+    "logit_kept": (0.0, 64.0, "B"),
+    "logit_scratch": (0.0, 64.0, "B"),
+    "collective_launches": (0.0, 100.0, ""),
 }
 
 
@@ -103,6 +107,28 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
+    recipe, keeps_gates, logit_kept, logit_scratch, attention_kernel
+        The same, of what it holds of weights, gates and logits, and how it computes attention.
+    runs_ahead
+        The same, of how its host launches.
+    collective_launches
+        Kernels whose launch takes as long as that of a collective of activations, with what the
+        framework does around it; counted where the host runs ahead. [items]
+    gathers_again
+        Whether a layer keeps its own part of what was gathered for it, and gathers again for its
+        backward pass.
+    views_buckets
+        Whether gradients are written into the buffers in which they travel.
+    copies_updated
+        Whether updated weights are gathered into a buffer of their own.
+    waits_to_scatter
+        Whether gradients that are cut are reduced once all of the backward pass is through, and all
+        of them at once, whatever `overlap` and `bucket` say.
+    stages_by_shares
+        Whether the stages of a pipeline have equal shares of the weights, see
+        `costmodels.strategy.shares`, instead of equally many blocks.
+    caching
+        Whether memory is PyTorch's caching allocator's, which holds more than the tensors.
     fuses
         What is computed in the kernel of the layer before: some of `costmodels.graph.FUSIONS`.
     fuses_in
@@ -159,6 +185,19 @@ class Runtime:
     cuts_backward: bool | None = None
     corner_overlap: bool | None = None
     memory_model: str | None = None
+    recipe: str | None = None
+    keeps_gates: bool | None = None
+    logit_kept: float | None = None
+    logit_scratch: float | None = None
+    attention_kernel: str | None = None
+    runs_ahead: bool | None = None
+    collective_launches: float = 1.0
+    gathers_again: bool = False
+    views_buckets: bool = False
+    copies_updated: bool = False
+    waits_to_scatter: bool = False
+    stages_by_shares: bool = False
+    caching: bool = False
 
     def __post_init__(self) -> None:
         for field, (least, most, unit) in _RANGES.items():
@@ -190,6 +229,13 @@ class Runtime:
                     f"'{name}'",
                     "correct it",
                 )
+        if self.recipe is not None and self.recipe not in recipe_families():
+            raise InputError.rule(
+                f"runtime {self.name}: recipe",
+                f"be one of {', '.join(recipe_families())}",
+                f"'{self.recipe}'",
+                "choose one",
+            )
         if self.crosses_steps and self.gradient != "push_pull":
             raise InputError(
                 f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
@@ -252,4 +298,10 @@ _DECIDED = (
     "cuts_backward",
     "corner_overlap",
     "memory_model",
+    "recipe",
+    "keeps_gates",
+    "logit_kept",
+    "logit_scratch",
+    "attention_kernel",
+    "runs_ahead",
 )

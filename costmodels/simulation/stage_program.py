@@ -23,6 +23,7 @@ from costmodels.simulation.passes import last_operation, pass_operations, statis
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.ring import gradient_operations, ring_operations
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
+from costmodels.simulation.sends import send_operations
 from costmodels.simulation.tensors import (
     ACTIVATIONS,
     GRADIENTS,
@@ -30,6 +31,8 @@ from costmodels.simulation.tensors import (
     StageTensors,
     gathers_for_backward,
 )
+
+WEIGHT_GRADIENTS = "weight gradients"
 
 
 class StageProgram:
@@ -47,10 +50,13 @@ class StageProgram:
         self.phases: dict[str, list[Operation]] = {FORWARD: [], BACKWARD: [], WEIGHT: []}
         self.weight_ready: dict[str, Ref] = {}
         self.gradient_from: dict[str, list[Ref]] = {}
+        self.fresh: list[Local] = []
         for layer in self.layers:
             self._forward(layer, FORWARD)
-            self._send(layer)
+            done = self._done(layer.name, "forward", FORWARD)
+            self.phases[FORWARD] += send_operations(self.tensors, layer, done)
         self._all_backward()
+        self._drop_fresh()
         free_unread(self.phases.values())
 
     # forward
@@ -161,45 +167,6 @@ class StageProgram:
         key, copy = self.moved[mark]
         return [(self.number, phase, key)], copy or source, []
 
-    def _send(self, layer: Layer) -> None:
-        """Send an output to the stages that read it."""
-        name, piece = layer.name, self.pieces[layer.name]
-        readers = {self.view.stage_of[e.target] for e in self.graph.consumers[name]}
-        for other in sorted(readers - {self.number}):
-            after = [self._done(name, "forward", FORWARD)]
-            uses = (self.tensors.out(name, False),)
-            whole = self.tensors.summed(piece.writes)
-            total = layer.output.size * self.view.activation_size
-            reduced = self.tensors.changes.between(
-                piece.writes, whole, piece.output, piece.output, float(total)
-            )
-            mark = ("out", name, b"")
-            if reduced.message.time > 0.0 and mark not in self.moved:
-                key: Key = ("change", name, len(self.moved))
-                self.moved[mark] = (key, None)
-                self.phases[FORWARD].append(
-                    message_operation(
-                        key,
-                        reduced.pattern.kind,
-                        reduced.message,
-                        after,
-                        num_bytes=reduced.num_bytes,
-                    )
-                )
-            if reduced.message.time > 0.0:
-                after = [(self.number, FORWARD, self.moved[mark][0])]
-            size = self.tensors.crossing(name, other)
-            self.phases[FORWARD].append(
-                message_operation(
-                    ("send", name, other),
-                    "send_recv",
-                    self.stage_links.to_stage(self.view.stage_links[other], size),
-                    after,
-                    num_bytes=size,
-                    uses=uses,
-                )
-            )
-
     # backward
 
     def _wakes(self, name: str) -> Iterator[Ref]:
@@ -237,7 +204,9 @@ class StageProgram:
             # the backward pass starts where the forward pass ends
             after.append(self._done(name, "forward", FORWARD))
         own: Local = ("grad", name, 0)
-        makes: list[Made] = [(own, GRADIENTS, piece.output)]
+        # the gradient of a loss is one number, which some runtimes write over what it kept
+        number = layer.kind == "loss" and self.view.runtime.logit_kept is not None
+        makes: list[Made] = [(own, GRADIENTS, 0.0 if number else piece.output)]
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 maker = self.pieces[edge.source]
@@ -246,6 +215,10 @@ class StageProgram:
         again = gathers_for_backward(self.tensors, layer, after)
         self.phases[BACKWARD] += again
         uses = (*self.tensors.kept(layer), own, *(op.makes[0][0] for op in again))
+        fresh: Local = ("fresh gradient", name, 0)
+        if self.view.fresh_size and piece.parameters:
+            makes.append((fresh, WEIGHT_GRADIENTS, piece.parameters * self.view.fresh_size))
+            self.fresh.append(fresh)
         base = Operation(
             key=("backward", name, 0),
             kind="backward",
@@ -305,6 +278,12 @@ class StageProgram:
                 data = data._replace(after=(*data.after, (self.number, BACKWARD, weight.key)))
             self._pass(BACKWARD, data, piece)
         self.weight_ready[name] = (self.number, phase, weight.key)
+
+    def _drop_fresh(self) -> None:
+        """Gradients of the micro-batch are added up when all of its backward pass is through."""
+        phase = self.phases[WEIGHT] or self.phases[BACKWARD]
+        if self.fresh and phase:
+            phase[-1] = phase[-1]._replace(uses=(*phase[-1].uses, *self.fresh))
 
     def _gradient(self, edge: Edge, ready: Ref) -> None:
         """Take the gradient of an input to the layout of its maker, and to its stage."""

@@ -19,6 +19,7 @@ from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
 from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import Strategy
 
 ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
@@ -51,6 +52,12 @@ class JobView:
         What each layer adds whose weight another layer of its stage holds.
     handling
         What the framework adds around collectives of activations.
+    runtime
+        The framework.
+    launch_time
+        Time in which the host launches a kernel. [s]
+    fresh_size
+        Size of a weight's gradient until the backward pass of a micro-batch is through. [B]
     weight_beside
         Whether gradients of inputs are reduced beside the backward pass of the weight.
     """
@@ -65,6 +72,9 @@ class JobView:
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
     handling: Handling
+    runtime: Runtime
+    fresh_size: float
+    launch_time: float
     weight_beside: bool = False
 
 
@@ -99,7 +109,8 @@ class StageTensors:
     def gathered_again(self, edge: Edge) -> bool:
         """Whether a layer keeps its own part of an input only, to gather it again."""
         reader = self.graph.layers[edge.target]
-        if not (self.view.strategy.gather_again and reader.keeps_inputs):
+        gathers = self.view.strategy.gather_again or self.view.runtime.gathers_again
+        if not (gathers and reader.keeps_inputs):
             return False
         return edge.source in self.pieces and self.change(edge).pattern.kind == "all_gather"
 

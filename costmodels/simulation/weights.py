@@ -74,16 +74,29 @@ class WeightWork:
     def fixed_memory(self) -> dict[str, float]:
         """Weights, gradients, optimizer state and gradient buckets, by holder. [B]"""
         rows = {"weights": 0.0, "weight gradients": 0.0, "optimizer state": 0.0}
-        whole = 0.0
+        whole, copied = 0.0, 0.0
         for name, piece in self.pieces.items():
             rows["weights"] += piece.weights / self.cuts(name, "weights")
             rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
             rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
+            # what is reduced all at once needs no buckets
+            travels = piece.gradient_bytes > 0.0 and not self._scattered_at_once(name)
+            copied += piece.parameters * self.training.held.buckets * travels
+        if self.runtime.views_buckets or self.training.held.buckets:
+            return {**rows, "communication buffers": copied}
         limit = self.runtime.fusion or self.runtime.bucket
+        if limit is None and self.runtime.each_micro_batch:
+            # the gradients of a unit lie whole in a buffer while they are reduced
+            return {**rows, "communication buffers": 0.0}
         largest = max((bucket.num_bytes for bucket in self.buckets), default=0.0)
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
+
+    def _scattered_at_once(self, name: str) -> bool:
+        """Whether a layer's gradient is reduced with all others, after the backward pass."""
+        memory = self.memory(name)
+        return self.runtime.waits_to_scatter and (memory.gradients or memory.state)
 
     # gathering of weights that are cut
 
@@ -161,7 +174,8 @@ class WeightWork:
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
             after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
-            if not (self.runtime.overlap and self.training.gradient_overlap):
+            waits = bucket.cut and self.runtime.waits_to_scatter
+            if waits or not (self.runtime.overlap and self.training.gradient_overlap):
                 after += self._backward_ends()
             rows += self._bucket_operations(number, bucket, after)
         if not self.runtime.crosses_steps:
@@ -204,6 +218,8 @@ class WeightWork:
                 queue=Queue.GRADIENT,
             )
         ]
+        if self.runtime.bucket is None and self.runtime.each_micro_batch:
+            rows[0] = rows[0]._replace(buffer=bucket.num_bytes)
         replicas = tuple(n // part for n, part in zip(bucket.group, group, strict=True))
         if math.prod(replicas) > 1:
             # hybrid sharding: each part is summed up over the replicas of the shards
@@ -261,27 +277,6 @@ class WeightWork:
         if self.runtime.gradient == "push_pull":
             return 0.0
         return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
-
-    def gather_updated(self, after: Ref) -> Operation | None:
-        """All-gather of updated weights that are whole on every rank while their state is cut."""
-        cut = [
-            name
-            for name in self.pieces
-            if self.cuts(name, "state") > 1 and self.cuts(name, "weights") == 1
-        ]
-        num_bytes = sum(self.pieces[n].parameters for n in cut) * self.training.activation_size
-        if not cut or not num_bytes:
-            return None
-        largest = max(cut, key=lambda n: self.pieces[n].parameters)
-        group = self.shard_group(largest)
-        return message_operation(
-            ("gather updated", "weights", self.program.number),
-            "all_gather",
-            self.program.stage_links.collective("all_gather", group, num_bytes),
-            [after],
-            num_bytes=num_bytes * (1.0 - 1.0 / math.prod(group)),
-            queue=Queue.PARAMETER,
-        )
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.

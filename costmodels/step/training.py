@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
+from costmodels.compute import ATTENTION_KERNELS
 from costmodels.errors import InputError, require_between
+from costmodels.step.recipes import USUAL_RECIPE, Recipe, recipe_of
 
-# Bytes of one number: activations and their gradients; the weights that the optimizer updates; a
-# low-precision copy of them that matrix arithmetic reads; weight gradients. Mixed precision is
-# that of PyTorch's autocast: weights and their gradients stay in single precision.
-_SIZES = {
-    "fp32": (4, 4, 0, 4),
-    "tf32": (4, 4, 0, 4),
-    "fp16": (2, 4, 2, 4),
-    "bf16": (2, 4, 2, 4),
-}
+# Bytes of one number of activations and their gradients; of weights, see `costmodels.step.recipes`.
+_SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
@@ -30,7 +25,9 @@ class Training:
     Parameters
     ----------
     precision
-        "fp32", "tf32", "fp16" or "bf16"; the last two keep weights in single precision.
+        "fp32", "tf32", "fp16" or "bf16".
+    recipe
+        Whose mixed precision: what of a weight is held, see `costmodels.step.recipes`.
     optimizer
         "sgd" (with momentum) or "adam".
     halo_overlap
@@ -72,9 +69,22 @@ class Training:
         "liveness" follows what is allocated when; "retained" keeps the output of every layer and
         the gradients of its inputs, as frameworks do that allocate them once; "paradl" is the
         conservative closed form of Kahira et al.
+    keeps_gates
+        Whether a gate keeps one half of its features as they come out of the activation, since
+        activation and product are two kernels.
+    attention_kernel
+        Which kernel computes fused attention, of `costmodels.compute.ATTENTION_KERNELS`; None for
+        the one that was measured.
+    runs_ahead
+        Whether the host launches while the device computes, so that short kernels wait for their
+        launch only where all of a pass is shorter than its launches; else each waits for its own.
+    logit_kept, logit_scratch
+        What the loss keeps of a logit for its backward pass, where that is not the logit's own
+        precision; None for that. And what it needs meanwhile. [B]
     """
 
     precision: str = "fp32"
+    recipe: str = USUAL_RECIPE
     optimizer: str = "sgd"
     halo_overlap: bool = True
     always_cut: bool = False
@@ -90,6 +100,11 @@ class Training:
     channels_last: bool = True
     winograd: bool = True
     memory_model: str = "liveness"
+    keeps_gates: bool = False
+    logit_kept: float | None = None
+    logit_scratch: float = 0.0
+    attention_kernel: str | None = None
+    runs_ahead: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -98,6 +113,7 @@ class Training:
             ("all-reduce algorithm", self.all_reduce, ("auto", *ALL_REDUCE_ALGORITHMS)),
             ("memory model", self.memory_model, MEMORY_MODELS),
             ("execution", self.execution, EXECUTIONS),
+            ("attention kernel", self.attention_kernel or "flash-2", ATTENTION_KERNELS),
         ):
             if value not in known:
                 raise InputError.rule(
@@ -106,6 +122,7 @@ class Training:
                     f"'{value}'",
                     "choose one",
                 )
+        recipe_of(self.recipe, self.precision)
         if not 0 <= self.launch_time < 1:
             raise InputError.rule(
                 "the launch time of an operation",
@@ -128,24 +145,40 @@ class Training:
         return not self.channels_last and self.activation_size == 2
 
     @property
+    def held(self) -> Recipe:
+        """What is held of one weight, the moments left out."""
+        return recipe_of(self.recipe, self.precision)
+
+    @property
+    def apart(self) -> dict[str, str]:
+        """Operations that run as several kernels, by kind of layer."""
+        kernels = {"glu": "glu_apart"} if self.keeps_gates else {}
+        return kernels if self.logit_kept is None else {**kernels, "loss": "loss_apart"}
+
+    @property
+    def accumulated(self) -> float:
+        """What adding the gradient of a micro-batch to those before it moves, a weight. [B]"""
+        return float(self.held.fresh + 2 * self.held.gradients) if self.held.fresh else 0.0
+
+    @property
     def activation_size(self) -> int:
         """Size of one activation. [B]"""
-        return _SIZES[self.precision][0]
+        return _SIZES[self.precision]
 
     @property
     def weight_size(self) -> int:
-        """Size of one weight with its low-precision copy. [B]"""
-        return _SIZES[self.precision][1] + _SIZES[self.precision][2]
+        """Size of one weight with its copies in other types. [B]"""
+        return self.held.weights + self.held.copies
 
     @property
     def gradient_size(self) -> int:
         """Size of one weight gradient. [B]"""
-        return _SIZES[self.precision][3]
+        return self.held.gradients
 
     @property
     def state_size(self) -> int:
-        """Size of the optimizer's state for one weight. [B]"""
-        return 4 * _STATE[self.optimizer]
+        """Size of the optimizer's state for one weight, its master copy included. [B]"""
+        return self.held.master + 4 * _STATE[self.optimizer]
 
     @property
     def parameter_size(self) -> int:

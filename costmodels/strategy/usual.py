@@ -16,6 +16,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import cut_stages, is_transformer
 from costmodels.strategy.propagate import inner_first, propagate
+from costmodels.strategy.shares import cut_by_shares
 from costmodels.strategy.strategy import Schedule, Stage, Strategy
 from costmodels.strategy.transformer import (
     Grid,
@@ -176,6 +177,7 @@ def hybrid(
     blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
+    by_shares: bool = False,
 ) -> Strategy:
     """Data x context x tensor x pipeline parallelism, and experts over the first three.
 
@@ -206,6 +208,9 @@ def hybrid(
         As of `cut_stages`.
     max_in_flight
         See `Schedule`.
+    by_shares
+        Whether stages are filled up by shares of the weights instead, see
+        `costmodels.strategy.shares`.
 
     Raises
     ------
@@ -236,7 +241,9 @@ def hybrid(
             f"{graph.name} has no attention, which sequence, context and expert parallelism are "
             "for; use dp, tp and pp"
         )
-    stages = pipeline_stages(cut_stages(graph, pp * chunks, weights, blocks), shape, pp)
+    parts = pp * chunks
+    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights, blocks)
+    stages = pipeline_stages(rows, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, axes)
     if transformer:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WIDE = 120
 # Buckets smaller than this are full after every gradient. [B]
 SMALLEST_PIECE = 1024.0
+# More than any network has. [B]
+LARGEST_PIECE = 1e15
 
 
 @click.command("models")
@@ -255,7 +257,11 @@ def _what_it_does(runtime: Runtime) -> str:
 
     how = {
         "all_reduce": "All-reduces gradients",
-        "reduce_scatter": "Reduce-scatters gradients",
+        "reduce_scatter": (
+            "Reduce-scatters gradients"
+            if runtime.shard
+            else "All-reduces gradients, or reduce-scatters those that are cut,"
+        ),
         "push_pull": "Pushes gradients to parameter servers and pulls weights",
     }[runtime.gradient]
     if runtime.fusion is not None:
@@ -263,6 +269,8 @@ def _what_it_does(runtime: Runtime) -> str:
         pieces = f"of what is ready each {cycle}, up to {format_bytes(runtime.fusion)}"
     elif runtime.bucket is not None and runtime.bucket < SMALLEST_PIECE:
         pieces = "weight by weight"
+    elif runtime.bucket is not None and runtime.bucket > LARGEST_PIECE:
+        pieces = "all at once"
     elif runtime.bucket is not None:
         pieces = f"in pieces of {format_bytes(runtime.bucket)}"
     else:
@@ -274,6 +282,10 @@ def _what_it_does(runtime: Runtime) -> str:
     if runtime.shard:
         named = {"state": "optimizer state", "gradients": "gradients", "weights": "weights"}
         parts.append(f"cuts {' and '.join(named[part] for part in runtime.shard)} over ranks")
+    if runtime.recipe is not None:
+        parts.append(f"precision recipe {runtime.recipe}")
+    if runtime.gathers_again:
+        parts.append("gathers what it read again for the backward pass")
     if not runtime.synchronous:
         parts.append("workers do not wait for each other")
     return "; ".join(parts)

@@ -11,6 +11,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
+from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.strategy.blocks import block_of, is_transformer
 from costmodels.strategy.usual import hybrid
@@ -48,7 +49,9 @@ def samples_needed(degrees: Degrees, gpus: int) -> int:
     return each * replicas(degrees, gpus)
 
 
-def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, Graph, str]:
+def strategy_by_degrees(
+    setting: Setting, degrees: Degrees, runtime: Runtime | None = None
+) -> tuple[Strategy, Graph, str]:
     """The strategy, the network at one micro-batch, and what the strategy is called.
 
     Parameters
@@ -57,6 +60,8 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
         The network and the machine.
     degrees
         What was asked for.
+    runtime
+        Says how stages are cut; None for the usual way.
 
     Raises
     ------
@@ -73,6 +78,8 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
         )
     micro_batches = _micro_batches(setting, degrees, dp)
     graph = micro_graph(setting, micro_batches)
+
+    by_shares = runtime is not None and runtime.stages_by_shares
 
     def cut(weights: Mapping[str, float] | None) -> Strategy:
         return hybrid(
@@ -94,10 +101,12 @@ def strategy_by_degrees(setting: Setting, degrees: Degrees) -> tuple[Strategy, G
             blocks=degrees.stage_blocks,
             max_in_flight=degrees.max_in_flight,
             weights=weights,
+            by_shares=by_shares,
         )
 
     strategy = cut(None)
-    if degrees.pp * degrees.chunks > 1 and not _dealt_out(strategy, graph, degrees.stage_blocks):
+    dealt_out = by_shares or _dealt_out(strategy, graph, degrees.stage_blocks)
+    if degrees.pp * degrees.chunks > 1 and not dealt_out:
         # all stages are alike, so that what a layer takes does not depend on where it lies
         strategy = cut(_layer_seconds(setting, graph, strategy))
     strategy = with_recomputation(strategy, graph, degrees.recompute)

@@ -18,7 +18,7 @@ from planner.request.by_degrees import micro_graph, samples_needed, strategy_by_
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
-from planner.request.setting import Setting, resolve
+from planner.request.setting import Setting, find_runtime, resolve
 from planner.request.sources import read_source
 from planner.request.strategy_files import strategy_of
 from planner.request.strategy_tables import StrategyFile
@@ -181,7 +181,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
             name="given strategy",
         )
     if degrees.asked_for:
-        strategy, graph, named = strategy_by_degrees(setting, degrees)
+        strategy, graph, named = strategy_by_degrees(setting, degrees, find_runtime(request))
         return PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=named)
     return _by_name(setting, "data" if strategy is None else str(strategy), request.degree)
 

@@ -11,7 +11,7 @@ from costmodels.communication.calibration import fitted_links
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, build_graph, fused
+from costmodels.graph import Graph, Network, apart, build_graph, fused
 from costmodels.simulation.executions import executed
 from costmodels.simulation.runtime_files import load_runtime
 from costmodels.simulation.runtimes import Runtime
@@ -219,7 +219,12 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     machine = Machine(
         topology=Topology.of(cluster, shape),
         compute=ComputeModel(
-            cluster.device, training.precision, tables=tables, winograd=training.winograd
+            cluster.device,
+            training.precision,
+            tables=tables,
+            winograd=training.winograd,
+            attention_kernel=training.attention_kernel,
+            sustained=cluster.device.sustained if _is_transformer(network) else 1.0,
         ),
         training=training,
     )
@@ -233,6 +238,11 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         defaults=_chosen(request, cluster, training, batch),
         limit=limit,
     )
+
+
+def _is_transformer(network: Network) -> bool:
+    """Whether attention and products make up most of a network."""
+    return any(layer.kind == "attention" for layer in network.layers)
 
 
 def _training(request: Request, cluster: Cluster) -> Training:
@@ -267,9 +277,9 @@ def training_graph(model: Network, batch: int, training: Training) -> Graph:
     batch
         Samples of a pass. [samples]
     training
-        Says what is fused.
+        Says what is fused, and what runs as several kernels.
     """
-    return fused(build_graph(model, batch), training.fuses)
+    return apart(fused(build_graph(model, batch), training.fuses), training.apart)
 
 
 def find_runtime(request: Request, usual: str = DEFAULT_RUNTIME) -> Runtime:

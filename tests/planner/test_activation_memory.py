@@ -90,7 +90,10 @@ def sequence_parallel(ways: int, blocks: int, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ways", [2, 4])
-def test_sequence_parallelism_divides_all_but_what_is_gathered(ways: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runtime", "whole"), [("megatron", 0), ("ddp", 4)])
+def test_sequence_parallelism_divides_all_but_what_a_framework_keeps_gathered(
+    ways: int, runtime: str, whole: int, tmp_path: Path
+) -> None:
     three, four = (
         held(
             planner.simulate(
@@ -98,12 +101,70 @@ def test_sequence_parallelism_divides_all_but_what_is_gathered(ways: int, tmp_pa
                 precision="fp16",
                 gpus=ways,
                 global_batch_size=B,
+                runtime=runtime,
                 strategy=sequence_parallel(ways, n, tmp_path),
             )
         )
         for n in (3, 4)
     )
-    # equation 4 has 34 / t: there the inputs of both column-parallel layers are gathered again in
-    # the backward pass, here each keeps what it gathered
-    expected = S * B * H * (4 + 30 / ways + 5 * HEADS * S / (H * ways))
+    # equation 4: Megatron gathers the inputs of both column-parallel layers again in the backward
+    # pass, others keep what they gathered
+    expected = S * B * H * (whole + (34 - whole) / ways + 5 * HEADS * S / (H * ways))
     assert four - three == pytest.approx(expected, rel=1e-12)
+
+
+def of_a_megatron_block(ways: int, recompute: str, sequence_parallel: bool = True) -> float:
+    """What a further block adds under Megatron's runtime. [B]"""
+    degrees = planner.Degrees(tp=ways, sequence_parallel=sequence_parallel, recompute=recompute)
+    return of_a_block(gpus=ways, global_batch_size=B, degrees=degrees, runtime="megatron")
+
+
+@pytest.mark.parametrize("ways", [2, 4, 8])
+def test_megatron_by_degrees_is_equation_4(ways: int) -> None:
+    expected = S * B * H * (34 / ways + 5 * HEADS * S / (H * ways))
+    assert of_a_megatron_block(ways, "none") == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("ways", [2, 4])
+def test_selective_recomputation_leaves_no_square(ways: int) -> None:
+    # equation 6, and section 5 without sequence parallelism
+    sequence = of_a_megatron_block(ways, "selective")
+    assert sequence == pytest.approx(S * B * H * 34 / ways, rel=1e-12)
+    tensor = of_a_megatron_block(ways, "selective", sequence_parallel=False)
+    assert tensor == pytest.approx(S * B * H * (10 + 24 / ways), rel=1e-12)
+
+
+def test_full_recomputation_keeps_what_a_block_reads() -> None:
+    # table 2: 2 s b h, whole without sequence parallelism
+    assert of_a_megatron_block(2, "full", sequence_parallel=False) == 2 * S * B * H
+
+
+def logits(runtime: str, ways: int, vocabulary: int) -> float:
+    """Activations at the peak, which logits of a large vocabulary make. [B]"""
+    config = {
+        "model_type": "gpt2",
+        "n_embd": H,
+        "n_head": HEADS,
+        "n_layer": 1,
+        "n_positions": S,
+        "vocab_size": vocabulary,
+    }
+    described = transformer(config, "a test", name="test", source="a test", fixed=UNFUSED)
+    simulation = planner.simulate(
+        described.build("test"),
+        precision="fp16",
+        gpus=ways,
+        global_batch_size=B,
+        degrees=planner.Degrees(tp=ways),
+        runtime=runtime,
+    )
+    assert simulation.simulated is not None
+    holders = simulation.simulated.peak.memory.holders
+    return holders["activations"] + holders["workspace"] + holders["activation gradients"]
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_logits_are_kept_in_single_precision(ways: int) -> None:
+    """Korthikanti et al. 2022, section 4.3: 4 s b v, beside the logits and one more cast."""
+    small, large = (logits("megatron", ways, v) for v in (65536, 131072))
+    assert large - small == pytest.approx(S * B * 65536 / ways * (4 + 4 + 2), rel=1e-9)

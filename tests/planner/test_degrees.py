@@ -183,7 +183,7 @@ def test_hybrid_sharding_holds_more_and_gathers_within_a_host():
 
 
 def test_sharding_of_zero_overrules_the_runtime():
-    found = planner.simulate("gpt2", zero=0, runtime="zero1", **QUESTION)
+    found = planner.simulate("gpt2", zero=0, runtime="fsdp", **QUESTION)
     plain = planner.simulate("gpt2", **QUESTION)
     states = [s.simulated.roles[0].memory.holders["optimizer state"] for s in (found, plain)]
     assert states[0] == states[1]

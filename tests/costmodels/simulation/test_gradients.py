@@ -23,7 +23,7 @@ def test_gradients_are_accumulated_or_reduced_after_each_micro_batch(name):
         for t in result.task_times.graph.tasks
         if t.kind in ("all_reduce", "reduce_scatter", "fused", "push")
     ]
-    each = name in ("zero2", "zero3", "fsdp")
+    each = name in ("zero2", "zero3", "fsdp", "torchtitan")
     assert load_runtime(name).each_micro_batch is each
     assert {t.micro for t in reductions} == (set(range(micro)) if each else {micro - 1})
     update = next(n for n, t in enumerate(result.task_times.graph.tasks) if t.kind == "update")

@@ -1,0 +1,118 @@
+"""Machines of measured rows of transformers.
+
+As for other rows: words, else what is usual for the device. Where a row states the bus bandwidths
+that its job measured before it trained, they describe its links: measured apart from the step, they
+tell a slow network or a bad link from a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from benchmarks.accuracy.llm.words import entry_of
+from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster
+from benchmarks.accuracy.words import Skip
+from costmodels.cluster import Cluster, list_devices, load_device
+from costmodels.errors import InputError
+
+# Devices that NVLink joins in a GB200 NVL72. [items]
+WIDE = 72
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusBandwidths:
+    """Bus bandwidths that a row measured: of all its devices, and of those of a host. [B/s]"""
+
+    all_gather: float
+    reduce_scatter: float
+    all_reduce: float
+    in_host_all_gather: float
+    in_host_reduce_scatter: float
+    in_host_all_reduce: float
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, str]) -> BusBandwidths | None:
+        """What a row states, None where it lacks any of them."""
+        values = {}
+        for name in ("all_gather", "reduce_scatter", "all_reduce"):
+            for field, column in ((name, name), (f"in_host_{name}", f"{name}_in_host")):
+                try:
+                    values[field] = float(row.get(f"{column}_gb_per_s", "")) * 1e9
+                except ValueError:
+                    return None
+        return cls(**values) if min(values.values()) > 0.0 else None
+
+
+def llm_device(gpu: str) -> str:
+    """The built-in device of a row, or `Skip`."""
+    entry = entry_of("devices", gpu.lower().strip())
+    name = str(entry["device"]) if entry else device_named(gpu)
+    if name not in list_devices():
+        raise Skip(f"no built-in device {gpu or '(none stated)'}")
+    return name
+
+
+@lru_cache(maxsize=4096)
+def llm_cluster(
+    gpu: str, gpus: int, per_host: int, links: str, measured: BusBandwidths | None
+) -> Cluster:
+    """The machine of a row.
+
+    Parameters
+    ----------
+    gpu
+        Words on its device.
+    gpus, per_host
+        GPUs of the job and of a host. [items]
+    links
+        Words on links between hosts.
+    measured
+        Bus bandwidths that it measured.
+
+    Raises
+    ------
+    Skip
+        When there is no such device, or its links are not known.
+    """
+    device = llm_device(gpu)
+    try:
+        cluster = row_cluster(device, links, gpus, per_host)
+        cluster.shape(gpus)
+    except UnknownMachine as error:
+        raise Skip(str(error)) from None
+    except InputError as error:
+        raise Skip(str(error).split(",")[0]) from None
+    # words on machines know kinds of cards, and not each of them
+    cluster = replace(cluster, device=load_device(device))
+    if device.endswith("nvl72"):
+        cluster = _wide_domain(cluster, gpus)
+    return cluster if measured is None else _as_measured(cluster, measured, gpus)
+
+
+def _wide_domain(cluster: Cluster, gpus: int) -> Cluster:
+    """A machine whose hosts share NVLink, 72 devices of them, and a network beyond."""
+    inner = replace(cluster.levels[0], name="host", size=min(gpus, WIDE))
+    if gpus <= WIDE:
+        return replace(cluster, levels=(inner,))
+    if gpus % WIDE:
+        inner = replace(inner, size=next(n for n in range(WIDE, 0, -1) if gpus % n == 0))
+    outer = cluster.levels[-1]
+    return replace(cluster, levels=(inner, replace(outer, links=inner.size)))
+
+
+def _as_measured(cluster: Cluster, measured: BusBandwidths, gpus: int) -> Cluster:
+    """A machine whose links inside a host are as the row measured them.
+
+    Those between hosts stay as they are built in: what was measured over all devices at once is a
+    ring's latency more than a bandwidth, and no group of a step is that large.
+    """
+    inner, members = cluster.levels[0], min(cluster.levels[0].size, gpus)
+    ring = min(measured.in_host_all_gather, measured.in_host_reduce_scatter)
+    inner = replace(inner, bandwidth=min(inner.bandwidth, ring / inner.links))
+    if inner.in_network_bandwidth is not None and members > 1:
+        # bus bandwidth counts 2 (p - 1) / p of the buffer, a switch that adds up gets (p + 1) / p
+        sent = measured.in_host_all_reduce * (members + 1) / (2 * (members - 1))
+        inner = replace(inner, in_network_bandwidth=sent / inner.links)
+    return replace(cluster, levels=(inner, *cluster.levels[1:]))

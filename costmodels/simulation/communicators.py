@@ -1,0 +1,29 @@
+"""What the communication library holds for each group of ranks that a device communicates in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from costmodels.simulation.stage_program import StageProgram
+
+# NCCL's buffers of one communicator on an H100 host (aiconfigurator); what a device reserves has
+# those of one, see the sources of the devices. [B]
+_COMMUNICATOR = 392 * 2**20
+
+
+def communicator_memory(programs: Sequence[StageProgram]) -> float:
+    """Buffers of the communicators of a device beyond the first. [B]
+
+    Parameters
+    ----------
+    programs
+        Of its stages. A communicator of all ranks comes first (for the loss and the norm of
+        gradients), then one for each group of a kind that reduces gradients or features, and one
+        for the stages of a pipeline.
+    """
+    groups = {p.pieces[layer.name].gradient_group for p in programs for layer in p.layers}
+    groups |= {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
+    count = sum(math.prod(group) > 1 for group in groups)
+    count += len(programs[0].view.strategy.stages) > 1
+    return float(count * _COMMUNICATOR)

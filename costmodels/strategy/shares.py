@@ -1,0 +1,67 @@
+"""Stages by shares of the weights that products read, filled up one after the other.
+
+As in nanotron (trainer.py, build_model): a stage takes blocks until it has more than its share of
+the multiply-adds of linear layers, so that a large head weighs as much as the blocks that it is
+worth, and the last stages may have few blocks.
+"""
+
+from __future__ import annotations
+
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.strategy.blocks import block_of
+
+# Sums of whole numbers are exact, shares of them are not.
+_ROUNDING = 1e-9
+
+
+def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
+    """The layers of each stage.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    parts
+        Stages. [items]
+
+    Raises
+    ------
+    InputError
+        When a stage would have no layers.
+    """
+    units: dict[str, list[str]] = {}
+    weights: dict[str, float] = {}
+    for layer in graph.compute_layers:
+        unit = block_of(layer.name) or layer.name
+        units.setdefault(unit, []).append(layer.name)
+        weights[unit] = weights.get(unit, 0.0) + layer.macs * (layer.kind == "linear")
+    total, passed = sum(weights.values()), 0.0
+    stages: list[list[str]] = [[]]
+    full = False
+    for unit, names in units.items():
+        if full and len(stages) < parts:
+            stages.append([])
+        stages[-1] += names
+        passed += weights[unit]
+        full = passed > total * len(stages) / parts * (1.0 + _ROUNDING)
+    if len(stages) < parts:
+        stages = _with_tail(stages, parts)
+    if len(stages) != parts:
+        raise InputError(
+            f"{graph.name} fills {len(stages)} stages by shares of its linear layers but {parts} "
+            "are asked for; choose fewer"
+        )
+    return tuple(map(tuple, stages))
+
+
+def _with_tail(stages: list[list[str]], parts: int) -> list[list[str]]:
+    """Stages that would idle get what comes after the last block, where that is enough for them."""
+    names = [name for stage in stages for name in stage]
+    last = max((n for n, name in enumerate(names) if block_of(name) is not None), default=-1)
+    tail = names[last + 1 :]
+    rows = [row for stage in stages if (row := [name for name in stage if name not in set(tail)])]
+    missing = parts - len(rows)
+    if missing == 2 and len(tail) > 2:
+        return [*rows, tail[:1], tail[1:]]
+    return [*rows, tail] if missing == 1 and tail else stages

@@ -1,0 +1,285 @@
+"""Rows of transformers of sources, machines and models that nobody has seen."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.llm.compare import compare_llm_files
+from benchmarks.accuracy.llm.machines import llm_cluster
+from benchmarks.accuracy.llm.measurement import Measurement
+from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
+from benchmarks.accuracy.llm.report import llm_aim_rows, tables_as_list
+from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
+from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
+from benchmarks.accuracy.words import Skip
+from costmodels.errors import InputError
+
+FIELDS = (
+    *("source", "rows", "left_out", "mean_error", "median_error", "worst_error", "bias"),
+    *("rank_correlation", "memory_mean_error", "oom_recognised", "oom_false_alarms"),
+    *("regret_mean", "regret_worst"),
+)
+BY_METRIC = {
+    "source": "A laboratory of ours 2025",
+    "table": "1",
+    "model": "Llama 0.4B",
+    "hidden": "1024",
+    "layers": "8",
+    "heads": "16",
+    "kv_heads": "4",
+    "ffn": "4096",
+    "vocab": "32000",
+    "seq_len": "1024",
+    "gpu": "H100 SXM",
+    "gpus": "8",
+    "gpus_per_node": "8",
+    "tp": "1",
+    "pp": "1",
+    "dp": "8",
+    "cp": "1",
+    "vpp": "",
+    "zero_or_fsdp": "none",
+    "micro_batch": "1",
+    "global_batch": "16",
+    "recompute": "none",
+    "precision": "bf16",
+    "metric": "iteration_time",
+    "value": "100",
+    "unit": "ms",
+    "notes": "",
+}
+BY_COLUMN = {
+    "model": "llama-like 0.3B",
+    "hidden": "1024",
+    "layers": "8",
+    "heads": "16",
+    "kv_heads": "16",
+    "ffn": "4096",
+    "vocab": "32768",
+    "tied_embeddings": "True",
+    "seq_len": "1024",
+    "gpu": "H100-80GB",
+    "gpus": "16",
+    "gpus_per_node": "8",
+    "dp": "16",
+    "tp": "1",
+    "pp": "1",
+    "zero": "1",
+    "micro_batch": "1",
+    "global_batch": "32",
+    "status": "ok",
+    "tokens_per_s_per_gpu": "20000",
+    "memory_reserved_gib": "6",
+    "after_pipeline_fix": "True",
+    "notes": "",
+}
+BANDWIDTHS = {
+    f"{name}{place}_gb_per_s": "200"
+    for name in ("all_reduce", "all_gather", "reduce_scatter")
+    for place in ("", "_in_host")
+}
+
+
+def written(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def read(tmp_path: Path, **values: str) -> Measurement:
+    found = read_llm_rows([written(tmp_path / "rows.csv", [{**BY_METRIC, **values}])])
+    assert not found.left_out
+    return found.measurements[0]
+
+
+def reason(tmp_path: Path, **values: str) -> str:
+    found = read_llm_rows([written(tmp_path / "rows.csv", [{**BY_METRIC, **values}])])
+    assert not found.measurements
+    ((why, count),) = found.left_out["A laboratory of ours 2025"].items()
+    assert count == 1
+    return why
+
+
+def test_files_are_told_by_their_columns(tmp_path):
+    assert is_llm_file(written(tmp_path / "a.csv", [BY_METRIC]))
+    assert is_llm_file(written(tmp_path / "b.csv", [BY_COLUMN]))
+    assert not is_llm_file(written(tmp_path / "c.csv", [{"model": "ResNet-50", "value": "1"}]))
+
+
+def test_a_file_of_both_kinds_goes_through_the_command(tmp_path, monkeypatch, capsys):
+    rows = [BY_METRIC]
+    rows += [{**BY_METRIC, "global_batch": "16", "tp": t, "dp": d} for t, d in (("2", "4"),)]
+    rows.append({**BY_METRIC, "metric": "fits_memory", "value": "OOM", "micro_batch": "2000"})
+    rows[-1]["global_batch"] = "16000"
+    rows.append({**BY_METRIC, "heads": ""})
+    first = written(tmp_path / "first.csv", rows)
+    more = [BY_COLUMN, {**BY_COLUMN, "status": "failed otherwise", "tokens_per_s_per_gpu": ""}]
+    more.append({**BY_COLUMN, "notes": "SUSPICIOUS: as its name says"})
+    second = written(tmp_path / "ours.csv", more)
+    command = ["accuracy", "--measured", str(first), str(second), "--json"]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    found = json.loads(capsys.readouterr().out)
+    assert [row["source"] for row in found] == ["A laboratory of ours 2025", "ours"]
+    assert all(set(FIELDS) <= set(row) for row in found)
+    ours, theirs = found
+    assert (ours["rows"], ours["left_out"]) == (3, {"heads not stated": 1})
+    assert ours["oom_recognised"] == 1.0
+    assert ours["oom_false_alarms"] == 0.0
+    assert ours["regret_mean"] is not None
+    assert (theirs["rows"], theirs["unmeasured"]) == (1, 1)
+    assert theirs["left_out"] == {"marked as suspicious or inconsistent": 1}
+    assert theirs["memory_mean_error"] is not None
+
+
+def test_a_missing_column_is_said_in_one_sentence(tmp_path):
+    row = {name: value for name, value in BY_COLUMN.items() if name != "hidden"}
+    path = written(tmp_path / "rows.csv", [row])
+    with pytest.raises(InputError, match="lacks hidden; add what is missing"):
+        read_llm_rows([path])
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"metric": "layer_forward_time"}, "the time of one layer, not of a step"),
+        ({"metric": "loss"}, "unknown metric loss"),
+        ({"value": "fast"}, "column value is no number"),
+        ({"value": "nan"}, "column value is no number"),
+        ({"value": "-3"}, "the value is not above zero"),
+        ({"unit": "parsecs"}, "time in the unknown unit parsecs"),
+        ({"hidden": "many"}, "column hidden is no number"),
+        ({"layers": "2.5"}, "column layers is no whole number"),
+        ({"seq_len": ""}, "seq len not stated"),
+        ({"dp": "3"}, "the degrees of parallelism are not the number of GPUs"),
+        ({"recompute": "sometimes"}, "unknown recomputation: sometimes"),
+        ({"precision": "int3"}, "unknown precision int3"),
+        ({"zero_or_fsdp": "sharded somehow"}, "unknown way to cut weights: sharded somehow"),
+        ({"metric": "peak_memory", "unit": "pages"}, "memory in the unknown unit pages"),
+    ],
+)
+def test_incomplete_rows_are_left_out_with_the_reason(tmp_path, values, why):
+    assert reason(tmp_path, **values) == why
+
+
+def test_an_unknown_device_is_left_out(tmp_path):
+    path = written(tmp_path / "rows.csv", [{**BY_METRIC, "gpu": "TPU v5"}])
+    (table,) = compare_llm_files([path])
+    assert table.summary.rows == 0
+    assert table.summary.left_out == {"no built-in device TPU v5": 1}
+
+
+def test_a_strategy_that_cannot_be_run_is_left_out(tmp_path):
+    path = written(tmp_path / "rows.csv", [{**BY_METRIC, "micro_batch": "3"}])
+    (table,) = compare_llm_files([path])
+    ((why, count),) = table.summary.left_out.items()
+    assert "no multiple" in why
+    assert count == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device", "members"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100", 8),
+        ("H200 SXM", "h200", 8),
+        ("B200", "b200", 8),
+        ("GB200 NVL72", "b200-nvl72", 64),
+        ("A100", "a100-80gb", 8),
+        ("A100-40GB", "a100-40gb", 8),
+        ("V100 (DGX-2)", "v100-32gb", 8),
+        ("H100-96GB HBM2e 500W (Grand Teton)", "h100-500w", 8),
+    ],
+)
+def test_machines_of_unknown_sources(gpu, device, members):
+    cluster = llm_cluster(gpu, 64, 8, "", None)
+    assert cluster.device.name == device
+    assert cluster.levels[0].size == members
+    assert sum(1 for n in cluster.shape(64) if n > 1) == (1 if members == 64 else 2)
+
+
+def test_bus_bandwidths_of_a_row_describe_its_links(tmp_path):
+    slow = {**BY_COLUMN, **BANDWIDTHS}
+    plain = read_llm_rows([written(tmp_path / "a.csv", [BY_COLUMN])]).measurements[0]
+    found = read_llm_rows([written(tmp_path / "b.csv", [slow])]).measurements[0]
+    usual, measured = (
+        llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links).levels[0]
+        for c in (plain.configuration, found.configuration)
+    )
+    assert measured.bandwidth * measured.links == pytest.approx(200e9)
+    assert usual.bandwidth > measured.bandwidth
+    assert (usual.in_network_bandwidth or 0) > (measured.in_network_bandwidth or 0)
+
+
+def test_the_name_decides_between_gated_and_plain(tmp_path):
+    sizes = {"hidden": "2048", "layers": "16", "heads": "32", "kv_heads": "32", "ffn": "8192"}
+    sizes |= {"vocab": "131072", "seq_len": "4096"}
+    gated = read(tmp_path, **sizes, model="llama-like 1.6B").configuration
+    plain = read(tmp_path, **sizes, model="llama-like 1.3B").configuration
+    assert parameters_of(llm_network(gated)) > parameters_of(llm_network(plain))
+    assert stated_parameters("GPT h2048 L20") is None
+    assert stated_parameters("MPT 760m") == 760e6
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *[("", (0, 0)), ("none", (0, 0)), ("ZeRO-1", (1, 0)), ("zero 3", (3, 0)), ("2", (2, 0))],
+        *[("FSDP FULL_SHARD", (0, 8)), ("FSDP2 64", (0, 64)), ("ZeRO-0", (0, 0))],
+    ],
+)
+def test_ways_to_cut_weights(text, found):
+    assert sharding_of(text, 8) == found
+
+
+def test_ways_to_recompute():
+    assert recomputation_of("", {}) == "none"
+    assert recomputation_of("", {"recompute": "full"}) == "full"
+    assert recomputation_of("selective layer", {}) == "half"
+    assert recomputation_of("selective op", {}) == "selective"
+    assert recomputation_of("3", {}) == "3"
+    with pytest.raises(Skip):
+        recomputation_of("now and then", {})
+
+
+def test_rates_become_seconds(tmp_path):
+    rate = read(tmp_path, metric="tokens_per_s_per_gpu", value="1024", unit="tokens/s/GPU")
+    assert rate.seconds == pytest.approx(16 * 1024 / 1024 / 8)
+    samples = read(tmp_path, metric="samples_per_s", value="4", unit="samples/s")
+    assert samples.seconds == pytest.approx(4.0)
+    memory = read(tmp_path, metric="peak_memory", value="10", unit="GiB")
+    assert (memory.memory, memory.whole_device) == (10 * 2.0**30, False)
+
+
+def test_flops_of_a_gpu_are_those_of_the_network(tmp_path):
+    rows = [{**BY_METRIC, "metric": "model_tflops_per_gpu", "value": "100", "unit": "TFLOP/s/GPU"}]
+    rows.append({**rows[0], "metric": "hardware_tflops_per_gpu", "recompute": "full"})
+    (table,) = compare_llm_files([written(tmp_path / "rows.csv", rows)])
+    model, hardware = (cell.measured_seconds for cell in table.cells)
+    flops = table.cells[0].prediction.model_flops
+    assert model == pytest.approx(flops / 1e14 / 8)
+    assert hardware == pytest.approx(4 / 3 * model)
+
+
+def test_what_a_slower_pipeline_measured_does_not_count(tmp_path):
+    old = {**BY_COLUMN, "after_pipeline_fix": "False", "pp": "2", "dp": "8"}
+    (table,) = compare_llm_files([written(tmp_path / "rows.csv", [old])])
+    assert table.cells[0].error is None
+    assert table.summary.mean_error is None
+    assert table.summary.memory_mean_error is not None
+
+
+def test_aims_are_those_of_the_source(tmp_path):
+    path = written(tmp_path / "rows.csv", [{**BY_METRIC, "source": "Narayanan et al. (SC21)"}])
+    (table,) = compare_llm_files([path])
+    ((source, what, _, wanted, _),) = llm_aim_rows(table.summary)
+    assert (source, what, wanted) == ("Narayanan et al.", "mean |error|", "at most 6.0%")
+    assert tables_as_list([table])[0]["rows"] == 1

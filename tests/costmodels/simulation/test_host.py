@@ -1,0 +1,152 @@
+"""Hosts that launch ahead, and what frameworks run as several kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from costmodels.cluster import load_cluster, load_device
+from costmodels.compute import ATTENTION_KERNELS, ComputeModel, Work
+from costmodels.errors import InputError
+from costmodels.graph import apart, build_graph
+from costmodels.simulation import load_runtime
+from costmodels.simulation.execution import Queue
+from costmodels.simulation.host import kernels, launched
+from costmodels.simulation.operations import Operation
+from costmodels.step.training import Training
+from planner.api import simulate
+from planner.models import load_network
+
+LAUNCH = 70e-6
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build_graph(load_network("llama3.2-1b", 128), 1)
+
+
+def operation(name, kind="forward", seconds=1e-3, queue=Queue.COMPUTE):
+    return Operation(key=(kind, name, 0), kind=kind, queue=queue, after=(), seconds=seconds)
+
+
+def of_kind(graph, kind):
+    return next(layer.name for layer in graph.compute_layers if layer.kind == kind)
+
+
+def test_a_pass_takes_as_long_as_the_slower_of_host_and_device(graph):
+    name = of_kind(graph, "linear")
+    slow_host = [operation(name, seconds=10e-6) for _ in range(4)]
+    waited = launched(slow_host, graph, LAUNCH, 1.0)
+    assert sum(op.seconds for op in waited) == pytest.approx(4 * LAUNCH)
+    # one long kernel hides the launches of short ones behind it
+    mixed = [operation(name, seconds=1e-3), *slow_host]
+    assert launched(mixed, graph, LAUNCH, 1.0) == mixed
+
+
+def test_collectives_cost_the_host_as_many_launches_as_the_runtime_says(graph):
+    name = of_kind(graph, "linear")
+    step = [operation(name, seconds=0.0), operation(name, "change", 0.0, Queue.FEATURE)]
+    step.append(operation(name, seconds=0.0))
+    for each in (0.0, 3.0):
+        found = sum(op.seconds for op in launched(step, graph, LAUNCH, each))
+        assert found == pytest.approx((2 + each) * LAUNCH)
+
+
+def test_backward_of_a_product_is_two_kernels(graph):
+    linear = graph.layers[of_kind(graph, "linear")]
+    assert kernels(linear, "forward") == 1
+    assert kernels(linear, "backward") == 2
+    gate = graph.layers[of_kind(graph, "glu")]
+    assert kernels(dataclasses.replace(gate, operation="glu_apart"), "forward") == 2
+
+
+def test_gates_and_losses_apart_move_more(graph):
+    training = Training(precision="bf16", keeps_gates=True, logit_kept=4.0)
+    assert training.apart == {"glu": "glu_apart", "loss": "loss_apart"}
+    split = apart(graph, training.apart)
+    assert apart(graph, {}) is graph
+    kinds = {layer.kind: layer.operation for layer in split.compute_layers}
+    assert kinds["glu"] == "glu_apart"
+    assert kinds["loss"] == "loss_apart"
+    for name in ("glu", "loss"):
+        for way in ("forward", "backward"):
+            whole, several = (
+                Work(operation=n, direction=way, samples=8.0, channels=64.0, filters=32.0)
+                for n in (name, f"{name}_apart")
+            )
+            assert several.bytes_moved("bf16") > whole.bytes_moved("bf16")
+
+
+def test_gradients_added_in_single_precision_take_time():
+    nanotron = Training(precision="bf16", recipe="nanotron")
+    assert nanotron.accumulated == 2 + 2 * 4
+    assert Training(precision="bf16", recipe="fsdp").accumulated == 0.0
+
+
+def attention(way):
+    tokens = (np.array([4096.0]),)
+    return Work(
+        operation="attention",
+        direction=way,
+        samples=32.0,
+        channels=128.0,
+        filters=128.0,
+        in_extents=tokens,
+        out_extents=tokens,
+        visible=0.5,
+    )
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_older_attention_is_slower(way):
+    for name in ("h100", "a100-80gb"):
+        device = load_device(name)
+        times = [
+            float(ComputeModel(device, "bf16", attention_kernel=kernel).time(attention(way))[0][0])
+            for kernel in (*ATTENTION_KERNELS, None)
+        ]
+        assert times[0] > times[1] >= times[2]
+    # on A100 the second generation is what was measured
+    assert times[1] == times[2]
+
+
+def test_an_unknown_attention_kernel_is_refused():
+    with pytest.raises(InputError, match="the attention kernel must be one of flash-1, flash-2"):
+        Training(attention_kernel="flash-9")
+
+
+def test_a_limit_on_power_slows_products_and_nothing_else():
+    device = load_device("h100")
+    assert 0.5 < device.sustained < 1.0
+    free, bound = (ComputeModel(device, "bf16", sustained=s) for s in (1.0, device.sustained))
+    product = Work(
+        operation="linear", direction="forward", samples=8192.0, channels=8192.0, filters=8192.0
+    )
+    ratio = bound.time(product)[0][0] / free.time(product)[0][0]
+    assert ratio == pytest.approx(1 / device.sustained, rel=0.05)
+    add = Work(
+        operation="add", direction="forward", samples=4096.0, channels=8192.0, filters=8192.0
+    )
+    assert bound.time(add)[0][0] == free.time(add)[0][0]
+
+
+def test_transformers_are_slower_under_a_limit_on_power_and_others_are_not():
+    cluster = load_cluster("dgx-h100")
+    free = dataclasses.replace(cluster, device=dataclasses.replace(cluster.device, sustained=1.0))
+    asked = {"gpus": 8, "global_batch_size": 64, "precision": "bf16"}
+    steps = {
+        name: [simulate(name, cluster=c, **asked).step_time for c in (free, cluster)]
+        for name in ("gpt2", "resnet50")
+    }
+    assert steps["gpt2"][1] > steps["gpt2"][0]
+    assert steps["resnet50"][1] == steps["resnet50"][0]
+
+
+def test_a_host_that_runs_ahead_is_never_slower_than_one_that_waits():
+    ahead = load_runtime("megatron")
+    waits = dataclasses.replace(ahead, runs_ahead=False)
+    asked = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 8, "precision": "bf16"}
+    times = [simulate("gpt2", runtime=r, input_size=512, **asked).step_time for r in (ahead, waits)]
+    assert times[0] <= times[1] * 1.001
