@@ -62,6 +62,6 @@ def _with_tail(stages: list[list[str]], parts: int) -> list[list[str]]:
     tail = names[last + 1 :]
     rows = [row for stage in stages if (row := [name for name in stage if name not in set(tail)])]
     missing = parts - len(rows)
-    if missing == 2 and len(tail) > 2:
-        return [*rows, tail[:1], tail[1:]]
-    return [*rows, tail] if missing == 1 and tail else stages
+    if not 1 <= missing <= len(tail):
+        return stages
+    return [*rows, *([name] for name in tail[: missing - 1]), tail[missing - 1 :]]
