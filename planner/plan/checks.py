@@ -163,6 +163,9 @@ def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         if not set(layer.sharded) <= set(SHARDED):
             rule = f"sharded of layer '{name}' must be some of {', '.join(SHARDED)}"
             yield rule, f"is {list(layer.sharded)}"
+        if layer.shard_size is not None and not 1 < layer.shard_size <= plan.gpus:
+            rule = f"shard_size of layer '{name}' must be from 2 to {plan.gpus}"
+            yield rule, f"is {layer.shard_size}"
     if not plan.stages:
         return
     held = [name for stage in plan.stages for name in stage.layers]

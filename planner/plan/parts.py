@@ -31,6 +31,8 @@ class LayerPlan:
     sharded
         What of its weight is cut over the GPUs that hold the same block of it (ZeRO), of
         "weights", "gradients" and "state".
+    shard_size
+        GPUs that it is cut over, None for all that hold the same block. [items]
     """
 
     name: str
@@ -50,6 +52,7 @@ class LayerPlan:
     output_bytes: float
     saved_bytes: float
     sharded: tuple[str, ...] = ()
+    shard_size: int | None = None
 
     @property
     def distribution(self) -> Distribution:

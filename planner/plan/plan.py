@@ -66,6 +66,8 @@ class Plan:
         Every layer in the order of the forward pass, with its times over all micro-batches.
     stages, schedule
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
+    gather_again, ring_attention
+        As of `costmodels.strategy.Strategy`.
     baselines
         The usual strategies.
     compute_sources_s
@@ -120,6 +122,8 @@ class Plan:
     carried: Carried = NOTHING_CARRIED
     stages: tuple[Stage, ...] = ()
     schedule: Schedule = Schedule()  # noqa: RUF009 - it cannot be changed
+    gather_again: bool = False
+    ring_attention: bool = False
     format: str = FORMAT
     version: int = VERSION
 
@@ -151,7 +155,8 @@ class Plan:
     def is_staged(self) -> bool:
         """Whether more than splits of layers: stages, micro-batches, sharding, recomputation."""
         cut = any(layer.sharded for layer in self.layers.values())
-        return bool(self.stages) or self.schedule.micro_batches > 1 or cut
+        more = self.gather_again or self.ring_attention or cut
+        return bool(self.stages) or self.schedule.micro_batches > 1 or more
 
     @property
     def strategy(self) -> Strategy:
@@ -162,10 +167,14 @@ class Plan:
             distributions={name: layer.distribution for name, layer in self.layers.items()},
             schedule=self.schedule,
             memory={
-                name: MemoryConfig(**dict.fromkeys(layer.sharded, True))
+                name: MemoryConfig(
+                    **dict.fromkeys(layer.sharded, True), shard_size=layer.shard_size
+                )
                 for name, layer in self.layers.items()
                 if layer.sharded
             },
+            gather_again=self.gather_again,
+            ring_attention=self.ring_attention,
         )
 
     @property

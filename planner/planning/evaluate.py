@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from planner.plan import Plan
 from planner.planning.optimize import plan_of_strategy
-from planner.planning.staged import simulate_stages
+from planner.planning.staged import simulate_stages, tried
 from planner.planning.staged_plan import given_plan
 from planner.request.by_degrees import (
     degree_distributions,
     samples_needed,
     splits_alone,
-    strategy_by_degrees,
 )
 from planner.request.named_degrees import named_degrees, usual_runtime
 from planner.request.placement import (
-    PlacedNetwork,
     given_strategy,
     named_distributions,
     place_network,
@@ -32,13 +31,14 @@ def evaluate_request(request: Request) -> Plan:
     degrees = named_degrees(named) if isinstance(named, str) else None
     if degrees is not None:
         refuse_degree(request)
+        runtime = load_runtime(usual_runtime(str(named), degrees) or DEFAULT_RUNTIME)
         setting = resolve(request, samples_needed(degrees, request.num_gpus))
         if splits_alone(degrees):
             return plan_of_strategy(setting, degree_distributions(setting, degrees), str(named))
-        strategy, graph, name = strategy_by_degrees(setting, degrees)
-        placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        runtime = load_runtime(usual_runtime(str(named), degrees) or DEFAULT_RUNTIME)
-        return given_plan(simulate_stages(placed, runtime, degrees), str(named))
+        found, reason = tried(setting, degrees, runtime)
+        if found is None:
+            raise InputError(reason)
+        return given_plan(found, str(named))
     given = given_strategy(named)
     if given is not None:
         refuse_degree(request)

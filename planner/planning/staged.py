@@ -23,7 +23,7 @@ from planner.request.by_degrees import strategy_by_degrees
 from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
-from planner.request.setting import Setting
+from planner.request.setting import DEFAULT_RUNTIME, Setting
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
 from search.problem.deadline import Deadline
 
@@ -119,6 +119,8 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
     runtime
         Under which it is simulated.
     """
+    if runtime.name != DEFAULT_RUNTIME:
+        setting = setting.under(runtime)
     try:
         strategy, graph, name = strategy_by_degrees(setting, degrees)
     except InputError as error:

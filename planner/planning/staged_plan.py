@@ -131,6 +131,8 @@ def plan_of_stages(
         device_peak_flops=cluster.device.peak_flops[machine.training.precision],
         stages=() if one_stage else strategy.stages,
         schedule=strategy.schedule,
+        gather_again=strategy.gather_again,
+        ring_attention=strategy.ring_attention,
     )
 
 
@@ -179,7 +181,7 @@ def _layer_plan(
     strategy = found.placed.strategy
     piece = found.compiler.view.pieces[name]
     config = strategy.memory.get(name, found.runtime.memory)
-    ranks = math.prod(piece.gradient_group)
+    ranks = min(math.prod(piece.gradient_group), config.shard_size or math.inf)
     sharded = _sharded(config) if piece.parameters and ranks > 1 else ()
     cuts = {what: ranks if what in sharded else 1 for what in ("weights", "gradients", "state")}
     return LayerPlan(
@@ -200,6 +202,7 @@ def _layer_plan(
         output_bytes=piece.output,
         saved_bytes=piece.saved,
         sharded=sharded,
+        shard_size=config.shard_size if sharded else None,
     )
 
 

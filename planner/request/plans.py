@@ -111,6 +111,7 @@ def made_as(plan: Plan, request: Request) -> Request:
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
+        **({"runtime": plan.runtime} if request.servers is None else {}),
         # what only a runtime decides is no input
         **{k: v for k, v in training.items() if hasattr(request, k)},
     }

@@ -58,6 +58,8 @@ class Setting:
         What was chosen, since it was not given, a sentence each.
     limit
         The limit on memory that is asked for. [B]
+    request
+        What was asked for, None where the setting was put together.
     """
 
     model: Network
@@ -68,6 +70,32 @@ class Setting:
     gpus: int
     defaults: tuple[str, ...]
     limit: float = math.inf
+    request: Request | None = None
+
+    def under(self, runtime: Runtime) -> Setting:
+        """The same question under a runtime, which decides some options of the step.
+
+        Parameters
+        ----------
+        runtime
+            The runtime, unless another one was asked for.
+        """
+        if self.request is None or self.request.runtime is not None:
+            return self
+        request = replace(
+            self.request,
+            runtime=runtime,
+            source=self.model,
+            cluster=self.cluster,
+            global_batch_size=self.batch,
+            input_size=None,
+            vocab_padding=None,
+            expert_capacity=None,
+            tables=(),
+        )
+        other = resolve(request)
+        compute = replace(self.machine, training=other.machine.training)
+        return replace(self, graph=other.graph, machine=compute)
 
     def check_reserve(self) -> None:
         """That the limit on memory leaves something of a device to a plan.
@@ -237,6 +265,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         gpus=gpus,
         defaults=_chosen(request, cluster, training, batch),
         limit=limit,
+        request=request,
     )
 
 

@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 
 from costmodels.cluster import list_clusters, list_devices, list_links, load_cluster
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
-from planner import api
 from planner.cli import scaling
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.joint import requests
 from planner.output import write_text
 from planner.plan import Plan
 from planner.request.usual_strategies import STRATEGIES
@@ -342,7 +342,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, plan_file: Path) -> N
     for name, text in (
         ("cut.json", plan_file.read_text()[:500]),
         ("other.json", "{}"),
-        ("old.json", plan_file.read_text().replace('"version": 2', '"version": 0')),
+        ("old.json", plan_file.read_text().replace('"version": 3', '"version": 0')),
     ):
         path = tmp_path / name
         path.write_text(text)
@@ -375,7 +375,9 @@ def test_an_unwritable_folder_is_found_before_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(api, "optimize_request", lambda *_, **__: pytest.fail("searched in vain"))
+    monkeypatch.setattr(
+        requests, "optimize_request", lambda *_, **__: pytest.fail("searched in vain")
+    )
     result = run(*PLAN, "-o", str(tmp_path / "plan.json"))
     assert result.exit_code == 2
     assert "may not be written" in result.stderr
@@ -385,7 +387,7 @@ def test_a_defect_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(api, "optimize_request", fail)
+    monkeypatch.setattr(requests, "optimize_request", fail)
     monkeypatch.delenv("PLANNER_DEBUG", raising=False)
     result = run(*PLAN)
     assert result.exit_code == 1
@@ -397,7 +399,7 @@ def test_interrupt_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "optimize_request", interrupt)
+    monkeypatch.setattr(requests, "optimize_request", interrupt)
     result = run(*PLAN)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
