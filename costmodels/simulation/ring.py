@@ -33,7 +33,7 @@ def ring_operations(stage: int, phase: str, base: Operation, change: Change) -> 
     change
         The all-gather of keys and values that the messages are in place of.
     """
-    parts = _ranks(change)
+    parts = ring_ranks(change)
     rows: list[Operation] = []
     message = _part_of(change.message, parts - 1)
     after: tuple[Ref, ...] = base.after
@@ -67,7 +67,7 @@ def part_key(base: Operation, part: int) -> Key:
 
 
 def gradient_operations(
-    stage: int, phase: str, name: str, key: Key, change: Change
+    stage: int, phase: str, name: str, key: Key, change: Change, parts: int
 ) -> list[Operation]:
     """Gradients of keys and values on their way back, each message after a part of the pass.
 
@@ -79,8 +79,10 @@ def gradient_operations(
         Of the last of the messages.
     change
         The reduce-scatter that they are in place of.
+    parts
+        Of the pass, as many as ranks of its ring. What all heads share is summed over ranks of
+        tensor parallelism as well, on its way. [items]
     """
-    parts = _ranks(change)
     message = _part_of(change.message, parts - 1)
     rows = []
     for part in range(1, parts):
@@ -97,6 +99,6 @@ def gradient_operations(
     return rows
 
 
-def _ranks(change: Change) -> int:
+def ring_ranks(change: Change) -> int:
     """Ranks of the ring. [items]"""
     return math.prod(change.pattern.group)

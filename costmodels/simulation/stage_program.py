@@ -21,7 +21,7 @@ from costmodels.simulation.operations import (
 )
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
-from costmodels.simulation.ring import gradient_operations, ring_operations
+from costmodels.simulation.ring import gradient_operations, ring_operations, ring_ranks
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
 from costmodels.simulation.sends import send_operations
 from costmodels.simulation.tensors import (
@@ -304,8 +304,11 @@ class StageProgram:
             place = self.graph.consumers[edge.source].index(edge)
             key: Key = ("change gradient", f"{edge.source}", edge.slot + 1000 * place)
             if change.pattern.kind == "reduce_scatter" and self.tensors.comes_around(edge):
+                edges = self.graph.producers[edge.target]
+                around = next(filter(self.tensors.comes_around, edges))
+                parts = ring_ranks(self.tensors.change(around))
                 self.phases[BACKWARD] += gradient_operations(
-                    self.number, BACKWARD, edge.target, key, change
+                    self.number, BACKWARD, edge.target, key, change, parts
                 )
                 self.gradient_from.setdefault(edge.source, []).append((self.number, BACKWARD, key))
                 return

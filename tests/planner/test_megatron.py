@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from machines import graph, machine
 
+import planner
 from costmodels.cluster import load_cluster
 from costmodels.communication.collectives import all_reduce_time
 from costmodels.compute import ComputeModel
@@ -111,3 +112,18 @@ def test_weights_stay_whole_where_there_are_samples_and_few_weights():
     for distribution in formulation.distributions(found.best.choices).values():
         assert distribution.degree("sample") * distribution.degree("sequence") == 4
     assert found.best.blocking == 0.0
+
+
+def test_keys_that_all_heads_share_come_around_a_ring_too():
+    found = planner.simulate(
+        "deepseek-v3",
+        gpus=4,
+        cluster="dgx-h100",
+        tp=2,
+        cp=2,
+        sequence_parallel=True,
+        global_batch_size=1,
+    )
+    assert found.simulated is not None
+    names = {(task.kind, task.name) for task in found.simulated.task_times.graph.tasks}
+    assert any(kind == "send_recv" and name.endswith("k_rotary") for kind, name in names)
