@@ -27,7 +27,7 @@ from search.problem.deadline import Deadline
 # simulated step by more than this is not simulated.
 MARGIN = 0.03
 # Simulations of a question: the first ones nearly always hold the best one. [items]
-MOST_SIMULATED = 4
+MOST_SIMULATED = 3
 # How far the estimate of memory may be above the memory of a device. The simulation decides.
 MEMORY_MARGIN = 0.03
 # Simulations that may end without a plan that fits, one after the other. [items]

@@ -316,7 +316,14 @@ def rival_sentence(plan: Plan) -> str:
         return "none of the usual strategies can be used"
     much_faster = much(rival.speed_up)
     time = "" if much_faster == "as fast as" else f" ({format_seconds(rival.time)})"
-    return f"{much_faster} {rival.name}{time}, the best usual strategy that fits"
+    short = rival.name.partition(":")[0]
+    return f"{much_faster} {short}{time}, the best usual strategy that fits"
+
+
+def called(strategy: str) -> str:
+    """A usual strategy in a sentence: a way to split, or a framework's way to train."""
+    name, _, degrees = strategy.partition(":")
+    return f"the usual {name}" if degrees else f"{name} parallelism"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:

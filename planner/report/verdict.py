@@ -37,7 +37,7 @@ def _compared(plan: Plan) -> str:
     rival = figures.best_rival(plan)
     if rival is None or rival.speed_up is None:
         return "none of the usual strategies can be used"
-    return f"{figures.much(rival.speed_up)} {rival.name} parallelism"
+    return f"{figures.much(rival.speed_up)} {figures.called(rival.name)}"
 
 
 def _rest(plan: Plan) -> str:
