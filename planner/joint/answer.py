@@ -17,6 +17,7 @@ from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
 from planner.plan import Finalist, Plan, SearchSummary
 from planner.planning.answer import Answers
+from planner.planning.infeasible import stopped_error
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, named, usual_baselines, usual_degrees
@@ -77,7 +78,7 @@ def joint_plan(
         setting=setting,
         runtime=load_runtime(DEFAULT_RUNTIME),
         options=options,
-        deadline=deadline.part(SHARE),
+        deadline=deadline.part(SHARE) if _few_layers(setting, wishes) else deadline,
         wishes=wishes,
     )
     found = search.run()
@@ -115,6 +116,11 @@ def joint_plan(
     )
 
 
+def _few_layers(setting: Setting, wishes: Wishes) -> bool:
+    """Whether the splits of one stage may be searched as well."""
+    return wishes.leaves_splits and len(setting.graph.compute_layers) <= MOST_LAYERS
+
+
 def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
     """The usual ways to train; Megatron's with as many stages as it is expected to fit in.
 
@@ -141,7 +147,7 @@ def _with_note(plan: Plan, note: str) -> Plan:
 
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
-    if found.stopped_by or len(setting.graph.compute_layers) > MOST_LAYERS:
+    if found.stopped_by == "interrupt" or len(setting.graph.compute_layers) > MOST_LAYERS:
         return False
     return found.best is None or found.single_bound < found.best.seconds
 
@@ -207,6 +213,8 @@ def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
 
 def infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
     """That nothing fits, and whether that is proven: every weight is somewhere, with its state."""
+    if found.stopped_by and not found.simulated:
+        return stopped_error(found.stopped_by)
     device = setting.cluster.device
     least = least_held(setting.graph, setting) / setting.gpus + device.reserved_memory
     proven = least > device.memory

@@ -21,6 +21,7 @@ from planner.joint.choices import divisors
 from planner.joint.reduced import Reduced
 from planner.planning.bounds.left_out import LayerComputation
 from planner.request.setting import Setting, training_graph
+from search.problem.deadline import Deadline
 
 
 class PipelineBounds:
@@ -90,9 +91,14 @@ class PipelineBounds:
             return each
         return each / (1.0 - (1.0 - 1.0 / micro_batches) ** pp)
 
-    @property
-    def least(self) -> float:
-        """What no step takes less than, whatever the stages and micro-batches. [s]"""
+    def least(self, deadline: Deadline) -> float:
+        """What no step takes less than, whatever the stages and micro-batches. [s]
+
+        Parameters
+        ----------
+        deadline
+            After which nothing is proven, and it is 0.
+        """
         setting = self.setting
         found = float("inf")
         layers = len(setting.graph.compute_layers)
@@ -104,6 +110,8 @@ class PipelineBounds:
             except InputError:
                 continue
             for count in divisors(setting.batch):
+                if deadline.passed:
+                    return 0.0
                 # several chunks wait the least, where there are any
                 chunks = 2 if pp > 1 else 1
                 found = min(found, self.of(pp, chunks, count))

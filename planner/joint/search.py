@@ -23,6 +23,8 @@ from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
+# Parts of the time left that may go into bounds, and then into estimates.
+BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
 # simulated step by more than this is not simulated.
 MARGIN = 0.03
@@ -97,6 +99,7 @@ class JointSearch:
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
+    cut_short: bool = False
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
@@ -120,16 +123,17 @@ class JointSearch:
         bounds = PipelineBounds(self.setting, made.reduced)
         bound, single, stopped, ranked = 0.0, 0.0, "", list[Estimate]()
         try:
-            groups = self._groups(bounds)
+            early = self.deadline.part(BOUND_SHARE)
+            groups = self._groups(bounds, early)
             wished = groups[0][0] if groups else math.inf
-            bound = wished if self.wishes.any else bounds.least
+            bound = wished if self.wishes.any else bounds.least(early)
             single = bounds.of(1, 1, 1)
             ranked = self._estimated(Estimates(self.setting, self.runtime, made), groups, every)
             if simulates:
                 self._simulate(ranked, bound)
         except KeyboardInterrupt:
             stopped = "interrupt"
-        if self.deadline.passed and not stopped:
+        if (self.deadline.passed or self.cut_short) and not stopped:
             stopped = "time limit"
         return JointResult(
             best=self.best,
@@ -160,12 +164,16 @@ class JointSearch:
         found, refused = list[Estimate](), set[Degrees]()
         capacity = self.setting.cluster.device.memory
         best = math.inf
+        deadline = self.deadline.part(ESTIMATE_SHARE)
         for least, group in groups:
-            if self.deadline.passed or (least > best * (1.0 + MARGIN) and not every):
+            self.cut_short |= deadline.passed
+            if (deadline.passed and found) or (least > best * (1.0 + MARGIN) and not every):
                 break
             for choice in group:
                 if choice.inside in refused:
                     continue
+                if deadline.passed and found:
+                    break
                 try:
                     one = estimates.of(choice)
                 except InputError as error:
@@ -177,8 +185,18 @@ class JointSearch:
                     best = min(best, one.seconds)
         return sorted(found, key=lambda one: one.seconds)
 
-    def _groups(self, bounds: PipelineBounds) -> list[tuple[float, list[Choice]]]:
-        """All choices with the same bound, those with the least one first."""
+    def _groups(
+        self, bounds: PipelineBounds, deadline: Deadline
+    ) -> list[tuple[float, list[Choice]]]:
+        """All choices with the same bound, those with the least one first.
+
+        Parameters
+        ----------
+        bounds
+            What no step takes less than.
+        deadline
+            After which a group gets 0 for a bound.
+        """
         groups: dict[tuple[int, int, int], list[Choice]] = {}
         for choice in choices(self.setting, list(insides(self.setting))):
             self.num_choices += 1
@@ -186,7 +204,9 @@ class JointSearch:
                 self.num_wished += 1
                 key = (choice.pp, min(choice.chunks, 2), choice.micro_batches)
                 groups.setdefault(key, []).append(choice)
-        rows = [(bounds.of(*key), group) for key, group in groups.items()]
+        rows = [
+            (0.0 if deadline.passed else bounds.of(*key), group) for key, group in groups.items()
+        ]
         return sorted(rows, key=lambda row: row[0])
 
     def _simulate(self, ranked: list[Estimate], bound: float) -> None:
@@ -198,7 +218,8 @@ class JointSearch:
         count, missed = 0, 0
         for one in order:
             limit = math.inf if self.best is None else self.best.seconds * (1.0 + MARGIN)
-            if one.seconds > limit or self.deadline.passed:
+            # without one that was simulated there is no plan
+            if one.seconds > limit or (self.deadline.passed and self.simulated):
                 break
             if count >= MOST_SIMULATED and self.best is not None:
                 break

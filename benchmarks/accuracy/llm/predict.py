@@ -92,11 +92,13 @@ def predicted(of: Configuration) -> LlmPrediction:
     if count > more:
         less = _simulated(of, cluster, network, few)
         seconds += (count - more) * (first.step_time - less.step_time) / (more - few)
-    assert first.peak_memory is not None, "what is simulated has a peak"
+    assert first.simulated is not None, "what is simulated has a peak"
+    memory = first.simulated.peak.memory
     return LlmPrediction(
         seconds=seconds,
-        memory=first.peak_memory,
-        outside=cluster.device.reserved_memory,
+        memory=memory.total,
+        # the context, and buffers of communicators, which frameworks do not count as theirs
+        outside=memory.holders["reserved"],
         capacity=cluster.device.memory,
         model_flops=model_flops(first.subject.setting.graph)
         * of.global_batch

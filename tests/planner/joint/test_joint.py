@@ -26,6 +26,7 @@ from planner.plan import Plan
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
+from search.problem.deadline import Deadline
 
 CONFIG = {
     "model_type": "llama",
@@ -78,7 +79,7 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     made = Insides(setting, runtime)
     estimates, bounds = Estimates(setting, runtime, made), PipelineBounds(setting, made.reduced)
     everything = list(choices(setting, list(insides(setting))))
-    least = bounds.least
+    least = bounds.least(Deadline(None))
     for choice in random.Random(7).sample(everything, 40):
         found, reason = tried(setting, choice.degrees, choice_runtime(runtime, choice))
         assert found is not None, reason
@@ -225,3 +226,9 @@ def test_wishes_that_leave_nothing_are_refused(config):
         planner.optimize(config, keep="tp=3", **QUESTION)
     with pytest.raises(InputError, match="leaves nothing"):
         planner.optimize(config, keep="pp=2", forbid="pipeline", **QUESTION)
+
+
+def test_a_time_limit_ends_in_a_plan(config):
+    plan = planner.optimize(config, time_limit=0.05, forbid="context", **QUESTION)
+    assert plan.search.stopped_by == "time limit"
+    assert plan.fits
