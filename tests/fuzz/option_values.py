@@ -91,6 +91,18 @@ _SEARCH = {
     "--num-best": Values(("1", "3"), _NO_COUNT, (str(2**63),)),
     "--tune-trials": Values(("0", "2"), ("-1", "1.5", "x", "")),
 }
+_WISHES = {
+    "--keep": Values(
+        ("tp=1", "pp=1", "zero=0,micro_batches=1"),
+        ("tp", "hats=1", "tp=1,tp=2", "tp=", "=1", "tp=1=2"),
+        ("tp=2", "pp=2,zero=1", "recompute=full", "tp=-1", "dp=x", f"tp={_DIGITS}", ","),
+    ),
+    "--forbid": Values(
+        ("context", "recompute,sharding"),
+        ("hats", "context;tensor", "Context"),
+        ("pipeline,accumulation,sharding,recompute", "data,tensor,pipeline", ",,"),
+    ),
+}
 _BRIEF = {"--quiet": FLAG, "--json": FLAG}
 _SHOWN = {**_BRIEF, "--verbose": FLAG}
 _STRATEGY = Values(
@@ -108,7 +120,24 @@ _SIMULATE = {
     "--schedule": Values(("gpipe", "1f1b", "zero-bubble"), _NAMES, ("interleaved",)),
     "--chunks": _COUNT,
     "--max-in-flight": _COUNT,
-    "--recompute": FLAG,
+    "--recompute": Values(
+        ("none", "full", "2"), ("-1", "some", "1.5"), ("selective", "0", _DIGITS)
+    ),
+    "--cp": _COUNT,
+    "--ep": _COUNT,
+    "--etp": _COUNT,
+    "--sequence-parallel": FLAG,
+    "--uneven-heads": FLAG,
+    "--micro-batch-size": _COUNT,
+    "--stage-blocks": Values(("equal", "balanced"), _NAMES, ("1,2", "0,0", "12", _DIGITS)),
+    "--zero": Values(("0", "1"), ("-1", "4", "x", "1.5"), ("2", "3")),
+    "--fsdp": FLAG,
+    "--shard-size": _COUNT,
+    "--cp-kind": Values(("ring", "all-to-all"), _NAMES),
+    "--axes": Values(
+        ("tp,cp,ep,dp,pp",), ("tp", "tp,tp", "x"), ("dp,tp,cp,ep,pp", "pp,dp,ep,cp,tp")
+    ),
+    "--offload": Values((), ("hats",), ("activations", "weights,optimizer")),
     "--runtime": Values(("ddp", "horovod", "zero1", "zero3", "ps-async", "byteps"), _NAMES),
     "--servers": _COUNT,
     "--model": Values(("simulate", "plain", "flexflow-sim", "paradl", "paleo"), _NAMES),
@@ -155,7 +184,8 @@ _THROUGHPUT = {
 }
 
 OPTIONS: dict[str, dict[str, Values]] = {
-    "optimize": {**QUESTION, **_SEARCH, "--least-memory": FLAG, **_SHOWN},
+    "optimize": {**QUESTION, **_SEARCH, **_WISHES, "--least-memory": FLAG, **_SHOWN},
+    "pareto": {**QUESTION, "--time-limit": _SEARCH["--time-limit"], **_WISHES, **_BRIEF},
     "evaluate": {"--strategy": _STRATEGY, "--degree": _COUNT, **QUESTION, **_SHOWN},
     "simulate": {**_SIMULATE, **QUESTION, **_SHOWN},
     "scale": {**QUESTION, **_SEARCH, "--strong": FLAG, "--weak": FLAG, **_SHOWN},
@@ -176,6 +206,7 @@ OPTIONS: dict[str, dict[str, Values]] = {
 }
 GPUS = {
     "optimize": _GPUS,
+    "pareto": _GPUS,
     "evaluate": _GPUS,
     "simulate": _GPUS,
     "scale": Values(
