@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from planner.planning.answer import Answers
 from planner.planning.infeasible import stopped_error
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, named, usual_baselines, usual_degrees
+from planner.planning.staged import StagedStep, UsualTrial, named, usual_degrees, usual_trials
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
@@ -45,7 +46,7 @@ def joint_plan(
     """The fastest plan that fits in memory, of one stage or of several.
 
     Transformers are searched in the whole joint space. Other networks are where something is held
-    fixed or ruled out, or where no split of one stage fits.
+    fixed or ruled out. Where nothing is, no usual way to train is faster than the answer.
 
     Parameters
     ----------
@@ -88,6 +89,9 @@ def joint_plan(
             f"to train {setting.model.name} on {setting.gpus} GPUs with a batch of "
             f"{setting.batch} but leaves nothing; keep or forbid less"
         )
+    usual = usual_trials(setting, search.runtime, deadline, _usual(setting, found))
+    if not wishes.any:
+        found = _with_usual(found, usual)
     single = None
     if wishes.leaves_splits and _worth_splitting(setting, found):
         # that no split fits says nothing of micro-batches, sharding and recomputation
@@ -111,9 +115,17 @@ def joint_plan(
         best,
         summary(found, best),
         notes=_notes(found, best, single),
-        baselines=usual_baselines(setting, search.runtime, deadline, usual=_usual(setting, found)),
+        baselines=tuple(one.baseline for one in usual),
         finalists=_finalists(found, best),
     )
+
+
+def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
+    """What was found, or a usual way to train where that is faster than its estimate let expect."""
+    steps = tuple(one.step for one in usual if one.step is not None)
+    rivals = [one for one in (found.best, *steps) if one is not None and one.fits]
+    best = min(rivals, key=lambda one: one.seconds, default=None)
+    return replace(found, best=best, simulated=(*found.simulated, *steps))
 
 
 def _few_layers(setting: Setting, wishes: Wishes) -> bool:

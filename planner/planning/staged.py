@@ -171,12 +171,55 @@ def named(name: str, degrees: Degrees) -> dict[str, Degrees]:
     return {f"{name}:{','.join(said)}" if said else name: degrees}
 
 
-def usual_baselines(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UsualTrial:
+    """A usual way to train, simulated on the inputs of a question.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    step
+        Its step, None where it cannot run or there was no time.
+    reason
+        Why there is none.
+    costed
+        Whether there was time to find out.
+    """
+
+    name: str
+    step: StagedStep | None
+    reason: str
+    costed: bool
+
+    @property
+    def baseline(self) -> Baseline:
+        """What a plan says of it."""
+        if self.step is None:
+            return Baseline(
+                name=self.name,
+                step_time_s=None,
+                peak_memory_bytes=None,
+                fits=False,
+                reason=self.reason,
+                costed=self.costed,
+            )
+        short = self.step.peak_memory - self.step.placed.setting.cluster.device.memory
+        return Baseline(
+            name=self.name,
+            step_time_s=self.step.seconds,
+            peak_memory_bytes=self.step.peak_memory,
+            fits=short <= 0,
+            reason=f"{format_bytes(short)} over the memory" if short > 0 else "",
+        )
+
+
+def usual_trials(
     setting: Setting,
     runtime: Runtime,
     deadline: Deadline,
     usual: Mapping[str, Degrees] | None = None,
-) -> tuple[Baseline, ...]:
+) -> tuple[UsualTrial, ...]:
     """The usual ways to train on the same inputs.
 
     Parameters
@@ -190,23 +233,10 @@ def usual_baselines(
     """
     rows = []
     for name, degrees in (usual or usual_degrees(setting)).items():
-        trial, reason, costed = None, "the time limit left no time", False
+        step, reason, costed = None, "the time limit left no time", False
         if not deadline.passed:
             other = usual_runtime(name, degrees)
             under = runtime if other is None else load_runtime(other)
-            (trial, reason), costed = tried(setting, degrees, under), True
-        short = 0.0
-        if trial is not None:
-            short = trial.peak_memory - setting.cluster.device.memory
-            reason = f"{format_bytes(short)} over the memory" if short > 0 else ""
-        rows.append(
-            Baseline(
-                name=name,
-                step_time_s=None if trial is None else trial.seconds,
-                peak_memory_bytes=None if trial is None else trial.peak_memory,
-                fits=trial is not None and short <= 0,
-                reason=reason,
-                costed=costed,
-            )
-        )
+            (step, reason), costed = tried(setting, degrees, under), True
+        rows.append(UsualTrial(name=name, step=step, reason=reason, costed=costed))
     return tuple(rows)

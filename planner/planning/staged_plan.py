@@ -13,7 +13,7 @@ from costmodels.strategy import MemoryConfig, Stage
 from planner.notes import AnyNote, words
 from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary, given_solver
 from planner.planning.assemble import input_hashes, memory_notes
-from planner.planning.staged import StagedStep, usual_baselines
+from planner.planning.staged import StagedStep, usual_trials
 from planner.request.plans import carried_for
 from planner.request.setting import DEFAULT_RUNTIME
 from planner.simulation.notes import estimate_notes
@@ -54,10 +54,12 @@ def given_plan(
         cap=0,
         num_costed=1,
     )
-    usual = usual_baselines(
+    usual = usual_trials(
         found.placed.setting, load_runtime(DEFAULT_RUNTIME), deadline or Deadline(None)
     )
-    return plan_of_stages(found, summary, notes=notes, baselines=usual)
+    return plan_of_stages(
+        found, summary, notes=notes, baselines=tuple(one.baseline for one in usual)
+    )
 
 
 def plan_of_stages(

@@ -232,3 +232,11 @@ def test_a_time_limit_ends_in_a_plan(config):
     plan = planner.optimize(config, time_limit=0.05, forbid="context", **QUESTION)
     assert plan.search.stopped_by == "time limit"
     assert plan.fits
+
+
+@pytest.mark.parametrize("gpus", [4, 8, 16])
+def test_no_usual_way_to_train_is_faster(config, gpus):
+    plan = planner.optimize(config, **{**QUESTION, "gpus": gpus})
+    for row in plan.baselines:
+        assert not row.fits or row.step_time_s >= plan.step_time_s * (1 - 1e-9)
+    assert len([row for row in plan.finalists if row.chosen]) == 1
