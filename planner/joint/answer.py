@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from costmodels.errors import InputError
-from costmodels.graph import Graph
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
-from planner.errors import InfeasibleError
+from planner.errors import ConflictError, InfeasibleError
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
@@ -73,6 +71,11 @@ def joint_plan(
     searched = wishes.any or is_transformer(setting.graph)
     if wishes.splits_alone or (not wishes.any and one_stage) or not searched:
         return plan_for(setting, options, deadline, known)
+    if one_stage and setting.gpus > 1:
+        raise ConflictError(
+            "--least-memory and --dump-problem are of the splits of one stage, of which --keep and "
+            "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
+        )
     setting.check_reserve()
     options.tell("estimating pipelines")
     search = JointSearch(
@@ -83,13 +86,13 @@ def joint_plan(
         wishes=wishes,
     )
     found = search.run()
-    if wishes.any and not found.num_wished and not found.stopped_by:
-        raise InputError(
-            f"what is kept and forbidden must leave something of the {found.num_choices:,} ways "
-            f"to train {setting.model.name} on {setting.gpus} GPUs with a batch of "
-            f"{setting.batch} but leaves nothing; keep or forbid less"
-        )
-    usual = usual_trials(setting, search.runtime, deadline, _usual(setting, found))
+    # who interrupts does not wait for comparisons either
+    until = Deadline(0.0) if found.stopped_by == "interrupt" else deadline
+    usual: tuple[UsualTrial, ...] = ()
+    try:
+        usual = usual_trials(setting, search.runtime, until, _usual(setting, found))
+    except KeyboardInterrupt:
+        found = replace(found, stopped_by="interrupt")
     if not wishes.any:
         found = _with_usual(found, usual)
     single = None
@@ -114,7 +117,7 @@ def joint_plan(
     return plan_of_stages(
         best,
         summary(found, best),
-        notes=_notes(found, best, single),
+        notes=search_notes(found, best, single),
         baselines=tuple(one.baseline for one in usual),
         finalists=_finalists(found, best),
     )
@@ -164,12 +167,17 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     return found.best is None or found.single_bound < found.best.seconds
 
 
+def _undercut(found: JointResult, best: StagedStep) -> bool:
+    """Whether a step is below what should bound it by more than rounding: then it is no bound."""
+    return found.bound > (1.0 + PROVEN_GAP) * best.seconds
+
+
 def summary(found: JointResult, best: StagedStep) -> SearchSummary:
     """How a plan was found, and how good it is known to be.
 
     The bound holds for all plans, whatever they need of memory.
     """
-    bound = min(found.bound, best.seconds)
+    bound = 0.0 if _undercut(found, best) else min(found.bound, best.seconds)
     gap = (best.seconds - bound) / best.seconds
     return SearchSummary(
         solver="estimates of all choices, the best simulated",
@@ -186,7 +194,9 @@ def summary(found: JointResult, best: StagedStep) -> SearchSummary:
     )
 
 
-def _notes(found: JointResult, best: StagedStep, single: Plan | None) -> tuple[Note, ...]:
+def search_notes(
+    found: JointResult, best: StagedStep, single: Plan | None = None
+) -> tuple[Note, ...]:
     """What is worth knowing of the search.
 
     Parameters
@@ -197,6 +207,8 @@ def _notes(found: JointResult, best: StagedStep, single: Plan | None) -> tuple[N
         The plan of one stage, where that was searched.
     """
     notes = [Note.of("splits-by-degrees")]
+    if _undercut(found, best):
+        notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
     layers = len(best.placed.graph.compute_layers)
     if single is None and layers > MOST_LAYERS and found.single_bound < best.seconds:
         notes.append(Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS))
@@ -228,7 +240,7 @@ def infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
     if found.stopped_by and not found.simulated:
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
-    least = least_held(setting.graph, setting) / setting.gpus + device.reserved_memory
+    least = least_held(setting) / setting.gpus + device.reserved_memory
     proven = least > device.memory
     tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
@@ -254,6 +266,11 @@ def infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
     )
 
 
-def least_held(graph: Graph, setting: Setting) -> float:
-    """What all devices hold together at least of weights, gradients and optimizer state. [B]"""
-    return float(graph.parameters) * setting.machine.training.parameter_size
+def least_held(setting: Setting) -> float:
+    """What all devices hold together at least of weights, gradients and optimizer state. [B]
+
+    Whatever the runtime that a way to train runs under, whose precision recipes differ.
+    """
+    runtimes = (load_runtime(name) for name in (DEFAULT_RUNTIME, "zero1", "fsdp"))
+    each = min(setting.under(one).machine.training.parameter_size for one in runtimes)
+    return float(setting.graph.parameters) * each

@@ -5,6 +5,7 @@ Every choice is a `Degrees`; what a machine, a batch or a network cannot have is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from planner.request.setting import Setting
 RECOMPUTATIONS = ("none", "selective", "full")
 # Samples of a replica in a micro-batch that are tried; kernels are full with fewer. [samples]
 LARGEST_MICRO_BATCH = 64
+# Positions that a part of a sequence has at least, where context parallelism divides it. [items]
+SHORTEST_PART = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +76,7 @@ def insides(setting: Setting) -> Iterator[Degrees]:
     attends = is_transformer(graph)
     experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
     sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
-    host = setting.cluster.host_index
-    local = 1
-    for size in shape[: host + 1]:
-        local *= size
+    local = math.prod(shape[: setting.cluster.host_index + 1])
     for tp in divisors(setting.gpus):
         # tensor parallelism across hosts waits for their links in every layer
         if tp > local or inner_first(tp, shape) is None:
@@ -90,10 +90,6 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                 for split in (False, True) if tp > 1 and attends else (False,):
                     for again in RECOMPUTATIONS if attends else ("none", "full"):
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again)
-
-
-# Positions that a part of a sequence has at least, where context parallelism divides it. [items]
-SHORTEST_PART = 2048
 
 
 def num_blocks(graph: Graph) -> int:

@@ -31,10 +31,6 @@ from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 Floats = NDArray[np.float64]
 
 
-# A zero-bubble pipeline waits for forward and backward passes without those of weights.
-_WAITS = {"1f1b": 1.0, "gpipe": 1.0, "interleaved": 1.0, "zero-bubble": 1.0 / 3.0}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A global choice and what it is expected to cost.
@@ -113,7 +109,7 @@ class Estimates:
             work = np.maximum(work + OVERLAP_FACTOR * np.minimum(work, gathers), gathers)
         groups = work.sum(axis=0)
         steady = choice.micro_batches * float(groups.max())
-        waits = float(groups.sum() - groups.max()) / choice.chunks * _WAITS[choice.schedule]
+        waits = float(groups.sum() - groups.max()) / choice.chunks
         sends = 0.0
         if choice.pp > 1:
             sends = 2.0 * (choice.pp - 1) * choice.chunks * self._send(choice, stages.sent)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.simulation import load_runtime
-from planner.joint.answer import infeasible, summary
+from planner.joint.answer import infeasible, search_notes, summary
 from planner.joint.estimate import Estimate
-from planner.joint.search import JointSearch, choice_runtime
+from planner.joint.search import MEMORY_MARGIN, JointSearch, choice_runtime
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
@@ -60,16 +61,25 @@ def front(
     found = search.look()
     capacity = setting.cluster.device.memory
     trials: list[StagedStep] = []
-    for one in spread_out(estimated_front(found.estimates), MOST_POINTS):
-        if deadline.passed and trials:
-            break
-        trial, _ = tried(setting, one.choice.degrees, choice_runtime(search.runtime, one.choice))
-        if trial is not None and trial.peak_memory <= capacity:
-            trials.append(trial)
-            options.tell("simulating", trial.seconds, found.bound)
-    if not trials:
-        raise infeasible(setting, found)
-    return [plan_of_stages(one, summary(found, one)) for one in undominated(trials)]
+    fitting = [one for one in found.estimates if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+    try:
+        for one in spread_out(estimated_front(fitting), MOST_POINTS):
+            if (deadline.passed or found.stopped_by == "interrupt") and trials:
+                found = replace(found, stopped_by=found.stopped_by or "time limit")
+                break
+            runtime = choice_runtime(search.runtime, one.choice)
+            trial, _ = tried(setting, one.choice.degrees, runtime)
+            if trial is not None:
+                trials.append(trial)
+                options.tell("simulating", trial.seconds, found.bound)
+    except KeyboardInterrupt:
+        found = replace(found, stopped_by="interrupt")
+    points = undominated([one for one in trials if one.fits])
+    if not points:
+        raise infeasible(setting, replace(found, simulated=tuple(trials)))
+    return [
+        plan_of_stages(one, summary(found, one), notes=search_notes(found, one)) for one in points
+    ]
 
 
 def estimated_front(estimates: Sequence[Estimate]) -> list[Estimate]:

@@ -32,7 +32,7 @@ MARGIN = 0.03
 MOST_SIMULATED = 3
 # How far the estimate of memory may be above the memory of a device. The simulation decides.
 MEMORY_MARGIN = 0.03
-# Simulations that may end without a plan that fits, one after the other. [items]
+# Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
 
 
@@ -196,6 +196,11 @@ class JointSearch:
             What no step takes less than.
         deadline
             After which a group gets 0 for a bound.
+
+        Raises
+        ------
+        InputError
+            When what is held fixed and ruled out leaves nothing.
         """
         groups: dict[tuple[int, int, int], list[Choice]] = {}
         for choice in choices(self.setting, list(insides(self.setting))):
@@ -204,6 +209,13 @@ class JointSearch:
                 self.num_wished += 1
                 key = (choice.pp, min(choice.chunks, 2), choice.micro_batches)
                 groups.setdefault(key, []).append(choice)
+        if self.wishes.any and not self.num_wished:
+            model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
+            raise InputError(
+                f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "
+                f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
+                "or forbid less"
+            )
         rows = [
             (0.0 if deadline.passed else bounds.of(*key), group) for key, group in groups.items()
         ]
@@ -213,29 +225,23 @@ class JointSearch:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
-        # where nothing is expected to fit, what holds the least may do after all
-        order = fitting or sorted(ranked, key=lambda one: one.memory)[:MOST_MISSES]
-        count, missed = 0, 0
-        for one in order:
+        # where what is expected to fit does not, what holds the least may do after all
+        smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
+        for count, one in enumerate([*fitting[:MOST_MISSES], *smallest]):
             limit = math.inf if self.best is None else self.best.seconds * (1.0 + MARGIN)
             # without one that was simulated there is no plan
             if one.seconds > limit or (self.deadline.passed and self.simulated):
                 break
             if count >= MOST_SIMULATED and self.best is not None:
                 break
-            if missed >= MOST_MISSES and self.best is None:
-                order = sorted(fitting, key=lambda row: row.memory)
             found, reason = tried(
                 self.setting, one.choice.degrees, choice_runtime(self.runtime, one.choice)
             )
-            count += 1
             if found is None:
                 self.left_out.append(reason)
                 continue
             self.simulated.append(found)
-            if not found.fits:
-                missed += 1
-            elif self.best is None or found.seconds < self.best.seconds:
+            if found.fits and (self.best is None or found.seconds < self.best.seconds):
                 self.best = found
                 self.options.tell("simulating", found.seconds, bound)
 

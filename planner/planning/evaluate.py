@@ -42,12 +42,12 @@ def evaluate_request(request: Request) -> Plan:
     given = given_strategy(named)
     if given is not None:
         refuse_degree(request)
+    if isinstance(given, Plan) and given.is_staged:
+        placed = place_network(request)
+        found = simulate_stages(placed, load_runtime(given.runtime))
+        return given_plan(found, "plan file", placed.notes)
     if isinstance(given, Plan):
         setting, notes = strategy_setting(given, request)
-        if given.is_staged:
-            placed = place_network(request)
-            found = simulate_stages(placed, load_runtime(given.runtime))
-            return given_plan(found, "plan file", placed.notes)
         split = plan_distributions(given, setting)
         return plan_of_strategy(setting, split, "plan file", notes)
     if given is not None:

@@ -24,7 +24,7 @@ from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
 from planner.request.setting import DEFAULT_RUNTIME, Setting
-from planner.simulation.run import OVERLAP_FACTOR, computing_time, waiting_time
+from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 from search.problem.deadline import Deadline
 
 
@@ -85,6 +85,7 @@ def simulate_stages(
         What the strategy was made of.
     """
     setting = placed.setting
+    runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
     job = Job(
         graph=placed.graph,
         strategy=placed.strategy,

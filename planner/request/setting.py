@@ -94,8 +94,8 @@ class Setting:
             tables=(),
         )
         other = resolve(request)
-        compute = replace(self.machine, training=other.machine.training)
-        return replace(self, graph=other.graph, machine=compute)
+        machine = replace(self.machine, training=other.machine.training)
+        return replace(self, graph=other.graph, machine=machine)
 
     def check_reserve(self) -> None:
         """That the limit on memory leaves something of a device to a plan.

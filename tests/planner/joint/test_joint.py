@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -14,16 +15,20 @@ from costmodels.graph import build_graph
 from costmodels.simulation import load_runtime
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.joint import search
+from planner.joint.answer import least_held, search_notes, summary
 from planner.joint.bounds import PipelineBounds
 from planner.joint.choices import choices, insides
 from planner.joint.estimate import Estimates
 from planner.joint.inside import Insides
 from planner.joint.reduced import Reduced
-from planner.joint.search import choice_runtime
+from planner.joint.search import JointResult, choice_runtime
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
 from planner.plan import Plan
+from planner.planning import staged as staged_steps
 from planner.planning.staged import tried
+from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
@@ -240,3 +245,79 @@ def test_no_usual_way_to_train_is_faster(config, gpus):
     for row in plan.baselines:
         assert not row.fits or row.step_time_s >= plan.step_time_s * (1 - 1e-9)
     assert len([row for row in plan.finalists if row.chosen]) == 1
+
+
+def test_buckets_are_as_asked_for(config, tmp_path):
+    plan = planner.optimize(config, keep="pp=1,zero=0", bucket_bytes="1 MiB", **QUESTION)
+    plan.save(tmp_path / "plan.json")
+    again = planner.simulate(tmp_path / "plan.json")
+    assert again.step_time == pytest.approx(plan.step_time_s, rel=1e-12)
+
+
+def test_a_proof_holds_for_the_leanest_recipe(setting):
+    # autocast keeps 18 bytes of a parameter in bf16 with Adam, sharded parallelism 16
+    assert least_held(setting) == setting.graph.parameters * 16
+
+
+def test_a_search_whose_estimates_are_too_small_ends(config, monkeypatch):
+    asked = []
+
+    def too_large(setting, degrees, runtime):
+        asked.append(degrees)
+        found, reason = tried(setting, degrees, runtime)
+        return replace(found, step=_Swollen(found.step)), reason
+
+    monkeypatch.setattr(search, "tried", too_large)
+    monkeypatch.setattr(staged_steps, "tried", too_large)
+    with pytest.raises(InfeasibleError, match="not proven"):
+        planner.optimize(config, keep="tp=1", **QUESTION)
+    assert len(asked) <= 2 * search.MOST_MISSES + 4
+
+
+class _Swollen:
+    """A step that fits nowhere."""
+
+    def __init__(self, step):
+        self.step = step
+        self.roles = step.roles
+
+    @property
+    def peak(self):
+        peak = self.step.peak
+        return replace(peak, memory=replace(peak.memory, total=1e15))
+
+
+def test_options_of_one_stage_are_refused_where_they_would_not_be_heeded(config):
+    with pytest.raises(InputError, match="of the splits of one stage"):
+        planner.optimize(config, keep="pp=2", least_memory=True, **QUESTION)
+
+
+def test_a_bound_that_is_undercut_is_withdrawn(staged, setting):
+    found, _ = tried(setting, Degrees(tp=2, micro_batch_size=1), load_runtime("ddp"))
+    result = JointResult(
+        best=found,
+        simulated=(found,),
+        bound=2 * found.seconds,
+        single_bound=0.0,
+        num_choices=1,
+        num_wished=1,
+    )
+    assert summary(result, found).lower_bound_s == 0.0
+    assert not summary(result, found).proven_optimal
+    assert "bound-withdrawn" in {note.kind for note in search_notes(result, found)}
+
+
+@pytest.mark.parametrize("where", ["search", "comparison"])
+def test_an_interrupt_keeps_what_was_found(config, monkeypatch, where):
+    calls = []
+
+    def interrupted(*asked):
+        calls.append(asked)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return tried(*asked)
+
+    monkeypatch.setattr(search if where == "search" else staged_steps, "tried", interrupted)
+    plan = planner.optimize(config, keep="tp=2", **QUESTION)
+    assert plan.search.stopped_by == "interrupt"
+    assert plan.fits
