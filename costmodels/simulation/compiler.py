@@ -7,7 +7,7 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -339,7 +339,7 @@ class Compiler:
             for holder, size in self.weights[stage].fixed_memory().items():
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
-        name = f"stage {', '.join(map(str, stages))}" if len(self.groups) > 1 else "all devices"
+        name = _named(stages) if len(self.groups) > 1 else "all devices"
         reserved = None
         if runtime.caching:
             order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
@@ -352,3 +352,11 @@ class Compiler:
             fixed_memory=fixed,
             reserved=reserved,
         )
+
+
+def _named(stages: Sequence[int]) -> str:
+    """What the devices of these stages are called; of many stages the first ones and the last."""
+    numbers = [str(stage) for stage in stages]
+    if len(numbers) > 3:
+        numbers = [*numbers[:2], "...", numbers[-1]]
+    return f"stage{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

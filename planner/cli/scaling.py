@@ -192,7 +192,7 @@ def _scaled(count: int, answer: Plan | InfeasibleError, before: Sequence[ScaledP
 def size_line(size: ScaledPlan) -> str:
     """One line of the table, no longer than the terminal is wide."""
     from planner.report import figures
-    from planner.report.runs import main_split
+    from planner.report.sentences import how
 
     plan = size.plan
     if isinstance(plan, Exception):
@@ -208,7 +208,7 @@ def size_line(size: ScaledPlan) -> str:
             figures.speed_up(size.speed_up),
             figures.percent(size.efficiency),
         ]
-        shape = main_split(plan)
+        shape = how(plan)
         if plan.search.stopped_by:
             shape += f" (stopped early by {plan.search.stopped_by})"
     line = "".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -94,8 +94,8 @@ def memory_chart(plan: Plan) -> Markup:
     return svg.drawing(WIDTH, 74, label, drawn)
 
 
-def _describe(layer: LayerPlan, run: LayerRun) -> str:
-    """The tip of a layer."""
+def _describe(layer: LayerPlan, run: LayerRun, count: int) -> str:
+    """The tip of a layer, which is there so many times."""
     causes = [
         f"{label} {figures.seconds(getattr(layer, f'{key}_s'))}"
         for key, label in figures.LAYER_CAUSES.items()
@@ -104,23 +104,32 @@ def _describe(layer: LayerPlan, run: LayerRun) -> str:
     if layer.gradient_s > 0.0:
         causes.append(f"gradient all-reduce {figures.seconds(layer.gradient_s)}")
     return (
-        f"{layer.name} ({layer.kind})\n{run.key}: {run.label}\n"
+        f"{layer.name} ({layer.kind}){f' x {count}' if count > 1 else ''}\n{run.key}: {run.label}\n"
         f"{figures.seconds(layer.time)}: {', '.join(causes) or 'no cost'}"
     )
 
 
-def band_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
-    """The network as a band in the order of the forward pass, as wide as layers take time."""
-    whole = sum(run.time for run in runs)
+def band_chart(runs: Sequence[LayerRun], counts: Mapping[str, int]) -> Markup:
+    """The network as a band in the order of the forward pass, as wide as layers take time.
+
+    Parameters
+    ----------
+    runs
+        What is drawn.
+    counts
+        How often each layer is there.
+    """
+    whole = sum(layer.time * counts[layer.name] for run in runs for layer in run.layers)
     if not whole > 0.0:
         return Markup()
     drawn, at = [], 0.0
     for run in runs:
         fill, start = svg.fill_of(split_index(run.key)), at
         for layer in run.layers:
-            extent = WIDTH * layer.time / whole
+            count = counts[layer.name]
+            extent, tip = WIDTH * layer.time * count / whole, _describe(layer, run, count)
             gap = 0.75 if extent > 3.0 else 0.0
-            drawn.append(svg.rectangle(at, 24, extent - gap, 46, fill, _describe(layer, run)))
+            drawn.append(svg.rectangle(at, 24, extent - gap, 46, fill, tip))
             at += extent
         extent = at - start
         if extent >= 14.0:
@@ -136,8 +145,16 @@ def band_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
     return svg.drawing(WIDTH, 94, label, drawn)
 
 
-def layers_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
-    """Time of every layer by cause upwards, its gradient all-reduce downwards."""
+def layers_chart(runs: Sequence[LayerRun], counts: Mapping[str, int]) -> Markup:
+    """Time of every layer by cause upwards, its gradient all-reduce downwards.
+
+    Parameters
+    ----------
+    runs
+        What is drawn.
+    counts
+        How often each layer is there.
+    """
     rows = [(layer, run) for run in runs for layer in run.layers]
     longest = max(layer.time for layer, _ in rows)
     if not longest > 0.0:
@@ -150,7 +167,7 @@ def layers_chart(plan: Plan, runs: Sequence[LayerRun]) -> Markup:
     drawn = _vertical_axis(width, zero, longest, scale, below)
     every = int(-(-11.0 // pitch))
     for i, (layer, run) in enumerate(rows):
-        x, tip = _MARGIN + i * pitch, _describe(layer, run)
+        x, tip = _MARGIN + i * pitch, _describe(layer, run, counts[layer.name])
         thick = pitch - 1.0
         y = zero
         bars = Markup()
@@ -201,7 +218,7 @@ def rivals_chart(plan: Plan) -> Markup:
         remark = rival.verdict
         if rival.time is not None:
             remark = f"{figures.speed_up(rival.speed_up)}, {remark}".rstrip(", ")
-        rows.append((rival.name, rival.time or 0.0, fill, remark))
+        rows.append((rival.short, rival.time or 0.0, fill, remark))
     longest = min(max(row[1] for row in rows), LONGEST_RIVAL * mine)
     left, room = 110.0, WIDTH - 110.0 - 260.0
     drawn = []

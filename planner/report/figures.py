@@ -102,6 +102,17 @@ class Rival:
     costed: bool
 
     @property
+    def short(self) -> str:
+        """The name without its degrees."""
+        return self.name.partition(":")[0]
+
+    @property
+    def said(self) -> str:
+        """Its degrees, and why it cannot be used."""
+        degrees = self.name.partition(":")[2].replace(",", ", ").replace("_", " ")
+        return "; ".join(text for text in (degrees, self.remark) if text)
+
+    @property
     def verdict(self) -> str:
         """Whether it is a choice at all, in a few words."""
         if self.fits:
@@ -109,6 +120,30 @@ class Rival:
         if not self.costed:
             return "not costed"
         return "cannot be used" if self.time is None else "does not fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """The stages of a group of GPUs.
+
+    Parameters
+    ----------
+    devices, stages
+        Their numbers.
+    layers, again
+        How many it has, and how many of them are computed again for backward. [items]
+    span
+        First and last layers of its stages.
+    time
+        What a GPU works in a step, without gradient all-reduces. [s]
+    """
+
+    devices: str
+    stages: str
+    layers: int
+    again: int
+    span: str
+    time: float
 
 
 def sample_word(shape: Mapping[str, int]) -> str:
@@ -316,14 +351,36 @@ def rival_sentence(plan: Plan) -> str:
         return "none of the usual strategies can be used"
     much_faster = much(rival.speed_up)
     time = "" if much_faster == "as fast as" else f" ({format_seconds(rival.time)})"
-    short = rival.name.partition(":")[0]
-    return f"{much_faster} {short}{time}, the best usual strategy that fits"
+    return f"{much_faster} {rival.short}{time}, the best usual strategy that fits"
 
 
 def called(strategy: str) -> str:
     """A usual strategy in a sentence: a way to split, or a framework's way to train."""
     name, _, degrees = strategy.partition(":")
     return f"the usual {name}" if degrees else f"{name} parallelism"
+
+
+def group_rows(plan: Plan) -> list[GroupRow]:
+    """The groups of GPUs of a pipeline in the order of its first stages; none without one."""
+    strategy = plan.strategy
+    if len(strategy.groups) < 2:
+        return []
+    rows = []
+    for first, end in strategy.groups:
+        numbered = [(i, s) for i, s in enumerate(strategy.stages) if s.group == (first, end)]
+        stages = [stage for _, stage in numbered]
+        spans = [f"{stage.layers[0]} .. {stage.layers[-1]}" for stage in stages]
+        rows.append(
+            GroupRow(
+                devices=f"{first} to {end - 1}" if end - first > 1 else str(first),
+                stages=", ".join(str(number) for number, _ in numbered),
+                layers=sum(len(stage.layers) for stage in stages),
+                span="; ".join(spans if len(spans) < 4 else [*spans[:2], "...", spans[-1]]),
+                again=sum(len(rows) for stage in stages for rows in stage.recompute),
+                time=sum(plan.layers[name].time for stage in stages for name in stage.layers),
+            )
+        )
+    return rows
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -14,18 +14,11 @@ from planner.plan import Plan
 from planner.report import figures, svg
 from planner.report.console import show_below, show_sentence, terminal_table
 from planner.report.html import page
-from planner.report.runs import main_split
-from planner.report.sentences import training_sentence
+from planner.report.sentences import how
 
 _WIDTH, _HEIGHT = 1080.0, 360.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 30.0, 20.0, 46.0
 _DOT = 9.0
-
-
-def how(plan: Plan) -> str:
-    """How a plan trains, in a few words."""
-    training = training_sentence(plan)
-    return f"{training}; {main_split(plan)}" if training else main_split(plan)
 
 
 def show_front(plans: Sequence[Plan], console: Console) -> None:

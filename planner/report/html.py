@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import planner
 from planner.plan import Plan
 from planner.report import charts, figures, sentences, svg
-from planner.report.runs import runs_of_plan, shares
+from planner.report.runs import MAX_RUNS, folded_blocks, runs_of_blocks, runs_of_plan, shares
 from planner.report.verdict import verdict
 
 
@@ -43,11 +43,16 @@ def _without_scheme(text: str) -> str:
 def report_text(plan: Plan) -> str:
     """The page of a plan."""
     runs = runs_of_plan(plan)
+    drawn, counts = folded_blocks(runs)
+    listed = runs_of_blocks(runs) if len(runs) > MAX_RUNS else runs
     command, recorded = figures.command(plan)
     facts: dict[str, Any] = {
         "plan": plan,
         "verdict": verdict(plan),
-        "runs": runs,
+        "runs": listed,
+        "num_runs": len(runs),
+        "num_repeated": len(plan.layers) - len(counts),
+        "groups": figures.group_rows(plan),
         "splits": [
             (key, svg.fill_of(charts.split_index(key)), *row) for key, row in shares(plan).items()
         ],
@@ -78,8 +83,8 @@ def report_text(plan: Plan) -> str:
         "definitions": svg.definitions(),
         "step_chart": charts.step_chart(plan),
         "memory_chart": charts.memory_chart(plan),
-        "band_chart": charts.band_chart(plan, runs),
-        "layers_chart": charts.layers_chart(plan, runs),
+        "band_chart": charts.band_chart(drawn, counts),
+        "layers_chart": charts.layers_chart(drawn, counts),
         "rivals_chart": charts.rivals_chart(plan),
         "sources_chart": charts.sources_chart(plan),
     }

@@ -152,11 +152,11 @@ def _rivals_text(plan: Plan) -> str:
     for rival in figures.rivals(plan):
         rows.append(
             (
-                rival.name,
+                rival.short,
                 figures.seconds_or_none(rival.time),
                 "-" if rival.memory is None else figures.size(rival.memory),
                 figures.speed_up(rival.speed_up),
-                ": ".join(text for text in (rival.verdict, rival.remark) if text),
+                ": ".join(text for text in (rival.verdict, rival.said) if text),
             )
         )
     headings = ["Strategy", ">Step time", ">Peak memory", ">Speed-up of the plan", "Remark"]

@@ -17,6 +17,8 @@ from planner.plan import LayerPlan, Plan
 # Layers whose `channel` is summed over; elsewhere it indexes the output.
 _WEIGHT_MATRIX_KINDS = frozenset({"conv", "linear", "embedding"})
 
+# More runs than this are listed by their places in blocks, or as their main ones.
+MAX_RUNS = 24
 # Splits of less than this part of the time are not named in one line: they would read "0 %".
 LEAST_NAMED = 0.005
 
@@ -130,6 +132,29 @@ def runs_of_blocks(runs: Sequence[LayerRun]) -> list[LayerRun]:
         span = alike[0].span if len(alike) == 1 else _span_of_blocks(alike[0])
         found.append(replace(alike[0], layers=layers, span=span))
     return found
+
+
+def folded_blocks(runs: Sequence[LayerRun]) -> tuple[list[LayerRun], Mapping[str, int]]:
+    """Runs without the layers that repeat those of an earlier block, and how often all others are.
+
+    Layers repeat one another when they are at the same place of their blocks, split alike, and take
+    the same time to three digits.
+    """
+    seen: dict[tuple[object, ...], str] = {}
+    counts: dict[str, int] = {}
+    kept = []
+    for run in runs:
+        layers = []
+        for layer in run.layers:
+            times = (layer.forward_s, layer.backward_s, layer.reduction_s, layer.shuffle_s)
+            place = _without_numbers(layer.name)
+            first = seen.setdefault((run.key, place, *(f"{t:.2e}" for t in times)), layer.name)
+            counts[first] = counts.get(first, 0) + 1
+            if first == layer.name:
+                layers.append(layer)
+        if layers:
+            kept.append(replace(run, layers=tuple(layers)))
+    return kept, counts
 
 
 def _without_numbers(name: str) -> str:

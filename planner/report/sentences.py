@@ -6,7 +6,15 @@ from costmodels.units import format_bytes, format_seconds
 from planner.notes import words
 from planner.plan import Plan
 from planner.report import figures
+from planner.report.parallelism import split_words
 from search.problem.notes import Note
+
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "interleaved",
+    "zero-bubble": "zero-bubble",
+}
 
 
 def memory_sentence(plan: Plan) -> str:
@@ -58,7 +66,7 @@ def training_sentence(plan: Plan) -> str:
         each = f"{groups} groups of {plan.gpus // groups:,} GPUs"
         stages = len(strategy.stages)
         chunks = f", {stages // groups} stages each" if stages > groups else ""
-        parts.append(f"a pipeline of {each}{chunks} by {plan.schedule.kind}")
+        parts.append(f"a pipeline of {each}{chunks} ({SCHEDULES[plan.schedule.kind]})")
     samples = figures.sample_word(plan.input_shape)
     size = plan.global_batch_size // count
     noun = "micro-batch" if count == 1 else "micro-batches"
@@ -73,6 +81,11 @@ def training_sentence(plan: Plan) -> str:
         what = "attention" if attends else f"{len(again)} of {len(plan.layers)} layers"
         parts.append(f"{what} computed again for backward")
     return ", ".join(parts)
+
+
+def how(plan: Plan) -> str:
+    """How a plan trains, in a few words."""
+    return ", ".join(part for part in (training_sentence(plan), split_words(plan)) if part)
 
 
 def _all_of(plan: Plan) -> str:

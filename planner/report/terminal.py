@@ -17,11 +17,9 @@ from planner.report.console import (
     show_sentence,
     terminal_table,
 )
-from planner.report.runs import LayerRun, main_split, runs_of_blocks, runs_of_plan, shares
+from planner.report.runs import MAX_RUNS, LayerRun, runs_of_blocks, runs_of_plan, shares
 from planner.report.verdict import verdict
 
-# More runs than this are listed as their main ones only: the reports hold all of them.
-MAX_RUNS = 24
 # Splits longer than this are shown by their letters in the table of runs. [characters]
 LONGEST_SPLIT = 30
 
@@ -63,7 +61,7 @@ def plan_line(plan: Plan) -> str:
         f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s",
         *([figures.mfu_words(plan.mfu)] if plan.mfu is not None else []),
         f"{figures.size(plan.peak_memory)} of {figures.size(plan.memory_capacity_bytes)} a GPU",
-        main_split(plan),
+        sentences.how(plan),
     ]
     found = plan.search
     if found.status != "given":
@@ -213,7 +211,7 @@ def _show_rivals(plan: Plan, console: Console) -> None:
     rivals = figures.rivals(plan)
     for rival in rivals:
         table.add_row(
-            rival.name,
+            rival.short,
             figures.seconds_or_none(rival.time),
             "-" if rival.memory is None else figures.size(rival.memory),
             figures.speed_up(rival.speed_up),
@@ -221,4 +219,4 @@ def _show_rivals(plan: Plan, console: Console) -> None:
             style="" if rival.fits else "dim",
         )
     show_below(console, table)
-    show_list(console, [f"{r.name}: {r.remark}" for r in rivals if r.remark])
+    show_list(console, [f"{r.short}: {r.said}" for r in rivals if r.said])

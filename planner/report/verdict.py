@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.plan import Plan
 from planner.report import figures
 from planner.report.runs import main_split, shares
-from planner.report.sentences import training_sentence
+from planner.report.sentences import how
 
 # Differences of less read "0.0 %".
 LEAST_SHOWN = 5e-4
@@ -15,9 +15,8 @@ def verdict(plan: Plan) -> str:
     """What to do, how much that gains and how much more there could be; empty for a given plan."""
     if plan.search.status == "given":
         return ""
-    training = training_sentence(plan)
-    if training:
-        advice = f"Train with {training}, split {main_split(plan)}: "
+    if plan.is_staged:
+        advice = f"Train with {how(plan)}: "
         advice += f"{_compared(plan)}, {_distance(plan)}"
         return advice if not plan.search.stopped_by else f"{advice} (stopped early)"
     dims = {dim for layer in plan.layers.values() for dim in layer.degrees}

@@ -125,16 +125,21 @@ class Setting:
 
 
 def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size: int) -> int:
-    """32 samples a GPU, halved until the activations of data parallelism take half the memory."""
+    """32 samples a GPU, halved until the activations of data parallelism take half the memory.
+
+    Transformers are trained with one sequence a GPU at least: of a batch that is smaller than the
+    machine most GPUs would share single sequences, which nobody who chose the machine wants.
+    """
     graph = build_graph(model, 1)
     kept = sum(
         layer.output.size * keeps_tensor(graph, layer.name) * activation_size + layer.saved_bytes
         for layer in graph.layers.values()
     )
     batch = DEFAULT_BATCH_PER_GPU * gpus
-    while batch > 1 and batch / gpus * kept > 0.5 * cluster.device.usable_memory:
+    least = gpus if _is_transformer(model) else 1
+    while batch > least and batch / gpus * kept > 0.5 * cluster.device.usable_memory:
         batch //= 2
-    return batch
+    return max(batch, least)
 
 
 def find_cluster(cluster: str | Cluster | None) -> Cluster:
@@ -236,7 +241,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
             cluster = fitted_links(cluster, table.collectives, table.name)
     shape = cluster.shape(gpus)
     network = find_network(request)
-    training = _training(request, cluster)
+    training = _training(request, cluster, network)
     limit = math.inf if request.memory is None else MEMORY.quantity(request.memory)
     if cluster.device.reserved_memory < limit < math.inf:
         cluster = replace(cluster, device=replace(cluster.device, memory=limit))
@@ -274,7 +279,7 @@ def _is_transformer(network: Network) -> bool:
     return any(layer.kind == "attention" for layer in network.layers)
 
 
-def _training(request: Request, cluster: Cluster) -> Training:
+def _training(request: Request, cluster: Cluster, network: Network) -> Training:
     """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
     runtime = executed(find_runtime(request), options["execution"] or str(EXECUTION.usual))
@@ -283,6 +288,9 @@ def _training(request: Request, cluster: Cluster) -> Training:
         options[name] = value if options.get(name) is None else options[name]
     if request.precision is None:
         options["precision"] = cluster.default_precision
+    if request.optimizer is None:
+        # whoever forgets to ask would otherwise read half the memory of a transformer's states
+        options["optimizer"] = "adam" if _is_transformer(network) else "sgd"
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])
@@ -345,6 +353,7 @@ def _chosen(request: Request, cluster: Cluster, training: Training, batch: int) 
     values = {
         "cluster": cluster.name,
         "precision": training.precision,
+        "optimizer": training.optimizer,
         "batch": batch,
         "per_gpu": batch / request.num_gpus,
     }

@@ -19,8 +19,8 @@ from planner.report import figures, report_kind, sentences, svg, write_report
 from planner.report.charts import split_index
 from planner.report.html import report_text as html_page
 from planner.report.markdown import report_text as markdown_text
-from planner.report.runs import group_runs, letter, runs_of_plan, shares
-from planner.report.terminal import main_split, plan_line, show_plan
+from planner.report.runs import group_runs, letter, main_split, runs_of_plan, shares
+from planner.report.terminal import plan_line, show_plan
 
 SHAPE = (4, 16)
 

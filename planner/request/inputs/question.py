@@ -67,8 +67,8 @@ GLOBAL_BATCH_SIZE: Input[int | None] = Input(
     metavar="N",
     kind="whole",
     help="Samples of a step on all GPUs.",
-    text="Samples of a step on all GPUs; by default 32 a GPU, or fewer where memory is short. "
-    "[samples]",
+    text="Samples of a step on all GPUs; by default 32 a GPU, or fewer where memory is short; "
+    "of networks with attention at least one. [samples]",
     chosen="global batch of {batch} samples ({per_gpu:g} a GPU)",
 )
 PRECISION: Input[str | None] = Input(
@@ -86,9 +86,9 @@ OPTIMIZER: Input[str | None] = Input(
     option="--optimizer",
     metavar="NAME",
     help="sgd (with momentum) or adam.",
-    text='"sgd" (with momentum) or "adam".',
-    usual="sgd",
-    chosen="optimizer sgd with momentum",
+    text='"sgd" (with momentum) or "adam"; by default adam for networks with attention, sgd for '
+    "all others.",
+    chosen="optimizer {optimizer}, the usual one of such networks",
 )
 INPUT_SIZE: Input[int | None] = Input(
     name="input_size",
