@@ -193,7 +193,7 @@ def _stated_machine(row: Mapping[str, str], links: str, gpus: int, per_host: int
 def described_row(given: Mapping[str, str]) -> MeasuredRow:
     """A row in the planner's terms, or `Skip` with the reason."""
     row = {name: given.get(name) or "" for name in COLUMNS}
-    model, code = network_named(row["model"], row["source"])
+    model, code = network_named(row["model"], f"{row['source']} {row['framework']}")
     if not model:
         raise Skip(f"no built-in network {row['model']}")
     for mark in read_words("words")["marks"]:

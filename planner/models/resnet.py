@@ -36,6 +36,8 @@ class ResidualKind:
         [items]
     squeeze
         Part of the channels to which squeeze and excitation comes down; 0 for none of it.
+    norm
+        Kind of its normalisation: "batch_norm", or "affine" where that is frozen.
     source
         Where the architecture is published.
     """
@@ -44,6 +46,7 @@ class ResidualKind:
     groups: int = 1
     group_width: int = 64
     squeeze: int = 0
+    norm: str = "batch_norm"
     source: str = SOURCE
 
 
@@ -90,7 +93,7 @@ def _residual_block(
             padding=kernel // 2,
             **options,
         )
-        net.add(f"{name}.bn{i}", "batch_norm")
+        net.add(f"{name}.bn{i}", kind.norm)
         if i < len(rows):
             net.add(f"{name}.relu{i}", "activation")
     if kind.squeeze:
@@ -100,13 +103,13 @@ def _residual_block(
     if fork:
         filters = rows[-1][0]
         net.add(f"{name}.downsample.0", "conv", shortcut, filters=filters, kernel=1, stride=stride)
-        shortcut = net.add(f"{name}.downsample.1", "batch_norm")
+        shortcut = net.add(f"{name}.downsample.1", kind.norm)
     net.add(f"{name}.add", "add", main, shortcut)
     net.add(f"{name}.relu", "activation")
 
 
-def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> None:
-    """The stem and the first stages of a residual network.
+def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> list[str]:
+    """The stem and the first stages of a residual network; the last layer of each stage.
 
     Parameters
     ----------
@@ -118,8 +121,9 @@ def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> No
         Of the first block of each stage; as many stages as there are.
     """
     stages, bottleneck = DEPTHS[kind.depth]
+    ends = []
     net.add("conv1", "conv", filters=64, kernel=7, stride=2, padding=3)
-    net.add("bn1", "batch_norm")
+    net.add("bn1", kind.norm)
     net.add("relu", "activation")
     net.add("maxpool", "pool", kernel=3, stride=2, padding=1)
     for stage, (blocks, step) in enumerate(zip(stages, strides, strict=False), start=1):
@@ -129,6 +133,8 @@ def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> No
             fork = first and (bottleneck or stage > 1)
             name, planes = f"layer{stage}.{block}", 32 * 2**stage
             _residual_block(net, name, kind, planes, step if first else 1, fork)
+        ends.append(net.last)
+    return ends
 
 
 def residual(name: str, size: int) -> Network:

@@ -75,10 +75,12 @@ EXAMPLES: dict[str, Layer] = {
     "scale": make("scale", IMAGE, FEATURES),
     "dropout": make("dropout", HIDDEN),
     "batch_norm": make("batch_norm", IMAGE, statistics="synchronised"),
+    "affine": make("affine", IMAGE),
     "layer_norm": make("layer_norm", HIDDEN),
     "softmax": make("softmax", HIDDEN),
     "loss": make("loss", FEATURES),
     "upsample": make("upsample", IMAGE, factor=3),
+    "roi_align": make("roi_align", IMAGE, IMAGE, regions=5, extent=7),
     "concat": make("concat", IMAGE, {**IMAGE, "channel": 2}),
 }
 
