@@ -1,9 +1,8 @@
 """RetinaNet and Mask R-CNN: heads on a pyramid of feature maps of a ResNet (FPN).
 
-The heads of a pyramid are the same for all of its maps and share their weights. Normalisation of
-the ResNet is frozen, as in the reference implementations; that these do not train its first
-layers, either, is not modelled. What is no layer is left out: matching boxes to objects, the choice
-of proposals, losses.
+The heads of a pyramid are the same for all of its maps and share their weights. Normalisation, the
+stem and the first stage of the ResNet are frozen, as in the reference implementations. What is no
+layer is left out: matching boxes to objects, the choice of proposals, losses.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MASK_RCNN_SOURCE = (
     'He et al. 2017, "Mask R-CNN", with the pyramid of Lin et al. 2017, as implemented in NVIDIA '
     "DeepLearningExamples (PyTorch and TensorFlow2/Segmentation/MaskRCNN)"
 )
-NOTES = "Without boxes and losses, which are no layers; trains the first layers, too."
+NOTES = "Without boxes and losses, which are no layers; the stem and the first stage are frozen."
 PYRAMID, ANCHORS, OPEN_IMAGES_CLASSES = 256, 9, 264
 # Mask R-CNN: pixels by the longer side. 832 x 1344 is what the TensorFlow code pads all images of
 # COCO to; of the usual 480 x 640 its shorter side of 800 makes 800 x 1067, padded by 32.
@@ -90,7 +89,7 @@ def retinanet(backbone: str, size: int, classes: int = OPEN_IMAGES_CLASSES) -> N
         Of objects. [items]
     """
     net = image_builder(size)
-    stages = add_stages(net, replace(VARIANTS[backbone], norm="affine"), (1, 2, 2, 2))
+    stages = add_stages(net, replace(VARIANTS[backbone], norm="affine", frozen=True), (1, 2, 2, 2))
     maps = feature_pyramid(net, stages[1:])
     maps.append(_biased_conv(net, "fpn.p6", maps[-1], filters=PYRAMID, kernel=3, stride=2))
     net.add("fpn.p6.relu", "activation")
@@ -119,7 +118,7 @@ def mask_rcnn(size: int, classes: int = COCO_CLASSES) -> Network:
     """Mask R-CNN on ResNet-50."""
     height, width = SIZES[size]
     net = Builder(channel=3, height=height, width=width)
-    kind = replace(VARIANTS["resnet50"], norm="affine")
+    kind = replace(VARIANTS["resnet50"], norm="affine", frozen=True)
     maps = feature_pyramid(net, add_stages(net, kind, (1, 2, 2, 2)))
     coarsest = net.add("fpn.pool", "pool", maps[-1], kernel=1, stride=2)
     _proposals(net, [*maps, coarsest])

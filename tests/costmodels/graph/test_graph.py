@@ -45,6 +45,7 @@ EXAMPLES: dict[str, Layer] = {
     "conv": make("conv", IMAGE, filters=4, kernel=3, padding=1),
     "conv, grouped": make("conv", IMAGE, filters=4, kernel=3, groups=2),
     "conv, depthwise": make("conv", IMAGE, filters=12, kernel=3, groups=6),
+    "conv, frozen": make("conv", IMAGE, filters=4, kernel=3, frozen=True),
     "conv, transposed": make("conv", IMAGE, filters=4, kernel=2, stride=2, transposed=True),
     "pool": make("pool", IMAGE, kernel=2),
     "global_pool": make("global_pool", IMAGE),
