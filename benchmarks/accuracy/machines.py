@@ -117,7 +117,7 @@ def inside_host(device: str, gpu: str, links: str, members: int) -> tuple[Level,
         entry = _entry_by_device("hosts", device, kind)
         level = load_cluster(entry["cluster"]).levels[0]
         return (_derived(level, entry, name="host", size=members),)
-    entry = _entry_by_device("hosts", device, "pcie")
+    entry = _entry_by_device("hosts", f"{device}, {gpu}", "pcie")
     level = load_cluster(entry["cluster"]).levels[entry.get("level", 0)]
     level = _derived(level, entry, name="host", size=members)
     if form == "pcie" or members % 2:

@@ -148,7 +148,7 @@ def compare_rows(
     for row, doubt in wanted:
         try:
             cell = comparing.cell(row, doubt)
-        except InputError as error:
+        except ValueError as error:
             reason = f"cannot be run: {error}"
             left[reason] = left.get(reason, 0) + 1
             continue

@@ -36,6 +36,8 @@ from costmodels.cluster import Cluster
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
 
+# Why a row is shown and not counted that agrees with one before in all but its address.
+TWICE = "the same measurement at another address"
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
 
@@ -193,7 +195,7 @@ def _stated_machine(row: Mapping[str, str], links: str, gpus: int, per_host: int
 def described_row(given: Mapping[str, str]) -> MeasuredRow:
     """A row in the planner's terms, or `Skip` with the reason."""
     row = {name: given.get(name) or "" for name in COLUMNS}
-    model, code = network_named(row["model"], row["source"])
+    model, code = network_named(row["model"], f"{row['source']} {row['framework']}")
     if not model:
         raise Skip(f"no built-in network {row['model']}")
     for mark in read_words("words")["marks"]:
@@ -303,13 +305,18 @@ def read_rows(paths: Sequence[Path], elsewhere: frozenset[str] = frozenset()) ->
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines += list(csv.DictReader(file))
     rows: list[MeasuredRow] = []
+    # what was measured, without where it stands
+    known: set[tuple[str, ...]] = set()
     left: dict[str, int] = {}
     alone: dict[str, int] = {}
     for line in lines:
         try:
             if line.get("url") and line["url"] in elsewhere:
                 raise Skip("the same log is in the table of raw runs")
-            rows.append(described_row(line))
+            row = described_row(line)
+            measured = tuple(line.get(name) or "" for name in COLUMNS if name != "url")
+            rows.append(replace(row, doubt=row.doubt or TWICE) if measured in known else row)
+            known.add(measured)
         except Skip as skip:
             counts = alone if (line.get("gpus") or "").strip() == "1" else left
             counts[str(skip)] = counts.get(str(skip), 0) + 1

@@ -63,6 +63,7 @@ def _level_lines(level: Level) -> list[str]:
         "oversubscription": repr,
         "send_recv_latency": _seconds,
         "send_recv_bandwidth": _bandwidth,
+        "one_way_bandwidth": _bandwidth,
     }
     values = ((field, write, getattr(level, field)) for field, write in writers.items())
     lines = [f"{field} = {write(value)}" for field, write, value in values if value is not None]

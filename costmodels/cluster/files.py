@@ -35,6 +35,7 @@ class LinkFile(msgspec.Struct, forbid_unknown_fields=True):
     in_network_bandwidth: str | None = None
     send_recv_latency: str | None = None
     send_recv_bandwidth: str | None = None
+    one_way_bandwidth: str | None = None
     source: str | None = None
 
 

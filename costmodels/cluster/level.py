@@ -58,6 +58,9 @@ class Level:
     send_recv_latency, send_recv_bandwidth
         Latency of a point-to-point message and bandwidth that those out of one child share, where
         they take another path than collectives. [s], [B/s]
+    one_way_bandwidth
+        Bandwidth of a collective whose bytes flow one way from child to child, such as a broadcast,
+        where sending and receiving at once is slower than either; None where it is not. [B/s]
     source
         Where the figures are from.
     """
@@ -76,6 +79,7 @@ class Level:
     oversubscription: float = 1.0
     send_recv_latency: float | None = None
     send_recv_bandwidth: float | None = None
+    one_way_bandwidth: float | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -87,7 +91,7 @@ class Level:
         for field in ("latency", "start_latency", "in_network_latency", "send_recv_latency"):
             if getattr(self, field) is not None:
                 require_not_negative(f"{label}: {field}", getattr(self, field), "s")
-        for field in ("in_network_bandwidth", "send_recv_bandwidth"):
+        for field in ("in_network_bandwidth", "send_recv_bandwidth", "one_way_bandwidth"):
             if getattr(self, field) is not None:
                 require_positive(f"{label}: {field}", getattr(self, field), "B/s")
         require_not_negative(f"{label}: ramp", self.ramp)

@@ -212,6 +212,7 @@ def _build_level(data: LevelFile, place: _Place) -> Level:
             oversubscription=data.oversubscription,
             send_recv_latency=seconds("send_recv_latency"),
             send_recv_bandwidth=bandwidth("send_recv_bandwidth"),
+            one_way_bandwidth=bandwidth("one_way_bandwidth"),
             source=" ".join(part for part in (data.source, link.source) if part),
         ),
     )

@@ -28,6 +28,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float, str]] = MappingProxyType(
         "bandwidth": (1e3, 1e18, "B/s"),
         "in_network_bandwidth": (1e3, 1e18, "B/s"),
         "send_recv_bandwidth": (1e3, 1e18, "B/s"),
+        "one_way_bandwidth": (1e3, 1e18, "B/s"),
         "links": (1, 2**20, ""),
         "peer_links": (1e-3, 2**20, ""),
         "group_links": (1e-3, 2**20, ""),

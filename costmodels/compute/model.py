@@ -33,7 +33,13 @@ from costmodels.compute.roofline import (
 )
 from costmodels.compute.surface import Surface
 from costmodels.compute.table import CostTable
-from costmodels.compute.work import MULTIPLYING_OPERATIONS, TRAFFIC, Work, directions_of
+from costmodels.compute.work import (
+    ELEMENT_SIZE,
+    MULTIPLYING_OPERATIONS,
+    TRAFFIC,
+    Work,
+    directions_of,
+)
 from costmodels.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -116,6 +122,17 @@ class ComputeModel:
         self._deviation: float | None = 0.0
         self._slips = True
 
+    @property
+    def arithmetic(self) -> str:
+        """The precision of products: single where the device only stores numbers in a shorter one.
+
+        Such a device is no faster in it than in single precision, and libraries compute in that.
+        """
+        rates = self.device.peak_flops
+        stored = ELEMENT_SIZE[self.precision] < ELEMENT_SIZE["fp32"]
+        slow = rates[self.precision] <= rates.get("fp32", 0.0)
+        return "fp32" if stored and slow else self.precision
+
     @cached_property
     def measured(self) -> Measured | None:
         """What the tables say at this precision, None without any."""
@@ -186,7 +203,7 @@ class ComputeModel:
     def _fit(self, operation: str, direction: str) -> Fit | None:
         key = (operation, direction)
         if key not in self._fits:
-            precision = self.precision if operation in MULTIPLYING_OPERATIONS else ""
+            precision = self.arithmetic if operation in MULTIPLYING_OPERATIONS else ""
             fit = find_fit(self._family, operation, direction, precision)
             if fit is not None and self._foreign:
                 fit = replace(fit, derived=True)

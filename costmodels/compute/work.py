@@ -100,6 +100,10 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # A bias is added in place; its gradient sums up that of the output.
     ("bias", "forward"): (1, 1, 0),
     ("bias", "backward"): (1, 0, 0),
+    # Each position is the mean of four points, each interpolated from four positions of a map; the
+    # backward pass adds to all of them. That none is found in a cache is an assumption.
+    ("roi_align", "forward"): (0, 17, 0),
+    ("roi_align", "backward"): (0, 33, 0),
     # Within a normalisation an addition reads the other operand; gradients meet as of "add".
     ("fused_add", "forward"): (1, 0, 0),
     ("fused_add", "backward"): (2, 1, 0),

@@ -18,7 +18,7 @@ from costmodels.graph.network import Graph
 FUSIONS = ("activation", "add", "bias")
 # An activation that its producer computes, and an addition that is part of a normalisation.
 FUSED_OPERATIONS = ("fused_activation", "fused_add")
-_BEFORE_ACTIVATIONS = ("batch_norm", "layer_norm", "add", "conv")
+_BEFORE_ACTIVATIONS = ("batch_norm", "affine", "layer_norm", "add", "conv")
 
 
 def fused(graph: Graph, fusions: Collection[str]) -> Graph:

@@ -139,9 +139,18 @@ class Graph:
         """For each input of a layer, whether backward must send a gradient to it."""
         return tuple(self.needs_input_gradient(edge) for edge in self.producers[name])
 
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """Layers that have a weight to train, or read what one of them made."""
+        found: set[str] = set()
+        for name, layer in self.layers.items():
+            if layer.parameters or any(edge.source in found for edge in self.producers[name]):
+                found.add(name)
+        return frozenset(found)
+
     def needs_input_gradient(self, edge: Edge) -> bool:
-        """Whether backward sends a gradient along the edge: not into the data."""
-        return self.layers[edge.source].kind != "input"
+        """Whether backward sends a gradient along the edge: not where nothing is trained before."""
+        return edge.source in self.trained
 
     @property
     def parameters(self) -> int:

@@ -52,7 +52,8 @@ def _compute(
     every, launch_time = np.arange(count), 0.0 if training.runs_ahead else training.launch_time
     if direction == "forward":
         launch_time *= machine.training.forward_launches
-    transposes = machine.training.transposes
+    # products in single precision read any layout
+    transposes = machine.training.transposes and machine.compute.arithmetic != "fp32"
     sides = side_work(layer, candidates, direction, transposes=transposes)
     for work in local_work(layer, candidates, direction):
         time, source = machine.compute.time(work)

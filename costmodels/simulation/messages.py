@@ -126,6 +126,20 @@ class StageLinks:
                 loads += [((int(level), child, OUT), part), ((int(level), child, IN), part)]
         return Message(seconds, transfer, tuple(loads))
 
+    def one_way(self, group: ArrayLike) -> float:
+        """How many times as fast bytes flow one way as both ways at once, in a group of devices.
+
+        Parameters
+        ----------
+        group
+            Members at each level. [items]
+        """
+        used = np.flatnonzero(np.asarray(group) > 1)
+        if self.links == "nominal" or not len(used):
+            return 1.0
+        level = self.cluster.levels[int(used[-1])]
+        return (level.one_way_bandwidth or level.bandwidth) / level.bandwidth
+
     def _times(self, kind: str, members: NDArray[np.int64]) -> Callable[[Floats], Floats]:
         groups = np.stack([members, members])
         topology = self.topology

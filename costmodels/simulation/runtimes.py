@@ -256,12 +256,17 @@ class Runtime:
             state="state" in self.shard,
         )
 
-    def passes(self, members: int) -> float:
-        """How many times as many bytes an all-reduce moves as around a ring."""
+    def passes(self, members: int, one_way: float = 1.0) -> float:
+        """How many times as many bytes an all-reduce moves as around a ring.
+
+        Bytes that flow to one device, and back, go one way: they count as much less as one way is
+        faster than both at once.
+        """
         if members < 2 or self.aggregation == "peers":
             return 1.0
         # a ring moves 2 (n - 1) / n of the buffer; to one device and back it is 2, or 2 (n - 1)
-        return members / (members - 1) if self.aggregation == "rooted" else float(members)
+        rooted = self.aggregation == "rooted"
+        return members / (members - 1) / one_way if rooted else float(members)
 
     def forward_launches(self, local: int) -> float:
         """How many launches a host process takes for an operation of the forward pass. [items]

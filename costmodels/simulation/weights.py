@@ -206,7 +206,8 @@ class WeightWork:
         group = self.shard_group(first) if bucket.cut else bucket.group
         parts = math.prod(group)
         received = bucket.num_bytes * (1.0 - 1.0 / parts)
-        passes = 1.0 if bucket.cut else self.runtime.passes(parts)
+        one_way = stage_links.one_way(group)
+        passes = 1.0 if bucket.cut else self.runtime.passes(parts, one_way)
         key: Key = ("gradients", label, number)
         rows = [
             message_operation(

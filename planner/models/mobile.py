@@ -85,7 +85,7 @@ STEM, HEAD = 32, 1280
 _STOCHASTIC = "Without stochastic depth, which has no weights and little arithmetic."
 
 
-def _inverted_residuals(
+def inverted_residuals(
     net: Builder,
     stages: tuple[Stage, ...],
     function: str,
@@ -93,7 +93,25 @@ def _inverted_residuals(
     squeeze: bool,
     channels: int = STEM,
     first: int = 1,
-) -> None:
+) -> list[str]:
+    """Stages of blocks around a depthwise convolution; the last layer of each.
+
+    Parameters
+    ----------
+    net
+        The network, which gets the layers.
+    stages
+        What each stage is like.
+    function
+        Of the activations.
+    squeeze
+        Whether blocks have squeeze and excitation.
+    channels
+        Of the layer before them. [items]
+    first
+        Number of the first stage in the names.
+    """
+    ends = []
     for stage, (expansion, kernel, first_stride, filters, blocks) in enumerate(stages, first):
         for block in range(blocks):
             name, entry = f"features.{stage}.{block}", net.last
@@ -116,6 +134,8 @@ def _inverted_residuals(
             if stride == 1 and filters == channels:
                 net.add(f"{name}.add", "add", net.last, entry)
             channels = filters
+        ends.append(net.last)
+    return ends
 
 
 def _mobile(
@@ -132,7 +152,7 @@ def _mobile(
 ) -> Network:
     net = image_builder(size)
     conv_bn(net, "features.0", filters=stem, stride=2, function=function)
-    _inverted_residuals(net, stages, function, squeeze=squeeze, channels=stem)
+    inverted_residuals(net, stages, function, squeeze=squeeze, channels=stem)
     conv_bn(net, f"features.{len(stages) + 1}", filters=head, kernel=1, function=function)
     classifier(net, dropout=0.2, name="classifier")
     return net.network(name, source=source, notes=notes)
@@ -210,7 +230,7 @@ def efficientnet_v2_s(size: int) -> Network:
     fused = len(EFFICIENTNET_V2_FUSED)
     conv_bn(net, "features.0", filters=stem, stride=2, function="silu")
     _fused_residuals(net, EFFICIENTNET_V2_FUSED, "silu", stem)
-    _inverted_residuals(
+    inverted_residuals(
         net,
         EFFICIENTNET_V2_S,
         "silu",

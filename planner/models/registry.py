@@ -13,9 +13,13 @@ from planner.models.cosmoflow import SIZES as COSMOFLOW_SIZES
 from planner.models.cosmoflow import cosmoflow
 from planner.models.densenet import DEPTHS as DENSENET_DEPTHS
 from planner.models.densenet import densenet
+from planner.models.detection import SIZES as MASK_RCNN_SIZES
+from planner.models.detection import mask_rcnn, retinanet
 from planner.models.dlrm import CONFIGS as DLRM_CONFIGS
 from planner.models.dlrm import DENSE as DLRM_DENSE
 from planner.models.dlrm import dlrm
+from planner.models.efficientdet import SIZE as EFFICIENTDET_SIZE
+from planner.models.efficientdet import efficientdet_d0
 from planner.models.inception import googlenet, inception_v3
 from planner.models.inception_v4 import inception_v4
 from planner.models.mesh import SIZES as MESH_SIZES
@@ -71,13 +75,6 @@ def _image_models() -> dict[str, BuiltInNetwork]:
     models["inception_v4"] = BuiltInNetwork(
         description="Inception v4", make=inception_v4, size=299, minimum=75
     )
-    for depth in SSD_RESNETS:
-        models[f"ssd300_resnet{depth}"] = BuiltInNetwork(
-            description=f"SSD on ResNet with {depth} weighted layers",
-            make=partial(ssd, depth),
-            size=SSD_SIZE,
-            sizes=(SSD_SIZE,),
-        )
     for depth in DENSENET_DEPTHS:
         models[f"densenet{depth}"] = BuiltInNetwork(
             description=f"DenseNet with {depth} weighted layers",
@@ -105,6 +102,39 @@ def _image_models() -> dict[str, BuiltInNetwork]:
             make=partial(squeezenet, name),
             size=224,
         )
+    return models
+
+
+def _detectors() -> dict[str, BuiltInNetwork]:
+    models = {}
+    for depth in SSD_RESNETS:
+        models[f"ssd300_resnet{depth}"] = BuiltInNetwork(
+            description=f"SSD on ResNet with {depth} weighted layers",
+            make=partial(ssd, depth),
+            size=SSD_SIZE,
+            sizes=(SSD_SIZE,),
+        )
+    models["retinanet_resnext50_32x4d"] = BuiltInNetwork(
+        description="RetinaNet on ResNeXt with 50 weighted layers, 264 classes",
+        make=partial(retinanet, "resnext50_32x4d"),
+        size=800,
+        minimum=128,
+        multiple=32,
+    )
+    models["mask_rcnn_resnet50"] = BuiltInNetwork(
+        description="Mask R-CNN on ResNet with 50 weighted layers",
+        make=mask_rcnn,
+        size=max(MASK_RCNN_SIZES),
+        sizes=tuple(MASK_RCNN_SIZES),
+        unit="pixels of the longer side",
+    )
+    models["efficientdet_d0"] = BuiltInNetwork(
+        description="EfficientDet D0",
+        make=efficientdet_d0,
+        size=EFFICIENTDET_SIZE,
+        minimum=128,
+        multiple=128,
+    )
     return models
 
 
@@ -210,7 +240,13 @@ def _recommendation_models() -> dict[str, BuiltInNetwork]:
 
 
 BUILT_IN = MappingProxyType(
-    {**_image_models(), **_science_models(), **_transformers(), **_recommendation_models()}
+    {
+        **_image_models(),
+        **_detectors(),
+        **_science_models(),
+        **_transformers(),
+        **_recommendation_models(),
+    }
 )
 
 

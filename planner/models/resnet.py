@@ -36,6 +36,10 @@ class ResidualKind:
         [items]
     squeeze
         Part of the channels to which squeeze and excitation comes down; 0 for none of it.
+    norm
+        Kind of its normalisation: "batch_norm", or "affine" where that is frozen.
+    frozen
+        Whether the stem and the first stage are not trained.
     source
         Where the architecture is published.
     """
@@ -44,6 +48,8 @@ class ResidualKind:
     groups: int = 1
     group_width: int = 64
     squeeze: int = 0
+    norm: str = "batch_norm"
+    frozen: bool = False
     source: str = SOURCE
 
 
@@ -69,18 +75,23 @@ VARIANTS = {
 }
 
 
+# Channels of the first stage.
+_FIRST_PLANES = 64
+
+
 def _residual_block(
     net: Builder, name: str, kind: ResidualKind, planes: int, stride: int, fork: bool
 ) -> None:
     """One residual block; `fork` gives the shortcut its own 1x1 convolution."""
     shortcut = net.last
+    untrained = {"frozen": True} if kind.frozen and planes == _FIRST_PLANES else {}
     if DEPTHS[kind.depth][1]:
         width = planes * kind.group_width // 64 * kind.groups
         rows = [(width, 1, 1, 1), (width, 3, stride, kind.groups), (4 * planes, 1, 1, 1)]
     else:
         rows = [(planes, 3, stride, 1), (planes, 3, 1, 1)]
     for i, (filters, kernel, step, groups) in enumerate(rows, start=1):
-        options = {"groups": groups} if groups > 1 else {}
+        options = {"groups": groups, **untrained} if groups > 1 else untrained
         net.add(
             f"{name}.conv{i}",
             "conv",
@@ -90,7 +101,7 @@ def _residual_block(
             padding=kernel // 2,
             **options,
         )
-        net.add(f"{name}.bn{i}", "batch_norm")
+        net.add(f"{name}.bn{i}", kind.norm)
         if i < len(rows):
             net.add(f"{name}.relu{i}", "activation")
     if kind.squeeze:
@@ -99,14 +110,15 @@ def _residual_block(
     main = net.last
     if fork:
         filters = rows[-1][0]
-        net.add(f"{name}.downsample.0", "conv", shortcut, filters=filters, kernel=1, stride=stride)
-        shortcut = net.add(f"{name}.downsample.1", "batch_norm")
+        options = {"kernel": 1, "stride": stride, **untrained}
+        net.add(f"{name}.downsample.0", "conv", shortcut, filters=filters, **options)
+        shortcut = net.add(f"{name}.downsample.1", kind.norm)
     net.add(f"{name}.add", "add", main, shortcut)
     net.add(f"{name}.relu", "activation")
 
 
-def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> None:
-    """The stem and the first stages of a residual network.
+def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> list[str]:
+    """The stem and the first stages of a residual network; the last layer of each stage.
 
     Parameters
     ----------
@@ -118,8 +130,10 @@ def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> No
         Of the first block of each stage; as many stages as there are.
     """
     stages, bottleneck = DEPTHS[kind.depth]
-    net.add("conv1", "conv", filters=64, kernel=7, stride=2, padding=3)
-    net.add("bn1", "batch_norm")
+    ends = []
+    untrained = {"frozen": True} if kind.frozen else {}
+    net.add("conv1", "conv", filters=64, kernel=7, stride=2, padding=3, **untrained)
+    net.add("bn1", kind.norm)
     net.add("relu", "activation")
     net.add("maxpool", "pool", kernel=3, stride=2, padding=1)
     for stage, (blocks, step) in enumerate(zip(stages, strides, strict=False), start=1):
@@ -129,6 +143,8 @@ def add_stages(net: Builder, kind: ResidualKind, strides: tuple[int, ...]) -> No
             fork = first and (bottleneck or stage > 1)
             name, planes = f"layer{stage}.{block}", 32 * 2**stage
             _residual_block(net, name, kind, planes, step if first else 1, fork)
+        ends.append(net.last)
+    return ends
 
 
 def residual(name: str, size: int) -> Network:

@@ -66,6 +66,18 @@ def test_launches_are_those_of_the_framework() -> None:
     assert (name, changes) == ("something new", ())
 
 
+def test_detectors_of_nvidia_are_captured_since_mlperf_1() -> None:
+    lists = "NGC MXNet 22.05 , NGC PyTorch 22.05 , NGC TensorFlow 22.05-tf1"
+    row = {**ROW, "model": "Mask R-CNN R50-FPN", "framework": lists}
+    late = described_row({**row, "source": "MLPerf Training v2.0 somebody"})
+    early = described_row({**row, "source": "MLPerf Training v0.7 x", "framework": "PyTorch"})
+    assert late.runtime.launch_time == 0.0 < early.runtime.launch_time
+    assert late.runtime.fusions("fp16") == early.runtime.fusions("fp16") == ("activation",)
+    assert late.run.options["input_size"] == 1088
+    other = described_row({**row, "framework": "TensorFlow2 (Horovod)"})
+    assert other.run.options["input_size"] == 1344
+
+
 def test_one_process_for_all_gpus_is_a_runtime() -> None:
     strategy = "dp nn.DataParallel (single process scatter/gather)"
     row = described_row({**ROW, "gpus": "4", "strategy": strategy, "interconnect": "NVLink"})

@@ -12,6 +12,7 @@ from benchmarks.accuracy.machines import device_named, row_cluster
 from benchmarks.accuracy.measured import RowQuestion, compare_rows
 from benchmarks.accuracy.rows import (
     COLUMNS,
+    TWICE,
     MeasuredRow,
     Skip,
     described_row,
@@ -62,7 +63,10 @@ def described(**values: str) -> MeasuredRow:
         ("U-Net", "unet"),
         ("ResNet-50d", ""),
         ("ResNeXt-50", ""),
-        ("Mask R-CNN ResNet-50", ""),
+        ("Mask R-CNN R50-FPN", "mask_rcnn_resnet50"),
+        ("Mask R-CNN ResNet-101", ""),
+        ("RetinaNet (ResNeXt50, OpenImages 800x800)", "retinanet_resnext50_32x4d"),
+        ("EfficientDet-D0", "efficientdet_d0"),
         ("SSD300 ResNet-50", "ssd300_resnet50"),
         ("nnU-Net dim 2", "nnunet-2d"),
         ("nnU-Net 3D", "nnunet-3d"),
@@ -256,6 +260,27 @@ def test_times_of_a_step_from_what_was_published(values: dict[str, str], seconds
 def test_rows_are_left_out_for_what_their_columns_say(values: dict[str, str], reason: str) -> None:
     with pytest.raises(Skip, match=reason):
         described(**values)
+
+
+def test_a_measurement_at_two_addresses_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows([line(url="here"), line(url="there"), line(url="there", value="371")])
+    assert [row.doubt for row in read_rows([path]).rows] == ["", TWICE, ""]
+
+
+def test_rows_without_a_sample_for_each_gpu_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerow(line(global_batch="3", batch_per_gpu=""))
+    found = compare_rows([path])
+    assert not found.tables
+    (reason,) = found.left_out
+    assert "3 sample positions, fewer than" in reason
 
 
 def test_an_unknown_source_is_predicted_whole(tmp_path: Path) -> None:

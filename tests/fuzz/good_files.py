@@ -128,6 +128,7 @@ def referring_cluster() -> Tree:
     ]
     levels[2] |= {"in_network_latency": "5 us", "in_network_bandwidth": "10 GB/s"}
     levels[2] |= {"send_recv_latency": "7 us", "send_recv_bandwidth": "8 GB/s"}
+    levels[2] |= {"one_way_bandwidth": "30 GB/s"}
     return {**whole, "device": "v100-16gb", "levels": levels}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodels.graph import build_graph
-from planner.models import load_network
+from planner.models import detection, load_network
+from planner.models.efficientdet import CELLS
 
 # torchvision's and timm's model pages
 PARAMETERS = {
@@ -34,6 +35,59 @@ PARAMETERS = {
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
 def test_parameters_are_those_published(name: str, parameters: int) -> None:
     assert build_graph(load_network(name, None), 1).parameters == parameters
+
+
+# conv1 and the first stage of ResNet-50, which detectors do not train
+FROZEN = 64 * 3 * 49 + 3 * (64 * 64 * 9 + 64 * 256) + 2 * 256 * 64 + 64 * 64 + 64 * 256
+
+
+def test_retinanet_is_that_of_torchvision() -> None:
+    """retinanet_resnet50_fpn: 34,014,999 parameters and 151.54 GFLOPS at 800 x 800."""
+    graph = build_graph(detection.retinanet("resnet50", 800, classes=91), 1)
+    assert graph.parameters + FROZEN == 34_014_999
+    assert graph.macs / 1e9 == pytest.approx(151.54, abs=0.005)
+
+
+def test_mask_rcnn_is_that_of_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """maskrcnn_resnet50_fpn: 44,401,393 parameters, and 134.38 GFLOPS without any object.
+
+    What is published is inference at 800 x 800, of 1000 proposals.
+    """
+    monkeypatch.setitem(detection.SIZES, 800, (800, 800))
+    monkeypatch.setattr(detection, "REGIONS", 1000)
+    graph = build_graph(detection.mask_rcnn(800, classes=91), 1)
+    assert graph.parameters + FROZEN == 44_401_393
+    masks = sum(layer.macs for name, layer in graph.layers.items() if name.startswith("mask."))
+    assert (graph.macs - masks) / 1e9 == pytest.approx(134.38, abs=0.005)
+
+
+def test_efficientdet_is_the_published_one() -> None:
+    """D0 has 3.9 M parameters and 2.5 G multiply-adds (Tan et al. 2020, Table 2)."""
+    graph = build_graph(load_network("efficientdet_d0", None), 1)
+    # the authors' code has 3,880,067 with the weights of its sums: 19 a pass of the pyramid
+    assert graph.parameters == 3_880_067 - 19 * CELLS
+    assert graph.macs / 1e9 == pytest.approx(2.5, abs=0.05)
+
+
+def test_no_gradient_goes_where_nothing_is_trained() -> None:
+    graph = build_graph(load_network("mask_rcnn_resnet50", 1088), 1)
+    assert graph.input_gradients("layer1.2.relu") == (False,)
+    assert graph.input_gradients("layer2.0.conv1") == (False,)
+    assert graph.input_gradients("layer2.0.bn1") == (True,)
+    frozen, trained = graph.layers["layer1.0.conv2"], graph.layers["layer2.0.conv2"]
+    assert (frozen.parameters, frozen.weight_dims, frozen.keeps_inputs) == (0, (), False)
+    assert trained.parameters == 128 * 128 * 9
+    assert frozen.macs > 0
+
+
+def test_regions_are_samples_of_the_heads() -> None:
+    graph = build_graph(load_network("mask_rcnn_resnet50", 1088), 2)
+    assert graph.layers["box.fc6"].dims == {"sample": 1024, "filter": 1024, "channel": 12544}
+    assert graph.layers["mask.out"].output.extent("height") == 28
+    regions = graph.layers["box.roi_align"]
+    assert regions.splittable == {"sample"}
+    assert [t.extent("width") for t in regions.inputs] == [272, 136, 68, 34]
+    assert all(t.extent("sample") == 2 for t in regions.inputs)
 
 
 def test_feature_maps_of_ssd_have_the_published_extents() -> None:

@@ -177,6 +177,12 @@ def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local"
     )
 
 
+@layer_kind("affine")
+def affine(name: str, inputs: Sequence[Tensor]) -> Layer:
+    """Each channel times one fixed number plus another: batch norm whose weights are frozen."""
+    return replace(_elementwise(name, inputs, "affine"), operation="copy")
+
+
 @layer_kind("layer_norm")
 def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
     """Layer norm over the features; splitting them needs their statistics summed."""

@@ -100,6 +100,7 @@ def conv(
     groups: int = 1,
     bias: bool = False,
     transposed: bool = False,
+    frozen: bool = False,
     share: str = "",
 ) -> Layer:
     """Convolution in 1 to 3 spatial dims.
@@ -122,6 +123,8 @@ def conv(
         Whether each filter has one.
     transposed
         Whether each input position is spread over outputs.
+    frozen
+        Whether its weight is not trained, and counts as no parameters.
     share
         Name of the layer whose weight this one uses; empty for a weight of its own.
     """
@@ -134,7 +137,7 @@ def conv(
         )
     windows = _windows(name, x, kernel, stride, padding, dilation)
     volume = math.prod(w.kernel for w in windows.values())
-    parameters = channels // groups * filters * volume + (filters if bias else 0)
+    weights = channels // groups * filters * volume + (filters if bias else 0)
     if transposed and any(w.kernel != w.stride or w.padding for w in windows.values()):
         raise InputError(
             f"layer '{name}': a transposed convolution must have kernel equal to stride and no "
@@ -153,18 +156,19 @@ def conv(
     iteration = {"sample": x.extent("sample"), "filter": filters, "channel": channels, **dims}
     # depthwise, the iteration space keeps channel for the count of filters a group
     whole = {"channel"} if depthwise else {"channel", "filter"} if groups > 1 else set()
+    weight_dims = ("channel", "filter") if transposed else ("filter", "channel")
     return Layer(
         name=name,
         kind="conv",
         dims=iteration,
         inputs=(relabel(x, x_dims),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=("channel", "filter") if transposed else ("filter", "channel"),
-        parameters=parameters,
+        weight_dims=() if frozen else weight_dims,
+        parameters=0 if frozen else weights,
         windows=windows,
         groups=groups,
         transposed=transposed,
-        keeps_inputs=True,
+        keeps_inputs=not frozen,
         splittable=frozenset(iteration) - whole,
         shares_weight_with=share or None,
         biased=bias,

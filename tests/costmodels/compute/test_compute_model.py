@@ -49,6 +49,25 @@ def test_every_fit_says_where_it_is_from() -> None:
                 assert 0 < fit.value.efficiency <= 1.1, (name, key)
 
 
+def test_what_only_stores_half_precision_computes_in_single() -> None:
+    pascal = Gpu(
+        name="Titan Xp",
+        num_sms=30,
+        memory_bandwidth=547.6e9,
+        peak_flops={"fp32": 12.15e12, "fp16": 12.15e12},
+    )
+    half, single = ComputeModel(pascal, "fp16"), ComputeModel(pascal, "fp32")
+    assert half.arithmetic == "fp32"
+    deep = conv(channels=512, filters=512)
+    (seconds,), (source,) = half.time(deep)
+    assert source == TimeSource.SURFACE
+    assert 0.75 * single.time(deep)[0][0] < seconds <= single.time(deep)[0][0]
+    copy = Work(operation="copy", direction="forward", samples=64, channels=1e5, filters=1e5)
+    assert half.time(copy)[0][0] == pytest.approx(0.5 * single.time(copy)[0][0], rel=0.05)
+    # tensor cores and twice as fast vector units compute in it
+    assert ComputeModel(V100, "fp16").arithmetic == "fp16"
+
+
 def test_what_a_family_lacks_is_borrowed_and_marked() -> None:
     a100 = Gpu(name="A100-SXM4-40GB", num_sms=108, memory_bandwidth=1555e9)
     assert ComputeModel(a100, "fp32").time(conv())[1][0] == TimeSource.SURFACE

@@ -45,6 +45,7 @@ EXAMPLES: dict[str, Layer] = {
     "conv": make("conv", IMAGE, filters=4, kernel=3, padding=1),
     "conv, grouped": make("conv", IMAGE, filters=4, kernel=3, groups=2),
     "conv, depthwise": make("conv", IMAGE, filters=12, kernel=3, groups=6),
+    "conv, frozen": make("conv", IMAGE, filters=4, kernel=3, frozen=True),
     "conv, transposed": make("conv", IMAGE, filters=4, kernel=2, stride=2, transposed=True),
     "pool": make("pool", IMAGE, kernel=2),
     "global_pool": make("global_pool", IMAGE),
@@ -75,10 +76,12 @@ EXAMPLES: dict[str, Layer] = {
     "scale": make("scale", IMAGE, FEATURES),
     "dropout": make("dropout", HIDDEN),
     "batch_norm": make("batch_norm", IMAGE, statistics="synchronised"),
+    "affine": make("affine", IMAGE),
     "layer_norm": make("layer_norm", HIDDEN),
     "softmax": make("softmax", HIDDEN),
     "loss": make("loss", FEATURES),
     "upsample": make("upsample", IMAGE, factor=3),
+    "roi_align": make("roi_align", IMAGE, IMAGE, regions=5, extent=7),
     "concat": make("concat", IMAGE, {**IMAGE, "channel": 2}),
 }
 

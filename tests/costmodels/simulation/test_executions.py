@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import planner
+from costmodels.cluster import load_cluster
 from costmodels.errors import InputError
 from costmodels.graph import FUSIONS
 from costmodels.simulation import load_runtime
@@ -50,6 +53,33 @@ def test_all_reduces_through_one_device_move_more() -> None:
             2 * (members - 1)
         )
     assert rooted.passes(1) == lone.passes(1) == 1.0
+    # one way, a card without peer access sends as much faster as it was measured
+    assert rooted.passes(4, 2.0) == rooted.passes(4) / 2.0
+    assert peers.passes(4, 2.0) == 1.0
+
+
+def test_broadcasts_through_the_memory_of_a_host_are_faster_than_all_reduces() -> None:
+    def exposed(**changes: float) -> float:
+        cluster = load_cluster("hkbu-10gbe")
+        host = replace(cluster.levels[0], **changes)
+        both = replace(cluster, levels=(host, *cluster.levels[1:]))
+        found = planner.simulate(
+            "vgg16",
+            gpus=4,
+            cluster=both,
+            global_batch_size=48,
+            runtime=load_runtime("data-parallel"),
+        )
+        return found.step_time
+
+    host = load_cluster("hkbu-10gbe").levels[0]
+    assert host.one_way_bandwidth is not None
+    assert host.one_way_bandwidth > 2 * host.bandwidth
+    slower = exposed(one_way_bandwidth=host.bandwidth)
+    # weights there and gradients back
+    moved = 2 * 4 * 138_357_544
+    saved = moved / host.bandwidth - moved / host.one_way_bandwidth
+    assert slower - exposed() == pytest.approx(saved, rel=0.05)
 
 
 def test_one_process_launches_the_forward_pass_of_every_device() -> None:
