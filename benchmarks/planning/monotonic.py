@@ -175,8 +175,12 @@ def answer(question: Question) -> Answer:
     best = min(usual)
     try:
         plan = planner.optimize(question.model, cap=question.cap, **asked)
-    except InfeasibleError:
+    except InfeasibleError as error:
+        if error.stopped_by == "interrupt":
+            raise KeyboardInterrupt from None
         return Answer(usual=best, strategy=usual[best], took=time.process_time() - began)
+    if plan.search.stopped_by == "interrupt":
+        raise KeyboardInterrupt  # what was found until then is no answer
     return Answer(
         seconds=plan.step_time_s,
         bound=plan.search.lower_bound_s,

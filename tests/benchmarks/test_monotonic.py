@@ -10,6 +10,8 @@ from benchmarks.planning import monotonic
 from benchmarks.planning.gaps import NETWORKS
 from benchmarks.planning.monotonic import Answer, Question, Series, all_series, order_faults
 from costmodels.cluster import load_cluster
+from planner.planning.bounds import additive_search
+from search.solvers.registry import SOLVERS
 
 BASE = Question(model="alexnet", cluster="abci", gpus=4, batch=64)
 
@@ -80,6 +82,15 @@ def test_questions_are_answered_and_counted(monkeypatch):
         "worst": 0.0,
     }
     assert rows["gpus"]["questions"] == 0
+
+
+def test_what_an_interrupt_cut_short_is_no_answer(monkeypatch):
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": interrupted})
+    with pytest.raises(KeyboardInterrupt):
+        monotonic.answer(BASE)
 
 
 def test_a_rerun_goes_on_with_the_answers_so_far(monkeypatch, tmp_path):
