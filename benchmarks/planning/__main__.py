@@ -1,7 +1,8 @@
 """How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
     python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
-    python -m benchmarks.planning monotonic [--sample N] [--seed S] [--json]
+    python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
+        [--resume FILE] [--json]
 
 The tables, all but the last unless some are named:
 
@@ -13,7 +14,8 @@ limits     the same networks on 64 GPUs under limits on memory: plan, proof or n
 usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
-           questions, which take days, or a sample of N of three each. Faults are told as found.
+           questions, which take days, or a sample of N of three each, few GPUs first. Faults are
+           told as found; a rerun goes on with the answers in the file that --resume names.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import os
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +35,7 @@ from rich.table import Table
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
-from benchmarks.planning.monotonic import monotonic_rows
+from benchmarks.planning.monotonic import COUNTS, KINDS, monotonic_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.usual import usual_questions, usual_rows
 from benchmarks.planning.wide import WIDE
@@ -43,7 +47,7 @@ LARGE = "monotonic"
 
 
 def tables(
-    smoke: bool, repeats: int, sample: int | None, seed: int
+    smoke: bool, repeats: int, monotonic: Callable[[], Rows]
 ) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
@@ -53,8 +57,8 @@ def tables(
         One quick case of each.
     repeats
         Processes of each case of the table of speeds. [items]
-    sample, seed
-        Series to draw for the last table, None for all of them, and the seed of the draw. [items]
+    monotonic
+        Maker of the last table.
     """
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
     models = ["resnet18"] if smoke else list(NETWORKS)
@@ -82,10 +86,7 @@ def tables(
             "longest-path heuristic against the exact optimum",
             lambda: heuristic_rows(models, 64),
         ),
-        LARGE: (
-            "where more of something makes a plan slower",
-            lambda: monotonic_rows(1 if smoke else sample, seed),
-        ),
+        LARGE: ("where more of something makes a plan slower", monotonic),
     }
 
 
@@ -109,8 +110,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sample", type=int, help="series of 'monotonic' to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--more", nargs="+", choices=KINDS, default=KINDS, help="of what")
+    parser.add_argument("--most", type=int, default=COUNTS[-1], help="GPUs of 'monotonic'")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="of answers of 'monotonic'")
     options = parser.parse_args()
-    known = tables(options.smoke, options.repeats, options.sample, options.seed)
+    monotonic = partial(
+        monotonic_rows,
+        1 if options.smoke else options.sample,
+        options.seed,
+        kinds=options.more,
+        most=options.most,
+        resume=options.resume,
+    )
+    known = tables(options.smoke, options.repeats, monotonic)
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")

@@ -8,13 +8,15 @@ strategy that fits, and no bound above a plan of the same question or of one for
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from benchmarks.planning.gaps import NETWORKS
 from costmodels.cluster import Cluster, Level, load_cluster
@@ -173,8 +175,12 @@ def answer(question: Question) -> Answer:
     best = min(usual)
     try:
         plan = planner.optimize(question.model, cap=question.cap, **asked)
-    except InfeasibleError:
+    except InfeasibleError as error:
+        if error.stopped_by == "interrupt":
+            raise KeyboardInterrupt from None
         return Answer(usual=best, strategy=usual[best], took=time.process_time() - began)
+    if plan.search.stopped_by == "interrupt":
+        raise KeyboardInterrupt  # what was found until then is no answer
     return Answer(
         seconds=plan.step_time_s,
         bound=plan.search.lower_bound_s,
@@ -208,49 +214,100 @@ def order_faults(
             yield "bound_refuted", question, one.bound / lowest - 1.0
 
 
-def monotonic_rows(sample: int | None, seed: int, rungs: int = 3) -> list[dict[str, object]]:
-    """Ask all series or some, and count what is wrong; each answer and fault is told at once.
+class Asked:
+    """Questions asked so far, and in a file those of the same planner that a rerun need not ask.
+
+    Parameters
+    ----------
+    file
+        A line for each answer, None to keep none.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self.answers: dict[Question, Answer] = {}
+        if file is not None and file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                self.answers[Question(**row["question"])] = Answer(**row["answer"])
+
+    def __call__(self, question: Question) -> Answer:
+        """The answer to a question, told when it is new."""
+        if question in self.answers:
+            return self.answers[question]
+        one = self.answers[question] = answer(question)
+        line = f"{question.words()}: {one.seconds:.6g} s, bound {one.bound:.6g} s"
+        print(f"{line}, usual {one.usual:.6g} s, took {one.took:.1f} s", file=sys.stderr)
+        if self.file is not None:
+            row = json.dumps({"question": asdict(question), "answer": asdict(one)})
+            with self.file.open("a", encoding="utf-8") as lines:
+                lines.write(row + "\n")
+        return one
+
+
+def monotonic_rows(
+    sample: int | None,
+    seed: int,
+    *,
+    rungs: int = 3,
+    kinds: Sequence[str] = KINDS,
+    most: int = COUNTS[-1],
+    resume: Path | None = None,
+) -> list[dict[str, object]]:
+    """Ask all series or some, few GPUs first, and count what is wrong; it is told at once.
 
     Parameters
     ----------
     sample
         Series to draw, None for all of them with all of their questions. [items]
     seed
-        Seed of the draw.
+        Seed of the draw, and of the order among questions of as many GPUs.
     rungs
         Questions to draw of each series drawn. [items]
+    kinds
+        Resources of the series.
+    most
+        No question is about more GPUs. [items]
+    resume
+        File of the answers so far, which are not asked for again.
     """
-    draw, series = random.Random(seed), all_series()
-    if sample is not None:
-        series = draw.sample(series, min(sample, len(series)))
-    known: dict[Question, Answer] = {}
-
-    def ask(question: Question) -> Answer:
-        if question not in known:
-            one = known[question] = answer(question)
-            line = f"{question.words()}: {one.seconds:.6g} s, bound {one.bound:.6g} s"
-            print(f"{line}, usual {one.usual:.6g} s, took {one.took:.1f} s", file=sys.stderr)
-        return known[question]
-
-    counts = {kind: Counter[str]() for kind in KINDS}
-    worst = dict.fromkeys(KINDS, 0.0)
-    for one in series:
-        questions = one.questions(ask)
+    draw, ask = random.Random(seed), Asked(resume)
+    series = [one for one in all_series() if one.kind in kinds and one.base.gpus <= most]
+    series = draw.sample(series, len(series) if sample is None else min(sample, len(series)))
+    asked: dict[Series, list[Question]] = {}
+    for one in sorted(series, key=lambda one: one.base.gpus):
+        questions = [question for question in one.questions(ask) if question.gpus <= most]
         if sample is not None:
             places = draw.sample(range(len(questions)), min(rungs, len(questions)))
             questions = [questions[place] for place in sorted(places)]
-        answers = [(question, ask(question)) for question in questions]
-        pairs = math.comb(len(answers), 2)
-        counts[one.kind].update(series=1, questions=len(answers), pairs=pairs)
-        for fault, question, part in order_faults(answers):
-            counts[one.kind][fault] += 1
-            worst[one.kind] = max(worst[one.kind], part)
-            print(f"{fault} by {part:.2%}: {question.words()}", file=sys.stderr)
-    columns = ("series", "questions", "pairs", *FAULTS)
-    return [
-        {"more": kind, **{name: counts[kind][name] for name in columns}, "worst": worst[kind]}
-        for kind in KINDS
-    ]
+        asked[one] = questions
+    order = [(question, one) for one, questions in asked.items() for question in questions]
+    found: dict[Series, set[tuple[str, Question, float]]] = {one: set() for one in series}
+    for question, one in sorted(order, key=lambda pair: pair[0].gpus):
+        ask(question)
+        known = [(other, ask(other)) for other in asked[one] if other in ask.answers]
+        for fault in sorted(set(order_faults(known)) - found[one], key=str):
+            found[one].add(fault)
+            print(f"{fault[0]} by {fault[2]:.2%}: {fault[1].words()}", file=sys.stderr)
+    return [_kind_row(kind, asked, found) for kind in KINDS]
+
+
+def _kind_row(
+    kind: str,
+    asked: dict[Series, list[Question]],
+    found: dict[Series, set[tuple[str, Question, float]]],
+) -> dict[str, object]:
+    questions = [rows for one, rows in asked.items() if one.kind == kind]
+    faults = [fault for one, rows in found.items() if one.kind == kind for fault in rows]
+    counts = Counter(name for name, _, _ in faults)
+    return {
+        "more": kind,
+        "series": len(questions),
+        "questions": sum(map(len, questions)),
+        "pairs": sum(math.comb(len(rows), 2) for rows in questions),
+        **{name: counts[name] for name in FAULTS},
+        "worst": max((part for _, _, part in faults), default=0.0),
+    }
 
 
 def _faster(level: Level, factor: float) -> Level:

@@ -208,7 +208,7 @@ def _json_rows(file: str, part: object, columns: Sequence[str]) -> list[dict[str
 
 def _parse_collective(file: str, place: str, cells: Mapping[str, str | None]) -> MeasuredCollective:
     def number(column: str) -> float:
-        return _positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
+        return positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
 
     collective = cells["collective"] or ""
     if collective not in COLLECTIVES:
@@ -235,11 +235,11 @@ def _parse_collective(file: str, place: str, cells: Mapping[str, str | None]) ->
 
 def _parse_row(file: str, place: str, cells: Mapping[str, str | None]) -> Row:
     def number(column: str) -> float:
-        return _positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
+        return positive_cell(file, place, column, cells[column] or "", whole=column != "seconds")
 
     def numbers(column: str) -> tuple[float, ...]:
         text = (cells[column] or "").strip()
-        return tuple(_positive_cell(file, place, column, part) for part in text.split("x") if text)
+        return tuple(positive_cell(file, place, column, part) for part in text.split("x") if text)
 
     precision = (cells["precision"] or "").strip()
     if precision not in ELEMENT_SIZE:
@@ -271,7 +271,7 @@ def _parse_row(file: str, place: str, cells: Mapping[str, str | None]) -> Row:
 
 
 def _visible(file: str, place: str, text: str) -> float:
-    share = _positive_cell(file, place, "visible", text, whole=False)
+    share = positive_cell(file, place, "visible", text, whole=False)
     if share > 1:
         raise InputError.rule(
             f"{place}, column visible of {file}",
@@ -282,7 +282,23 @@ def _visible(file: str, place: str, text: str) -> float:
     return share
 
 
-def _positive_cell(file: str, place: str, column: str, text: str, whole: bool = True) -> float:
+def positive_cell(file: str, place: str, column: str, text: str, whole: bool = True) -> float:
+    """The figure in a cell of a table.
+
+    Parameters
+    ----------
+    file, place, column
+        Where it stands, for messages.
+    text
+        The cell.
+    whole
+        Whether it counts something, instead of being a time in seconds or a part.
+
+    Raises
+    ------
+    InputError
+        When it is none that a table may state.
+    """
     try:
         value = float(text)
     except ValueError:

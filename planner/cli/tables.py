@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from planner.cli.screen import write
+from planner.cli.screen import write, write_output
+from planner.cli.showing import check_figures_output
 
 FORMS = ("aiconfigurator", "nccl-tests", "neusight", "deepbench")
 
@@ -17,7 +18,9 @@ def tables_command() -> None:
 @tables_command.command("import")
 @click.argument("form", type=click.Choice(FORMS))
 @click.argument("path")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The table, a .json file.")
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", help="The table, .json; '-' for stdout."
+)
 @click.option(
     "--gpu",
     default="",
@@ -29,12 +32,14 @@ def import_command(form: str, path: str, output: str, gpu: str) -> None:
 
     PATH is a file; of aiconfigurator also the folder of one system.
     """
-    from planner.output import Output, check_outputs, write_text
+    from planner.output import STDOUT
     from planner.tables.imports import import_table
 
-    check_outputs([Output(option="-o", path=output, suffixes=(".json",))], [path])
+    check_figures_output(output, [path])
     table = import_table(form, path, gpu=gpu)
-    write_text(output, table.text)
+    write_output(output, table.text)
+    if output == STDOUT:
+        return
     write(
         f"{table.num_times} measured times and {table.num_collectives} collectives of "
         f"{table.device} written to {output}"

@@ -197,10 +197,11 @@ def default_size(config: Mapping[str, object], where: str) -> int:
     """
     family = family_of_config(config, where)
     said = config.get(family.size)
-    if isinstance(said, bool) or not isinstance(said, int | None) or (said or 1) < 1:
+    if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 1):
         rule = "be a whole number of at least 1"
         raise InputError.rule(f"{where}: {family.size}", rule, repr(said), "correct it")
-    return said if said and family.stack == "image" else min(said or 512, MOST_TOKENS)
+    size = 512 if said is None else int(said)
+    return size if family.stack == "image" else min(size, MOST_TOKENS)
 
 
 def transformer(

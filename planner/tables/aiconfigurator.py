@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.errors import InputError, plain
-from planner.tables.found import Cells, Found, cell_reader, read_csv, require_columns
+from planner.tables.found import Cells, Found, RowReader, read_csv, require_columns
 
 FORMS: Final = {
     "products": ("device", "gemm_dtype", "m", "n", "k", "latency"),
@@ -29,6 +29,7 @@ _COLLECTIVES: Final = {
     "alltoall": "all_to_all",
 }
 _MESSAGE_ELEMENT: Final = {"half": 2, "int8": 1}
+_NO_WINDOW: Final = ("0", "0.0", "-1", "-1.0")
 _SUFFIXES: Final = (".parquet", ".csv", ".txt")
 
 
@@ -100,9 +101,9 @@ def _add_product(found: Found, path: str, number: int, cells: Cells) -> None:
     if precision is None:
         found.left_out[f"products in {cells['gemm_dtype']}"] += 1
         return
-    read = cell_reader(path, number, cells)
-    sizes = [int(read(column)) for column in "mkn"]
-    found.add("linear", "forward", precision, sizes, read("latency") / 1e3)
+    read = RowReader(path, number, cells)
+    sizes = [read.count(column) for column in "mkn"]
+    found.add("linear", "forward", precision, sizes, read.amount("latency") / 1e3)
 
 
 def _add_attention(found: Found, path: str, number: int, cells: Cells) -> None:
@@ -113,18 +114,19 @@ def _add_attention(found: Found, path: str, number: int, cells: Cells) -> None:
     if cells["op_name"] != "context_attention":
         found.left_out[str(cells["op_name"])] += 1
         return
-    read = cell_reader(path, number, cells)
+    read = RowReader(path, number, cells)
     samples, length, heads, shared, width = (
-        int(read(x)) for x in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+        read.count(x) for x in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
     )
-    window = int(float(str(cells.get("window_size") or 0)))
+    whole = str(cells.get("window_size") or 0) in _NO_WINDOW
+    window = 0 if whole else read.count("window_size")
     hidden = max(length - window, 0) if window > 0 else 0
     found.add(
         "attention",
         "forward",
         precision,
         (samples * heads, width, width),
-        read("latency") / 1e3,
+        read.amount("latency") / 1e3,
         in_extents=(length,),
         out_extents=(length,),
         groups=max(heads // shared, 1),
@@ -138,6 +140,8 @@ def _add_collective(found: Found, path: str, number: int, cells: Cells) -> None:
     if collective is None or element is None:
         found.left_out[f"{cells['op_name']} of {cells['nccl_dtype']}"] += 1
         return
-    read = cell_reader(path, number, cells)
-    size = int(read("message_size")) * element
-    found.collectives.append([collective, 1, int(read("num_gpus")), size, read("latency") / 1e3])
+    read = RowReader(path, number, cells)
+    size = read.count("message_size") * element
+    found.collectives.append(
+        [collective, 1, read.count("num_gpus"), size, read.amount("latency") / 1e3]
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from costmodels.compute.table import positive_cell
 from costmodels.errors import InputError, plain, printable
 from costmodels.units.tables import read_text
 
@@ -60,11 +60,19 @@ def read_csv(path: str) -> list[Cells]:
     """Rows of a CSV file by column."""
     text = printable(read_text(path, f"the file {path}"))
     try:
-        return list(csv.DictReader(text.splitlines()))
+        rows: list[Cells] = list(csv.DictReader(text.splitlines()))
     except csv.Error as error:
         raise InputError(
             f"{plain(path)} must be a CSV table but is none ({error}); correct it"
         ) from None
+    for number, cells in enumerate(rows, start=2):
+        # the reader puts cells beyond the last column under no name, and none where they lack
+        if None in cells or None in cells.values():
+            raise InputError(
+                f"row {number} of {plain(path)} must have a cell for each column but has "
+                f"{'more' if None in cells else 'fewer'}; correct or remove the row"
+            )
+    return rows
 
 
 def require_columns(path: str, rows: Sequence[Cells], forms: Mapping[str, Iterable[str]]) -> str:
@@ -91,8 +99,8 @@ def require_columns(path: str, rows: Sequence[Cells], forms: Mapping[str, Iterab
     )
 
 
-def cell_reader(path: str, number: int, cells: Cells) -> Callable[[str], float]:
-    """Reads positive numbers of one row.
+class RowReader:
+    """Reads numbers of one row.
 
     Parameters
     ----------
@@ -102,19 +110,19 @@ def cell_reader(path: str, number: int, cells: Cells) -> Callable[[str], float]:
         The row by column.
     """
 
-    def read(column: str) -> float:
-        text = cells[column]
-        try:
-            value = float(str(text))
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise InputError.rule(
-                f"row {number}, column {column} of {plain(path)}",
-                "be a finite number above 0",
-                f"'{text}'",
-                "correct or remove the row",
-            )
-        return value
+    def __init__(self, path: str, number: int, cells: Cells) -> None:
+        self.path = plain(path)
+        self.place = f"row {number}"
+        self.cells = cells
 
-    return read
+    def count(self, column: str) -> int:
+        """How many of something. [items]"""
+        return int(self._read(column, whole=True))
+
+    def amount(self, column: str) -> float:
+        """A time or a rate, in the unit of the column."""
+        return self._read(column, whole=False)
+
+    def _read(self, column: str, *, whole: bool) -> float:
+        text = plain(str(self.cells[column]))
+        return positive_cell(self.path, self.place, column, text, whole=whole)

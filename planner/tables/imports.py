@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from costmodels.compute.table import COLLECTIVE_COLUMNS, COLUMNS, FORMAT
+from costmodels.compute.table import COLLECTIVE_COLUMNS, COLUMNS, FORMAT, CostTable
 from costmodels.errors import InputError, plain
 from planner.tables.aiconfigurator import read_aiconfigurator
 from planner.tables.found import Found
@@ -50,7 +50,7 @@ def import_table(form: str, path: str | os.PathLike[str], *, gpu: str = "") -> I
     Raises
     ------
     InputError
-        When it is not of that form, or the device is not told.
+        When it is not of that form, the device is not told, or no table may state its figures.
     """
     path = os.fspath(path)
     found = READERS[form](path)
@@ -81,9 +81,11 @@ def import_table(form: str, path: str | os.PathLike[str], *, gpu: str = "") -> I
         "rows": one.rows,
         "collectives": {"columns": list(COLLECTIVE_COLUMNS), "rows": one.collectives},
     }
+    text = json.dumps(document, separators=(",", ":")) + "\n"
+    CostTable.of_text(text, f"what {plain(path)} holds as a table")
     return ImportedTable(
         device=one.device,
-        text=json.dumps(document, separators=(",", ":")) + "\n",
+        text=text,
         num_times=len(one.rows),
         num_collectives=len(one.collectives),
         left_out=one.left_out,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from costmodels.errors import InputError, plain
-from planner.tables.found import Cells, Found, cell_reader, read_csv, require_columns
+from planner.tables.found import Cells, Found, RowReader, read_csv, require_columns
 
 _NEUSIGHT_PRODUCT: Final = ("op", "batch", "m", "k_inner", "n_out", "gpu", "precision", "fwd_ms")
 _DEEPBENCH_PRODUCT: Final = ("m", "n", "k", "a_trans", "b_trans", "gpu", "precision", "time_ms")
@@ -24,7 +24,7 @@ _PASSES: Final = {
     "bwd_data_ms": "backward_data",
     "bwd_filter_ms": "backward_weight",
 }
-_Reader = Callable[[Found, str, Cells, Callable[[str], float]], None]
+_Reader = Callable[[Found, str, Cells, RowReader], None]
 
 
 def read_neusight(path: str) -> list[Found]:
@@ -53,7 +53,7 @@ def _read(path: str, forms: dict[str, tuple[str, ...]]) -> list[Found]:
         if not precision:
             one.left_out[f"the precision {cells['precision']}"] += 1
         else:
-            add(one, precision, cells, cell_reader(path, number, cells))
+            add(one, precision, cells, RowReader(path, number, cells))
     return list(found.values())
 
 
@@ -63,9 +63,9 @@ def _precision(text: str) -> str:
     return "fp16" if text.startswith("16 bit inputs") else ""
 
 
-def _add_neusight(found: Found, precision: str, cells: Cells, read: Callable[[str], float]) -> None:
-    batch, rows, columns, depth = (int(read(x)) for x in ("batch", "m", "n_out", "k_inner"))
-    seconds = read("fwd_ms") / 1e3
+def _add_neusight(found: Found, precision: str, cells: Cells, read: RowReader) -> None:
+    batch, rows, columns, depth = (read.count(x) for x in ("batch", "m", "n_out", "k_inner"))
+    seconds = read.amount("fwd_ms") / 1e3
     if cells["op"] == "linear":
         found.add("linear", "forward", precision, (batch * rows, depth, columns), seconds)
     elif cells["op"] == "bmm":
@@ -77,11 +77,9 @@ def _add_neusight(found: Found, precision: str, cells: Cells, read: Callable[[st
         found.left_out[f"the operation {cells['op']}"] += 1
 
 
-def _add_deepbench(
-    found: Found, precision: str, cells: Cells, read: Callable[[str], float]
-) -> None:
-    m, n, k = (int(read(column)) for column in "mnk")
-    seconds, layout = read("time_ms") / 1e3, f"{cells['a_trans']}{cells['b_trans']}"
+def _add_deepbench(found: Found, precision: str, cells: Cells, read: RowReader) -> None:
+    m, n, k = (read.count(column) for column in "mnk")
+    seconds, layout = read.amount("time_ms") / 1e3, f"{cells['a_trans']}{cells['b_trans']}"
     if layout == "NN":
         found.add("linear", "forward", precision, (n, k, m), seconds)
     elif layout == "TN":
@@ -92,12 +90,10 @@ def _add_deepbench(
         found.left_out[f"the layout {layout}"] += 1
 
 
-def _add_convolution(
-    found: Found, precision: str, cells: Cells, read: Callable[[str], float]
-) -> None:
-    samples, channels, filters = (int(read(column)) for column in "nck")
-    ins, kernel = [int(read(x)) for x in "hw"], [int(read(x)) for x in "rs"]
-    stride = [int(read(f"stride_{x}")) for x in "hw"]
+def _add_convolution(found: Found, precision: str, cells: Cells, read: RowReader) -> None:
+    samples, channels, filters = (read.count(column) for column in "nck")
+    ins, kernel = [read.count(x) for x in "hw"], [read.count(x) for x in "rs"]
+    stride = [read.count(f"stride_{x}") for x in "hw"]
     pads = [_padding_cell(cells, f"pad_{x}") for x in "hw"]
     sides = zip(ins, pads, kernel, stride, strict=True)
     outs = [(extent + 2 * pad - size) // step + 1 for extent, pad, size, step in sides]
@@ -112,19 +108,19 @@ def _add_convolution(
             direction,
             precision,
             (samples, channels, filters),
-            read(column) / 1e3,
+            read.amount(column) / 1e3,
             in_extents=ins,
             out_extents=outs,
             kernel=kernel,
             stride=stride,
-            groups=int(read("groups")) if cells.get("groups") else 1,
+            groups=read.count("groups") if cells.get("groups") else 1,
         )
 
 
 def _padding_cell(cells: Cells, column: str) -> int:
     try:
         pad = int(float(str(cells[column])))
-    except ValueError:
+    except (ValueError, OverflowError):
         pad = -1
     if pad < 0:
         raise InputError.rule(

@@ -14,7 +14,7 @@ from typing import Final
 
 from costmodels.errors import InputError, plain, printable
 from costmodels.units.tables import read_text
-from planner.tables.found import Found, cell_reader, read_csv, require_columns
+from planner.tables.found import Found, RowReader, read_csv, require_columns
 
 _COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes", "time_us", "busbw_GBps")
 _NAMES: Final = {
@@ -23,9 +23,9 @@ _NAMES: Final = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-_RANK: Final = re.compile(r"#\s+Rank\s+(\d+).*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s+(.*)")
+_RANK: Final = re.compile(r"#\s+Rank\s+(\d{1,9}).*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s+(.*)")
 _LINE: Final = re.compile(
-    r"\s*(\d+)\s+\d+\s+\w+\s+(\w+)\s+-?\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s"
+    r"\s*(\d{1,13})\s+\d+\s+\w+\s+(\w+)\s+-?\d+" + 3 * r"\s+(\d{1,12}(?:\.\d+)?)" + r"\s", re.ASCII
 )
 _NONE: Final = ("", "0", "0.0", None)
 # Bus bandwidth is printed with two digits after the point.
@@ -86,17 +86,17 @@ def _read_csv(path: str) -> list[Found]:
         if collective is None:
             one.left_out[str(cells["collective"])] += 1
             continue
-        read = cell_reader(path, number, cells)
-        hosts, gpus = int(read("nodes")) if cells["nodes"] else 0, int(read("gpus"))
+        read = RowReader(path, number, cells)
+        hosts, gpus = read.count("nodes") if cells["nodes"] else 0, read.count("gpus")
         timed, rated = (cells[x] not in _NONE for x in ("time_us", "busbw_GBps"))
         if not hosts or gpus < 2 or gpus % hosts or cells["bytes"] in _NONE or not timed | rated:
             one.left_out["rows without hosts, bytes or time"] += 1
             continue
-        size = int(read("bytes"))
+        size = read.count("bytes")
         if timed:
-            seconds = read("time_us") * 1e-6
+            seconds = read.amount("time_us") * 1e-6
         else:
             passes = 2 if collective == "all_reduce" else 1
-            seconds = passes * (gpus - 1) / gpus * size / (read("busbw_GBps") * 1e9)
+            seconds = passes * (gpus - 1) / gpus * size / (read.amount("busbw_GBps") * 1e9)
         one.collectives.append([collective, hosts, gpus, size, seconds])
     return list(found.values())

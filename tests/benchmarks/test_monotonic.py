@@ -10,6 +10,8 @@ from benchmarks.planning import monotonic
 from benchmarks.planning.gaps import NETWORKS
 from benchmarks.planning.monotonic import Answer, Question, Series, all_series, order_faults
 from costmodels.cluster import load_cluster
+from planner.planning.bounds import additive_search
+from search.solvers.registry import SOLVERS
 
 BASE = Question(model="alexnet", cluster="abci", gpus=4, batch=64)
 
@@ -80,3 +82,40 @@ def test_questions_are_answered_and_counted(monkeypatch):
         "worst": 0.0,
     }
     assert rows["gpus"]["questions"] == 0
+
+
+def test_what_an_interrupt_cut_short_is_no_answer(monkeypatch):
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": interrupted})
+    with pytest.raises(KeyboardInterrupt):
+        monotonic.answer(BASE)
+
+
+def test_a_rerun_goes_on_with_the_answers_so_far(monkeypatch, tmp_path):
+    asked: list[Question] = []
+
+    def answered(question: Question) -> Answer:
+        asked.append(question)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return Answer(seconds=1.0 + question.gpus, bound=0.5)
+
+    series = [Series(kind="gpus", base=BASE), Series(kind="host", base=BASE)]
+    monkeypatch.setattr(monotonic, "all_series", lambda: series)
+    monkeypatch.setattr(monotonic, "answer", answered)
+    file = tmp_path / "answers.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        monotonic.monotonic_rows(None, 0, most=8, resume=file)
+    rows = {row["more"]: row for row in monotonic.monotonic_rows(None, 0, most=8, resume=file)}
+    assert rows["gpus"]["questions"] == 4
+    # of 1, 2, 4 and 8 GPUs each one is slower than all before
+    assert rows["gpus"]["slower_with_more"] == 6
+    assert rows["gpus"]["worst"] == 3.5
+    # one question is in both series, and the one that was interrupted is asked again
+    assert len(asked) == 4 + 4 - 1 + 1
+    assert len(file.read_text().splitlines()) == 7
+    assert [question.gpus for question in asked] == sorted(question.gpus for question in asked)
+    monotonic.monotonic_rows(None, 0, most=8, kinds=("gpus",), resume=file)
+    assert len(asked) == 8

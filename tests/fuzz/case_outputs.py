@@ -27,6 +27,7 @@ OUTPUTS: dict[str, tuple[tuple[str, str, bool], ...]] = {
     ),
     "report": (("-o", "out.md", True), ("-o", "out.html", True)),
     "scale": (("-o", "out.json", False),),
+    "pareto": (("-o", "out.json", False), ("-o", "out.html", True)),
     "solve": (("-o", "out.json", False),),
     "models": (("-o", "out.toml", False), ("-o", "other.json", False)),
     "clusters": (("-o", "out.toml", False),),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import random
+import re
 import shlex
 from collections.abc import Callable
 
 import absurd
 import good_files
 import nonsense
+import nonsense_more
 from byte_changes import BYTES, UNREADABLE
 from case_outputs import OUTPUTS, good_output
 from fuzz_case import Case, File
@@ -29,6 +31,9 @@ NONSENSE = {
     "strategy": nonsense.STRATEGY,
     "plan": nonsense.PLAN,
     "carried": nonsense.CARRIED,
+    "staged": nonsense_more.STAGED,
+    "config": nonsense_more.CONFIG,
+    "runtime": nonsense_more.RUNTIME,
 }
 ODD_SUBJECTS = ("", "-", ".", "/", "nowhere.toml", "telepathy", "/dev/null", "a\x1b]0;x\x07.toml")
 
@@ -121,6 +126,20 @@ def bad_field(file: File) -> Piece:
         file.content = "\n".join(lines).encode()
         case.refuse = f"table {lines[2].split(',')[column]} = {brief(value)}"
         return case.refuse
+
+    return piece
+
+
+def bad_cell(file: File) -> Piece:
+    """Another figure in a table or log of a public form."""
+
+    def piece(case: Case, rng: random.Random) -> str:
+        assert isinstance(file.content, bytes)
+        text = file.content.decode()
+        hit = rng.choice(list(re.finditer(r"(?<![\w.])[\d.]+(?![\w.])", text)))
+        value = rng.choice(nonsense_more.CELLS)
+        file.content = f"{text[: hit.start()]}{value}{text[hit.end() :]}".encode()
+        return f"{brief(hit[0])} is {brief(value)}"
 
     return piece
 

@@ -7,12 +7,14 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import good_configs
 import good_files
 from case_outputs import OUTPUTS, bad_output, good_output
 from case_pieces import (
     NONSENSE,
     ODD_SUBJECTS,
     Piece,
+    bad_cell,
     bad_field,
     bad_problem,
     changed,
@@ -39,8 +41,11 @@ _KINDS = {
     "network": 24,
     "cluster": 14,
     "strategy": 14,
-    "plan": 14,
-    "table": 7,
+    "plan": 18,
+    "config": 14,
+    "runtime": 4,
+    "import": 4,
+    "table": 8,
     "problem": 9,
     "command": 24,
 }
@@ -80,10 +85,13 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
     file = _subject(case, rng, network, plans)
     if case.kind == "problem" and rng.random() < 0.4:
         return [bad_problem(file)]
+    if case.kind == "import" and rng.random() < 0.7:
+        return [bad_cell(file)] * rng.choice((1, 1, 3))
     meant = rng.random()
-    if case.kind == "table" and meant < 0.4:
+    written = isinstance(file.content, bytes)
+    if case.kind == "table" and written and meant < 0.4:
         return [bad_field(file), *some_options(case, rng)]
-    if case.kind == "table" and meant < 0.7:
+    if case.kind == "table" and written and meant < 0.7:
         return [far_off(file), *some_options(case, rng)]
     if meant < 0.22 and case.kind in NONSENSE:
         # of networks it is known for the first one only
@@ -94,6 +102,10 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
                 return [nonsensical(file, "blocks"), *some_options(case, rng)]
         if case.kind == "cluster":
             file.content = Table(good_files.cluster(), "toml")
+        if case.kind == "config":
+            file.content = Table(good_configs.llama(), "json")
+        if case.kind == "plan" and file.name == "staged.json":
+            return [nonsensical(file, "staged"), *some_options(case, rng)]
         if case.kind == "plan" and rng.random() < 0.4:
             file.content = Table(copy.deepcopy(plans["network.toml"]), "json")
             return [nonsensical(file, "carried"), *some_options(case, rng)]
@@ -136,18 +148,13 @@ def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> Fil
         case.files = [file, network]
         return file
     if case.kind == "plan":
-        name = rng.choice(list(plans))
-        file = File("plan.json", Table(copy.deepcopy(plans[name]), "json"))
-        network = File("network.toml", good_files.network())
-        case.command = rng.choice(("report", "report", "simulate", "evaluate"))
-        case.words = [file]
-        if case.command == "evaluate":
-            subject: str | File = network if name == "network.toml" else name
-            case.words = [subject, "--gpus", "4", "--strategy", file]
-        case.files = [file, network]
-        return file
+        return _plan(case, rng, plans)
+    if case.kind in ("config", "runtime", "import"):
+        return _foreign(case, rng, network)
     if case.kind == "table":
         file = File("table.csv", good_files.TABLE.encode())
+        if rng.random() < 0.25:
+            file = File("table.json", Table(good_configs.table(), "json"))
         case.command = rng.choice(("evaluate", "optimize", "throughput"))
         case.words, case.files = [network, "--table", file], [file, network]
         _size(case, rng)
@@ -162,6 +169,44 @@ def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> Fil
     return file
 
 
+def _plan(case: Case, rng: random.Random, plans: Plans) -> File:
+    """A plan of a network of one's own, of a built-in one, or with stages."""
+    name = rng.choice(list(plans))
+    staged = name == "config.json"
+    file = File("staged.json" if staged else "plan.json", Table(copy.deepcopy(plans[name]), "json"))
+    network = File("network.toml", good_files.network())
+    if staged:
+        network = File(name, Table(good_configs.llama(), "json"))
+    case.command = rng.choice(("report", "report", "simulate", "evaluate"))
+    case.words = [file]
+    if case.command == "evaluate":
+        subject: str | File = network if name == network.name else name
+        case.words = [subject, "--gpus", "4", "--strategy", file]
+    case.files = [file, network]
+    return file
+
+
+def _foreign(case: Case, rng: random.Random, network: File) -> File:
+    """What others made: a config of a transformer, figures of a runtime, measurements."""
+    if case.kind == "import":
+        form = rng.choice(list(good_configs.IMPORTS))
+        name, text = good_configs.IMPORTS[form]
+        file = File(name, text.encode())
+        case.command, case.outputs = "tables", ["out.json"]
+        case.words, case.files = ["import", form, file, "-o", "out.json"], [file]
+        return file
+    if case.kind == "runtime":
+        file = File("runtime.toml", Table(good_configs.runtime(), "toml"))
+        case.command, case.files = "simulate", [file, network]
+        case.words = [network, "--runtime", file, "--gpus", "4"]
+        return file
+    file = File("config.json", Table(rng.choice(good_configs.CONFIGS)(), "json"))
+    commands = ("optimize", "optimize", "pareto", "evaluate", "simulate", "scale", "throughput")
+    case.command, case.files, case.words = rng.choice(commands), [file], [file]
+    _size(case, rng)
+    return file
+
+
 def _size(case: Case, rng: random.Random) -> None:
     if case.command == "throughput":
         case.words += ["--workers", "1,2", "--steps", "20"]
@@ -172,6 +217,8 @@ def _size(case: Case, rng: random.Random) -> None:
 def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> list[Piece]:
     """A command with options of all kinds."""
     case.command = rng.choice([name for name in OPTIONS for _ in range(3 if GPUS.get(name) else 1)])
+    if case.command in GPUS and rng.random() < 0.25:
+        network = File("config.json", Table(rng.choice(good_configs.CONFIGS)(), "json"))
     case.files = [network]
     pieces: list[Piece] = []
     if case.command == "solve":

@@ -20,6 +20,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
+import good_configs
 import good_files
 from forked_run import Outcome, run_forked
 from fuzz_build import Plans, build
@@ -170,23 +171,30 @@ def prepare() -> Runner:
                 ("network.toml", Table(good_files.convolutional(), "toml")),
                 ("cluster.toml", Table(good_files.cluster(), "toml")),
                 ("problem.json", Table(good_files.problem(), "json")),
+                ("config.json", Table(good_configs.llama(), "json")),
             ):
                 Path(name).write_text(tree.text())
             Path("table.csv").write_text(good_files.TABLE)
             for words in _WARM:
                 with contextlib.suppress(SystemExit):
                     planner_command(words.split(), prog_name="planner")
-            for model, name in (("network.toml", "plan.json"), ("alexnet", "alexnet.json")):
+            for model, name in _PLANS:
                 plans[model] = json.loads(Path(name).read_text())
         finally:
             os.chdir(before)
     return Runner(plans)
 
 
+_PLANS = (
+    ("network.toml", "plan.json"),
+    ("alexnet", "alexnet.json"),
+    ("config.json", "staged.json"),
+)
 _WARM = (
     "optimize network.toml --gpus 4 --cluster cluster.toml --table table.csv -o plan.json "
     "--report a.html",
     "optimize alexnet --gpus 4 --cluster lassen -o alexnet.json --report a.md",
+    "optimize config.json --gpus 4 --cluster cluster.toml --keep pp=2 -o staged.json",
     "simulate network.toml --gpus 4 --pp 2 --trace a.json --dump-strategy a.toml",
     "throughput network.toml --workers 1,2 --steps 20",
     *(f"solve problem.json --search {name}" for name in ("auto", "lagrangian", "elimination")),

@@ -68,6 +68,8 @@ QUESTION: dict[str, Values] = {
     "--precision": Values(("fp32", "fp16"), (*_NAMES, "fp99"), ("FP32", "tf32", "bf16")),
     "--optimizer": Values(("sgd", "adam"), _NAMES),
     "--input-size": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
+    "--seq-len": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
+    "--execution": Values(("eager", "compiled", "captured"), _NAMES),
     "--vocab-padding": Values((), (*_NO_COUNT, "128"), (str(2**31), str(2**63), *_ODD_COUNT)),
     "--expert-capacity": Values((), ("-1", "nan", "inf", "x", "", "1.5"), ("1e308", "1e-320")),
     "--memory": Values(("600 MiB", "3 GiB", *_SIZE.good), _SIZE.refused, ("513 MiB", *_SIZE.odd)),
@@ -95,7 +97,10 @@ _WISHES = {
     "--keep": Values(
         ("tp=1", "pp=1", "zero=0,micro_batches=1"),
         ("tp", "hats=1", "tp=1,tp=2", "tp=", "=1", "tp=1=2"),
-        ("tp=2", "pp=2,zero=1", "recompute=full", "tp=-1", "dp=x", f"tp={_DIGITS}", ","),
+        (
+            *("tp=2", "pp=2,zero=1", "recompute=full", "tp=-1", "dp=x", f"tp={_DIGITS}", ","),
+            *("pp=2,micro_batches=2,chunks=2", "cp=2", "ep=2", "fsdp=true", "zero=3", "pp=3"),
+        ),
     ),
     "--forbid": Values(
         ("context", "recompute,sharding"),
@@ -197,6 +202,7 @@ OPTIONS: dict[str, dict[str, Values]] = {
         "--search": Values(("auto", "elimination", "lagrangian", "cp-sat", "exhaustive"), _NAMES),
     },
     "report": _SHOWN,
+    "tables": {},
     "models": {"--export": Values(("resnet18", "gpt2"), _NAMES), "--input-size": _COUNT},
     "clusters": {"--export": Values(("lassen", "dgx-a100"), _NAMES)},
     "devices": {},

@@ -152,6 +152,11 @@ def test_wrong_files_are_refused_in_one_sentence(tmp_path: Path, form: str) -> N
         ("0.5,x", "0,x", "row 2, column fwd_ms"),
         ("0.5,x", "soon,x", "row 2, column fwd_ms"),
         ("256,512", "nan,512", "row 2, column m"),
+        ("256,512", "0.5,512", "row 2, column m .*must be a whole number"),
+        ("256,512", "1e300,512", "row 2, column m .*at most"),
+        ("0.5,x,y", "0.5,x", "row 2 of .*must have a cell for each column but has fewer"),
+        ("0.5,x,y", "0.5,x,y,z", "row 2 of .*must have a cell for each column but has more"),
+        ("0.5,x", "1e-323,x", "row 1, column seconds"),
     ],
 )
 def test_wrong_cells_are_refused_with_their_row(
@@ -159,6 +164,34 @@ def test_wrong_cells_are_refused_with_their_row(
 ) -> None:
     with pytest.raises(InputError, match=said):
         imported(tmp_path, "neusight", NEUSIGHT.replace(old, new), gpu="V100")
+
+
+@pytest.mark.parametrize(("old", "new"), [("7,7,3,3,2,2", "7,7,3,3,0.5,2"), ("3,3,2", "inf,3,2")])
+def test_wrong_strides_and_paddings_are_refused(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(InputError, match=r"column (stride|pad)_h"):
+        imported(tmp_path, "deepbench", CONVOLUTIONS.replace(old, new))
+
+
+@pytest.mark.parametrize("old", ["34.73", "9000.00", "1024", "1073741824"])
+@pytest.mark.parametrize("new", ["9" * 5000, "1.2.3", "٣"])
+def test_lines_of_logs_that_are_none_are_no_defect(tmp_path: Path, old: str, new: str) -> None:
+    table = imported(tmp_path, "nccl-tests", LOG.replace(f" {old} ", f" {new} "), "all_reduce.log")
+    assert len(table.collectives) == 1
+
+
+@pytest.mark.parametrize("window", ["x", "inf", "1.5"])
+def test_windows_that_are_none_are_refused(tmp_path: Path, window: str) -> None:
+    with pytest.raises(InputError, match="row 2, column window_size"):
+        imported(tmp_path, "aiconfigurator", ATTENTION.replace(",50,", f",{window},"))
+
+
+def test_a_table_goes_to_standard_output(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(CONVOLUTIONS, encoding="utf-8")
+    command = ["tables", "import", "deepbench", str(path), "-o", "-"]
+    result = CliRunner().invoke(planner_command, command)
+    assert result.exit_code == 0
+    assert json.loads(result.output)["format"] == "planner-table"
 
 
 @pytest.mark.parametrize(
