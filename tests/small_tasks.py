@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from costmodels.simulation.execution import ExecutionGraph, Fusion, Queue, Role, Task
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 
-COMPUTE, FEATURE, GRADIENT, PARAMETER = Queue
+COMPUTE, FEATURE, GRADIENT, PARAMETER, TO_HOST, FROM_HOST, HOST = Queue
 
 
 NIC, BUS, OTHER = (1, 0, 0), (0, 0, 0), (0, 1, 0)

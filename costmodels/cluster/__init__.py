@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.device import PRECISIONS, Device
 from costmodels.cluster.dump import dump_cluster
+from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.cluster.load import (
     cluster_text,
@@ -20,6 +21,7 @@ __all__ = [
     "PRECISIONS",
     "Cluster",
     "Device",
+    "HostMemory",
     "Level",
     "cluster_text",
     "dump_cluster",

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from costmodels.cluster.device import Device
+from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.cluster.ranges import require_plausible
 from costmodels.errors import InputError, printable, require_name
@@ -33,6 +34,8 @@ class Cluster:
         Name of the level whose parent is a host: what lies inside it is one machine.
     default_precision
         Precision that a network trains in unless told otherwise.
+    host
+        The memory of a host, where anything is known of it.
     description
         One line that tells machines apart.
     source
@@ -44,6 +47,7 @@ class Cluster:
     levels: tuple[Level, ...]
     host_level: str
     default_precision: str
+    host: HostMemory | None = None
     description: str = ""
     source: str = ""
 

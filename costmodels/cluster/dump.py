@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.units import (
     BANDWIDTH_UNITS,
@@ -42,9 +43,21 @@ def dump_cluster(cluster: Cluster) -> str:
         *([f"sustained = {device.sustained!r}"] if device.sustained < 1.0 else []),
         f"source = {_quoted(device.source)}",
     ]
+    if cluster.host is not None:
+        lines += ["", "[host]", *_host_lines(cluster.host)]
     for level in cluster.levels:
         lines += ["", "[[levels]]", *_level_lines(level)]
     return "\n".join(lines) + "\n"
+
+
+def _host_lines(host: HostMemory) -> list[str]:
+    return [
+        f"memory = {_bytes(host.memory)}",
+        f"memory_bandwidth = {_bandwidth(host.memory_bandwidth)}",
+        f"link_bandwidth = {_bandwidth(host.link_bandwidth)}",
+        f"devices_per_link = {host.devices_per_link}",
+        f"source = {_quoted(host.source)}",
+    ]
 
 
 def _level_lines(level: Level) -> list[str]:

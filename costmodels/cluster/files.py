@@ -22,6 +22,16 @@ class DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
     source: str = ""
 
 
+class HostFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The memory of a host as it is written."""
+
+    memory: str
+    memory_bandwidth: str
+    link_bandwidth: str
+    devices_per_link: int = 1
+    source: str = ""
+
+
 class LinkFile(msgspec.Struct, forbid_unknown_fields=True):
     """A link technology as it is written: what all levels that use it have in common."""
 
@@ -59,5 +69,6 @@ class ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
     levels: list[LevelFile]
     host_level: str
     default_precision: str
+    host: HostFile | None = None
     description: str = ""
     source: str = ""

@@ -20,7 +20,8 @@ import msgspec
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.device import Device
-from costmodels.cluster.files import ClusterFile, DeviceFile, LevelFile, LinkFile
+from costmodels.cluster.files import ClusterFile, DeviceFile, HostFile, LevelFile, LinkFile
+from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.errors import InputError, closest, printable
 from costmodels.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
@@ -121,6 +122,7 @@ def _build_cluster(content: str, place: _Place) -> Cluster:
             levels=levels,
             host_level=data.host_level,
             default_precision=data.default_precision,
+            host=None if data.host is None else _build_host(data.host, place.at("host")),
             description=data.description,
             source=data.source,
         ),
@@ -159,6 +161,23 @@ def _build_device(data: DeviceFile, place: _Place) -> Device:
                 data.kernel_latency, what=str(place.at("kernel_latency")), allow_zero=True
             ),
             sustained=data.sustained,
+            source=data.source,
+        ),
+    )
+
+
+def _build_host(data: HostFile, place: _Place) -> HostMemory:
+    return _built(
+        place,
+        lambda: HostMemory(
+            memory=parse_bytes(data.memory, what=str(place.at("memory"))),
+            memory_bandwidth=parse_bandwidth(
+                data.memory_bandwidth, what=str(place.at("memory_bandwidth"))
+            ),
+            link_bandwidth=parse_bandwidth(
+                data.link_bandwidth, what=str(place.at("link_bandwidth"))
+            ),
+            devices_per_link=data.devices_per_link,
             source=data.source,
         ),
     )

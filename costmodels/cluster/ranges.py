@@ -32,6 +32,8 @@ PLAUSIBLE: Mapping[str, tuple[float, float, str]] = MappingProxyType(
         "links": (1, 2**20, ""),
         "peer_links": (1e-3, 2**20, ""),
         "group_links": (1e-3, 2**20, ""),
+        "link_bandwidth": (1e3, 1e18, "B/s"),
+        "devices_per_link": (1, 2**20, ""),
         "ramp": (0.0, 100.0, ""),
         "oversubscription": (1.0, 1e6, ""),
         "num_devices": (1, 2**24, ""),

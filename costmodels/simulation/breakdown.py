@@ -2,23 +2,27 @@
 
 A moment in which the role computes is computation. In one in which it does not, computation waits
 for the communication that is under way: that of features, which it always waits for, else that of
-parameters, else that of gradients. The rest is idle: bubbles, and what other roles or background
-threads take. Communication beside computation, or beside communication that is waited for, is
-hidden. What computation takes longer than alone, because gradients or parameters travel, is a part
-of its own, so that the price of hiding is seen.
+parameters, else copies from the host, else gradients, else copies to the host and what it computes.
+The rest is idle: bubbles, and what other roles or background threads take. Communication beside
+computation, or beside communication that is waited for, is hidden. What computation takes longer
+than alone, because gradients or parameters travel, is a part of its own, so that the price of
+hiding is seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from costmodels.simulation.execution import Queue, Task
+from costmodels.simulation.execution import HOST_QUEUES, Queue, Task
 from costmodels.simulation.executor import TaskTimes
 from costmodels.simulation.parts import CAUSES, COMMUNICATION, Breakdown
 
 Interval = tuple[float, float]
 # Which communication computation waits for where several are under way.
-_WAITED_FOR = (Queue.FEATURE, Queue.PARAMETER, Queue.GRADIENT)
+_WAITED_FOR = (
+    *(Queue.FEATURE, Queue.PARAMETER, Queue.FROM_HOST),
+    *(Queue.GRADIENT, Queue.TO_HOST, Queue.HOST),
+)
 # Sums over ranks; other messages between layers change where a tensor lies.
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 # Of computation by its kind, what it is of a layer.
@@ -153,6 +157,8 @@ def _cause(task: Task) -> str:
         return "gradient"
     if task.queue == Queue.PARAMETER:
         return "parameter"
+    if task.queue in HOST_QUEUES:
+        return "host"
     if task.kind == "halo exchange":
         return "halo"
     return "reduction" if task.kind in _REDUCTIONS else "shuffle"

@@ -11,33 +11,28 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
-from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.communicators import communicator_memory
 from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
 from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.host import wait_for_host
+from costmodels.simulation.host_links import check_offload, room_in_host
 from costmodels.simulation.job import Job
 from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
+from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
 from costmodels.simulation.operations import Key, Operation, Ref
-from costmodels.simulation.pieces import Piece, Pieces
+from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
-from costmodels.simulation.shared_pieces import (
-    holders_of_weights,
-    shared_blocks,
-    with_block,
-)
+from costmodels.simulation.shared_pieces import holders_of_weights, pieces_of_job
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
-from costmodels.step.machine import Machine
 from costmodels.strategy import MemoryConfig
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
@@ -64,13 +59,14 @@ class Compiler:
         self.known = {} if known is None else known
         self.job = job
         (strategy := job.strategy).check(job.graph)
+        check_offload(strategy, job.cluster, job.runtime.gradient, job.runtime.name)
         self.stage_of = {n: i for i, stage in enumerate(strategy.stages) for n in stage.layers}
         stage_links = tuple(
             StageLinks(job.cluster, job.shape, stage, job.training.all_reduce, job.links)
             for stage in strategy.stages
         )
         holders = holders_of_weights(job.graph, self.stage_of)
-        pieces, shared = self._pieces(holders)
+        pieces, shared = pieces_of_job(job, holders, self.known)
         self.view = JobView(
             graph=job.graph,
             strategy=strategy,
@@ -94,6 +90,14 @@ class Compiler:
         if job.runtime.runs_ahead:
             for program in self.programs:
                 wait_for_host(program)
+        # what waits in the host of each stage for each of its micro-batches under way
+        self.away = [0.0] * len(self.programs)
+        if "activations" in strategy.offload:
+            kind, count = strategy.schedule.kind, strategy.schedule.micro_batches
+            at_once = kind != "gpipe" or count == 1
+            for number, program in enumerate(self.programs):
+                last = number == len(self.programs) - 1
+                self.away[number] = offload_activations(program, follows=last and at_once)
         self.groups = strategy.groups
         self._begin()
 
@@ -117,9 +121,10 @@ class Compiler:
 
     @property
     def repeats(self) -> bool:
-        """Whether weights are gathered or gradients reduced in every micro-batch."""
-        gathers = any(any(w.gathered(p) for p in w.program.phases) for w in self.weights)
-        return gathers or self.job.runtime.each_micro_batch
+        """Whether every micro-batch gathers weights, reduces gradients or goes to the host."""
+        if "activations" in self.job.strategy.offload:
+            return True
+        return self.job.runtime.each_micro_batch or any(work.brings for work in self.weights)
 
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
@@ -137,34 +142,12 @@ class Compiler:
         self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}
-        self.units: dict[int, list[Mark]] = {}  # ends of units whose weights a role has gathered
+        # by role and queue the ends of units whose weights it has brought
+        self.units: dict[tuple[int, int], list[Mark]] = {}
 
     def _memory(self, name: str) -> MemoryConfig:
         """What is cut of a layer: as the strategy says, else as the runtime does."""
         return self.job.strategy.memory.get(name, self.job.runtime.memory)
-
-    def _pieces(
-        self, holders: Mapping[str, str]
-    ) -> tuple[Mapping[str, Piece], Mapping[str, SharedBlock]]:
-        """The piece of every layer, and what those add whose weight another one holds."""
-        job, found, machines = self.job, {}, self.known
-        machine_of: dict[str, Machine] = {}
-        for stage in job.strategy.stages:
-            if stage.shape not in machines:
-                topology = Topology.of(job.cluster, stage.shape)
-                machine = Machine(topology=topology, compute=job.compute, training=job.training)
-                machines[stage.shape] = Pieces(job.graph, machine)
-            for name in stage.layers:
-                machine_of[name] = machines[stage.shape].machine
-                found[name] = machines[stage.shape].of(
-                    name,
-                    job.strategy.distributions[name],
-                    owns_weight=holders.get(name, "") == name,
-                )
-        shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
-        for name, block in shared.items():
-            found[name] = with_block(found[name], block, job.training)
-        return found, shared
 
     @property
     def sources(self) -> Mapping[str, float]:
@@ -183,8 +166,11 @@ class Compiler:
         for step in range(steps):
             for role, group in enumerate(self.groups):
                 self._role_step(role, group, step)
+        roles = tuple(self._role(role) for role in range(len(self.groups)))
+        if job.strategy.offload:
+            room_in_host(job.cluster, roles)
         return ExecutionGraph(
-            roles=tuple(self._role(role) for role in range(len(self.groups))),
+            roles=roles,
             tasks=tuple(self._task(number) for number in range(len(self.rows))),
             steps=steps,
             fusion=gradient_fusion(job.runtime, self.weights, job.strategy.num_devices),
@@ -245,23 +231,24 @@ class Compiler:
         return fold_stages({n: tuple(p.phases.items()) for n, p in enumerate(self.programs)})
 
     def _run(self, role: int, step: int, run: StagePass, *, final: bool) -> None:
-        program, weights = self.programs[run.stage], self.weights[run.stage]
+        weights = self.weights[run.stage]
         if run.stage in self.folded and run.micro < self.job.strategy.schedule.micro_batches - 1:
             passes = self.folded[run.stage].get(run.phase)
             for operation in (passes.operation, *passes.sends) if passes is not None else ():
                 self._add(role, step, run.stage, run.micro, run.phase, operation)
             return
-        units = self.units.setdefault(role, [])
-        for operation in weights.gathered(run.phase):
+        arrivals = weights.arrivals[run.phase]
+        for operation in arrivals.launched():
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
-            # weights come a few units of layers ahead of their use, in whichever pass that is
-            before = len(units) - 1 - self.job.runtime.prefetch
-            if before >= 0:
-                self.extra_after.setdefault(number, []).append(units[before])
-            last = weights.unit_ends[run.phase, operation.key]
-            units.append((step, run.stage, run.micro, run.phase, last))
-        for operation in weights.reading(run.phase, program.phases[run.phase]):
-            number = self._add(role, step, run.stage, run.micro, run.phase, operation)
+            last = arrivals.unit_ends.get(operation.key)
+            if last is not None:
+                # weights come a few units of layers ahead of their use, in whichever pass that is
+                units = self.units.setdefault((role, operation.queue), [])
+                from_host = operation.queue == Queue.FROM_HOST
+                before = len(units) - (BUFFERS if from_host else 1 + self.job.runtime.prefetch)
+                if before >= 0:
+                    self.extra_after.setdefault(number, []).append(units[before])
+                units.append((step, run.stage, run.micro, run.phase, last))
             if run.phase == FORWARD and step and operation.kind == "forward":
                 self._after_pulls(number, step, run.stage, operation.name)
         gradients = run.phase == (WEIGHT if self.view.weight_apart else BACKWARD)
@@ -341,8 +328,8 @@ class Compiler:
         first, end = self.groups[role]
         name = _named(stages) if len(self.groups) > 1 else "all devices"
         reserved = None
+        order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
         if runtime.caching:
-            order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
             works = {stage: self.weights[stage] for stage in stages}
             reserved = reserved_memory(works, order, device.memory - sum(fixed.values()))
         return Role(
@@ -351,6 +338,8 @@ class Compiler:
             num_devices=end - first,
             fixed_memory=fixed,
             reserved=reserved,
+            host_memory=sum(self.weights[stage].host_memory for stage in stages)
+            + most_away({stage: self.away[stage] for stage in stages}, order),
         )
 
 

@@ -1,11 +1,12 @@
 """The distributed execution graph: what every role does, in which queue, and after what.
 
 A *role* stands for all devices that do the same at the same time, such as those of one pipeline
-stage: it is simulated once, however many devices it has. Each role has four queues, which run
-their tasks in the order given, one at a time, and beside each other: computation, feature
-communication (which computation waits for), gradient communication, and communication of
-parameters (Proteus, VI.B, has the first three; the last keeps all-gathers of weights from waiting
-for gradients).
+stage: it is simulated once, however many devices it has. Each role has queues, which run their
+tasks in the order given, one at a time, and beside each other: computation, feature communication
+(which computation waits for), gradient communication, and communication of parameters (Proteus,
+VI.B, has the first three; the fourth keeps all-gathers of weights from waiting for gradients);
+copies to the memory of the host, copies back, which engines of their own do, and computation on the
+host.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ class Queue(IntEnum):
     FEATURE = 1
     GRADIENT = 2
     PARAMETER = 3
+    TO_HOST = 4
+    FROM_HOST = 5
+    HOST = 6
 
 
 # Communication that computation does not wait for by itself, so that the two slow each other down.
 ASYNCHRONOUS = (Queue.GRADIENT, Queue.PARAMETER)
+HOST_QUEUES = (Queue.TO_HOST, Queue.FROM_HOST, Queue.HOST)
 
 # One direction of the links of one child of a level: (level, child, 0 out or 1 in).
 Link = tuple[int, int, int]
@@ -135,6 +140,8 @@ class Role:
     reserved
         What an allocator takes for all else, the pieces between tensors included; None where no
         allocator counts. [B]
+    host_memory
+        What waits for each of its devices in the memory of their host, at most. [B]
     """
 
     name: str
@@ -142,6 +149,7 @@ class Role:
     num_devices: int
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
     reserved: float | None = None
+    host_memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

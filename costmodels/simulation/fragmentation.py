@@ -61,16 +61,6 @@ class _Replay:
             self.allocator.free((part, key))
 
 
-def _launched(work: WeightWork, phase: str) -> list[Operation]:
-    """The operations of a pass in the order of their launch: weights come when they are due."""
-    gathers = {operation.makes[0][0]: operation for operation in work.gathered(phase)}
-    rows: list[Operation] = []
-    for operation in work.reading(phase, work.program.phases[phase]):
-        rows += [gathers.pop(key) for key in operation.uses if key in gathers]
-        rows.append(operation)
-    return rows
-
-
 def _first_passes(order: Sequence[StagePass]) -> list[StagePass]:
     """The passes of the first micro-batches: later ones repeat what these do to memory."""
     count, most = 0, 0
@@ -96,7 +86,7 @@ def reserved_memory(
     """
     update = [operation for _, operation in update_operations(tuple(works.values()))]
     launched = {
-        (stage, phase): _launched(work, phase)
+        (stage, phase): work.arrivals[phase].launched()
         for stage, work in works.items()
         for phase in work.program.phases
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.simulation.breakdown import Interval, break_down, merged, uncovered
-from costmodels.simulation.execution import ExecutionGraph, Queue
+from costmodels.simulation.execution import HOST_QUEUES, ExecutionGraph, Queue
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.ledger import HeldTensor
 from costmodels.simulation.parts import Breakdown
@@ -35,7 +35,9 @@ class RoleUse:
     held
         The largest tensors in memory then.
     received
-        Bytes that each of its devices receives. [B]
+        Bytes that each of its devices receives from others. [B]
+    host_memory
+        What waits for each of its devices in the memory of their host, at most. [B]
     """
 
     name: str
@@ -48,6 +50,7 @@ class RoleUse:
     memory_time: float
     held: tuple[HeldTensor, ...]
     received: float
+    host_memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +109,7 @@ def _bytes_by_role(graph: ExecutionGraph) -> list[float]:
     """Bytes that each device of every role receives in the last step. [B]"""
     total = [0.0] * len(graph.roles)
     for task in graph.tasks:
-        if task.step == graph.steps - 1:
+        if task.step == graph.steps - 1 and task.queue not in HOST_QUEUES:
             passes = 1.0
             if graph.fusion is not None and task.group >= 0:
                 passes = graph.fusion.received(task.group)
@@ -166,6 +169,7 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
                 memory_time=task_times.ledger.time[number],
                 held=task_times.ledger.largest(number, NUM_HELD),
                 received=received[number],
+                host_memory=role.host_memory,
             )
         )
     return SimulatedStep(

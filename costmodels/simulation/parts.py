@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 COMPUTATION = ("compute", "update", "slowdown")
-COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient")
+COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient", "host")
 # What a step is made of; they sum to it.
 CAUSES = (*COMPUTATION, *COMMUNICATION, "idle")
 

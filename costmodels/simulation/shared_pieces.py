@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution, one_candidate, split_dims
 from costmodels.graph import Graph
 from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.shared_weight import SharedBlock, shared_weight, within_whole
-from costmodels.simulation.pieces import Piece
+from costmodels.simulation.job import Job
+from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 
@@ -105,3 +107,37 @@ def with_block(piece: Piece, block: SharedBlock, training: Training) -> Piece:
         state=block.parameters * training.state_size,
         sources=sources,
     )
+
+
+def pieces_of_job(
+    job: Job, holders: Mapping[str, str], known: dict[tuple[int, ...], Pieces]
+) -> tuple[Mapping[str, Piece], Mapping[str, SharedBlock]]:
+    """The piece of every layer, and what those add whose weight another one holds.
+
+    Parameters
+    ----------
+    job
+        The job.
+    holders
+        For each user of a shared weight, the layer that holds it in its stage.
+    known
+        Costs of layers by the shape of their stage, to which new ones are added.
+    """
+    found: dict[str, Piece] = {}
+    machine_of: dict[str, Machine] = {}
+    for stage in job.strategy.stages:
+        if stage.shape not in known:
+            topology = Topology.of(job.cluster, stage.shape)
+            machine = Machine(topology=topology, compute=job.compute, training=job.training)
+            known[stage.shape] = Pieces(job.graph, machine)
+        for name in stage.layers:
+            machine_of[name] = known[stage.shape].machine
+            found[name] = known[stage.shape].of(
+                name,
+                job.strategy.distributions[name],
+                owns_weight=holders.get(name, "") == name,
+            )
+    shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
+    for name, block in shared.items():
+        found[name] = with_block(found[name], block, job.training)
+    return found, shared

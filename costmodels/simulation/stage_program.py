@@ -153,7 +153,7 @@ class StageProgram:
             self.phases[phase].append(
                 message_operation(
                     key,
-                    change.pattern.kind,
+                    self.tensors.called(edge, change),
                     change.message,
                     [ready],
                     num_bytes=change.num_bytes,
@@ -315,7 +315,7 @@ class StageProgram:
             self.phases[BACKWARD].append(
                 message_operation(
                     key,
-                    change.pattern.kind,
+                    self.tensors.called(edge, change),
                     change.message,
                     [ready],
                     num_bytes=change.num_bytes,

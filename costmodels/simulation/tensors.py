@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.communication.layout import Layouts
-from costmodels.communication.patterns import NOTHING, Pattern
+from costmodels.communication.patterns import NOTHING, SEND_RECV, Pattern
 from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.layouts import Change, Changes, Handling
@@ -105,6 +105,16 @@ class StageTensors:
         if edge not in self.change_of:
             self.change_of[edge] = self._change(edge)
         return self.change_of[edge]
+
+    def called(self, edge: Edge, change: Change) -> str:
+        """What a change of layout is called: what goes to experts and back is an all-to-all.
+
+        Together with sums over ranks no one collective does it, but that is what frameworks run.
+        """
+        layers = self.graph.layers
+        routed = layers[edge.source].kind == "dispatch" or layers[edge.target].kind == "combine"
+        kind = change.pattern.kind
+        return "all_to_all" if routed and kind == SEND_RECV else kind
 
     def gathered_again(self, edge: Edge) -> bool:
         """Whether a layer keeps its own part of an input only, to gather it again."""
@@ -251,7 +261,7 @@ def gathers_for_backward(
         source = tensors.out(edge.source, tensors.again(layer.name, edge.source))
         operation = message_operation(
             ("change for backward", layer.name, slot),
-            change.pattern.kind,
+            tensors.called(edge, change),
             change.message,
             after,
             num_bytes=change.num_bytes,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from costmodels.errors import InputError
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.operations import Operation, Ref, message_operation
+from costmodels.simulation.offload_updates import (
+    gradients_to_host,
+    host_updates,
+    updates_of_fetched,
+)
+from costmodels.simulation.operations import Key, Operation, Ref, message_operation
 from costmodels.simulation.weights import WeightWork
 
 
@@ -47,6 +53,28 @@ def _update_scratch(work: WeightWork) -> float:
     return sum(p.parameters * size / work.cuts(name, "state") for name, p in work.pieces.items())
 
 
+def _with_host(work: WeightWork) -> Iterator[tuple[int, Operation]]:
+    """The update of a stage whose weights, or their optimizer's state, wait in the host."""
+    for name in work.pieces if "weights" in work.offloaded else ():
+        if work.cuts(name, "state") > work.cuts(name, "weights"):
+            raise InputError(
+                "weights that wait in the host must be cut like the optimizer's state, but of "
+                f"'{name}' the state is cut alone; use --zero 3, or --zero 0"
+            )
+    number = work.program.number
+    last: Key | None = None
+    if "optimizer" in work.offloaded:
+        rows = [*gradients_to_host(work), *host_updates(work)]
+    else:
+        rows = list(updates_of_fetched(work))
+    for operation in rows:
+        last = operation.key
+        yield number, operation
+    gather = None if last is None else _gather_updated(work, (number, "update", last))
+    if gather is not None:
+        yield number, gather
+
+
 def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]]:
     """What the update takes: stage and operation.
 
@@ -55,6 +83,9 @@ def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]
     works
         Of the stages of the role.
     """
+    offloaded = works[0].offloaded
+    if "optimizer" in offloaded or "weights" in offloaded:
+        return [row for work in works for row in _with_host(work)]
     first = works[0].program.number
     update = Operation(
         key=("update", "weights", 0),

@@ -11,17 +11,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from costmodels.cluster import Cluster
-from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets, unit_of
+from costmodels.simulation.arrivals import Shards, WeightArrivals
+from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
+from costmodels.simulation.operations import Key, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, WEIGHT
 from costmodels.simulation.servers import push_pull
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.step.training import Training
 from costmodels.strategy import MemoryConfig
-
-_COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 
 
 class WeightWork:
@@ -38,20 +37,23 @@ class WeightWork:
     ) -> None:
         self.program, self.cluster = program, cluster
         self.runtime, self.training, self.memory = runtime, training, memory
+        self.offloaded = program.view.strategy.offload
         self.pieces = {layer.name: program.pieces[layer.name] for layer in program.layers}
         self.first_group = first_group
         self.fused_groups: list[Group] = []
         self.pulled_with: dict[str, Key] = {}
         self.update_waits: list[Ref] = []
+        self._summed: dict[str, Ref] = {}
         self.buckets = runtime_buckets(program.layers, program.pieces, runtime, training, memory)
         self._reductions = self._reduce()
         self.tied_operations: list[Operation] = []
-        self._gathered: dict[str, list[Operation]] = {}
-        self._read_weights: dict[tuple[str, Key], Local] = {}
-        # the last operation that reads what was gathered, by phase and gathering
-        self.unit_ends: dict[tuple[str, Key], Key] = {}
-        for phase in program.phases:
-            self._gathered[phase] = self._gathers(phase)
+        shards = Shards(
+            program=program,
+            training=training,
+            cuts=lambda name: self.cuts(name, "weights"),
+            group=self.shard_group,
+        )
+        self.arrivals = {phase: WeightArrivals(shards, phase) for phase in program.phases}
 
     def cuts(self, name: str, what: str) -> int:
         """Ranks that one of a layer's tensors is cut over. [items]"""
@@ -76,9 +78,11 @@ class WeightWork:
         rows = {"weights": 0.0, "weight gradients": 0.0, "optimizer state": 0.0}
         whole, copied = 0.0, 0.0
         for name, piece in self.pieces.items():
-            rows["weights"] += piece.weights / self.cuts(name, "weights")
             rows["weight gradients"] += piece.gradients / self.cuts(name, "gradients")
-            rows["optimizer state"] += piece.state / self.cuts(name, "state")
+            if "weights" not in self.offloaded:
+                rows["weights"] += piece.weights / self.cuts(name, "weights")
+            if "optimizer" not in self.offloaded:
+                rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
             # what is reduced all at once needs no buckets
             travels = piece.gradient_bytes > 0.0 and not self._scattered_at_once(name)
@@ -93,70 +97,27 @@ class WeightWork:
         rows["communication buffers"] = min(2.0 * (limit or largest), whole)
         return rows
 
+    @property
+    def host_memory(self) -> float:
+        """What waits in the host for a device throughout: weights, state, and gradients for it."""
+        held, total = self.training.held, 0.0
+        share = held.weights / self.training.weight_size
+        for name, piece in self.pieces.items():
+            if "weights" in self.offloaded:
+                total += piece.weights / self.cuts(name, "weights") * share
+            if "optimizer" in self.offloaded:
+                total += (piece.state + piece.gradients) / self.cuts(name, "state")
+        return total
+
     def _scattered_at_once(self, name: str) -> bool:
         """Whether a layer's gradient is reduced with all others, after the backward pass."""
         memory = self.memory(name)
         return self.runtime.waits_to_scatter and (memory.gradients or memory.state)
 
-    # gathering of weights that are cut
-
-    def _gathers(self, phase: str) -> list[Operation]:
-        """All-gathers of a phase, one wherever the computation comes to another unit of layers."""
-        program, size = self.program, self.training.activation_size
-        computes = [op for op in program.phases[phase] if op.kind in _COMPUTES]
-        units: dict[str, set[str]] = {}
-        for operation in computes:
-            if self._is_gathered(operation.name):
-                units.setdefault(unit_of(operation.name), set()).add(operation.name)
-        gathers: list[Operation] = []
-        last = ""
-        for operation in computes:
-            unit = unit_of(operation.name)
-            if unit not in units:
-                continue
-            if unit != last:
-                last = unit
-                parameters = sum(self.pieces[name].parameters for name in units[unit])
-                largest = max(units[unit], key=lambda n: self.pieces[n].parameters)
-                group = self.shard_group(largest)
-                weights: Local = ("weights " + phase, unit, len(gathers))
-                gathers.append(
-                    message_operation(
-                        ("gather", unit, len(gathers)),
-                        "all_gather",
-                        program.stage_links.collective("all_gather", group, parameters * size),
-                        (),
-                        num_bytes=parameters * size * (1.0 - 1.0 / math.prod(group)),
-                        queue=Queue.PARAMETER,
-                        makes=((weights, "weights", parameters * size),),
-                    )
-                )
-            self._read_weights[phase, operation.key] = weights
-            self.unit_ends[phase, gathers[-1].key] = operation.key
-        return gathers
-
-    def _is_gathered(self, name: str) -> bool:
-        """Whether a layer has a weight of which each rank keeps a part only."""
-        return self.pieces[name].parameters > 0.0 and self.cuts(name, "weights") > 1
-
-    def gathered(self, phase: str) -> list[Operation]:
-        """All-gathers of weights for one pass."""
-        return self._gathered[phase]
-
-    def reading(self, phase: str, operations: Sequence[Operation]) -> list[Operation]:
-        """The operations of a pass, waiting for the weights that they read."""
-        if not self._gathered[phase]:
-            return list(operations)
-        rows = []
-        for operation in operations:
-            weights = self._read_weights.get((phase, operation.key))
-            if weights is not None:
-                wait: Ref = (self.program.number, phase, ("gather", weights[1], weights[2]))
-                operation = operation._replace(
-                    after=(*operation.after, wait), uses=(*operation.uses, weights)
-                )
-            rows.append(operation)
-        return rows
+    @property
+    def brings(self) -> bool:
+        """Whether any pass brings weights that are not there."""
+        return any(arrivals.operations for arrivals in self.arrivals.values())
 
     # reductions of gradients
 
@@ -177,7 +138,10 @@ class WeightWork:
             waits = bucket.cut and self.runtime.waits_to_scatter
             if waits or not (self.runtime.overlap and self.training.gradient_overlap):
                 after += self._backward_ends()
-            rows += self._bucket_operations(number, bucket, after)
+            operations = self._bucket_operations(number, bucket, after)
+            last: Ref = (program.number, "reduce", operations[-1].key)
+            self._summed.update(dict.fromkeys(bucket.layers, last))
+            rows += operations
         if not self.runtime.crosses_steps:
             self.update_waits += [(program.number, "reduce", op.key) for op in rows]
         return rows
@@ -265,6 +229,11 @@ class WeightWork:
             )
         self.pulled_with.update(dict.fromkeys(bucket.layers, rows[-1].key))
         return rows
+
+    def summed_up(self, name: str) -> list[Ref]:
+        """After what the gradient of a layer with a weight is what the update takes."""
+        ready = self._summed.get(name) or self.program.weight_ready.get(name)
+        return [] if ready is None else [ready]
 
     def reductions(self) -> list[Operation]:
         """Reductions of all gradients."""

@@ -291,6 +291,7 @@ def build_strategy(
         memory=_memory_configs(description.subgraphs, tree, graph),
         gather_again=description.gather_again,
         ring_attention=description.ring_attention,
+        offload=description.offload,
     )
     strategy.check(graph)
     if strategy.num_devices < math.prod(shape):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
-from costmodels.strategy.strategy import SCHEDULES
+from costmodels.strategy.strategy import SCHEDULES, check_offloaded
 
 DEFAULTS = ("data", "replicated")
 
@@ -112,7 +112,7 @@ class Description:
     default
         What layers get that no entry reaches: "data" splits samples over all devices of their
         stage, "replicated" nothing.
-    gather_again, ring_attention
+    gather_again, ring_attention, offload
         See `costmodels.strategy.Strategy`.
     """
 
@@ -127,8 +127,10 @@ class Description:
     default: str = field(default="data")
     gather_again: bool = False
     ring_attention: bool = False
+    offload: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_offloaded(self.offload)
         if self.kind and self.kind not in SCHEDULES:
             raise InputError.rule(
                 "the schedule",

@@ -18,6 +18,8 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+# What can wait in the memory of the host.
+OFFLOADED = ("activations", "weights", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,23 @@ class Stage:
         return self.first_device, self.first_device + self.num_devices
 
 
+def check_offloaded(what: tuple[str, ...]) -> None:
+    """Refuse what cannot wait in the memory of the host.
+
+    Raises
+    ------
+    InputError
+        When there is no such thing, or one is named twice.
+    """
+    if len(set(what)) < len(what) or not set(what) <= set(OFFLOADED):
+        raise InputError.rule(
+            "what waits in the memory of the host (offload)",
+            f"be some of {', '.join(OFFLOADED)}, each once",
+            ", ".join(what),
+            "correct it",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How a network is trained on some devices.
@@ -133,6 +152,8 @@ class Strategy:
         rank keeps its own part only (Korthikanti et al. 2022, section 4.2.2).
     ring_attention
         Whether keys and values that are gathered again come around a ring instead, part by part.
+    offload
+        What waits in the memory of the host where it is not used, of `OFFLOADED`.
     """
 
     stages: tuple[Stage, ...]
@@ -141,6 +162,7 @@ class Strategy:
     memory: Mapping[str, MemoryConfig] = field(default_factory=dict)
     gather_again: bool = False
     ring_attention: bool = False
+    offload: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

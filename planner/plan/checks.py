@@ -21,7 +21,7 @@ STATUSES = ("optimal", "feasible", "given")
 # What a step is made of, and sums to it: computation alone and what communication slows it down by,
 # exposed communication, and waiting for other GPUs. Communication may be hidden as well.
 COMPUTATION = ("compute", "update", "slowdown")
-COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient")
+COMMUNICATION = ("halo", "reduction", "shuffle", "parameter", "gradient", "host")
 CAUSES = (*COMPUTATION, *COMMUNICATION, "waiting")
 # What of a weight may be cut over the GPUs that hold the same block of it.
 SHARDED = ("weights", "gradients", "state")

@@ -25,7 +25,7 @@ from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
 from planner.plan.older import upgraded
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 
-VERSION = 3
+VERSION = 4
 FORMAT = "planner-plan"
 # What an error about a file ends in.
 ADVICE = "make it again with 'planner optimize -o'"
@@ -66,7 +66,7 @@ class Plan:
         Every layer in the order of the forward pass, with its times over all micro-batches.
     stages, schedule
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
-    gather_again, ring_attention
+    gather_again, ring_attention, offload
         As of `costmodels.strategy.Strategy`.
     baselines
         The usual strategies.
@@ -124,6 +124,7 @@ class Plan:
     schedule: Schedule = Schedule()  # noqa: RUF009 - it cannot be changed
     gather_again: bool = False
     ring_attention: bool = False
+    offload: tuple[str, ...] = ()
     format: str = FORMAT
     version: int = VERSION
 
@@ -155,8 +156,8 @@ class Plan:
     def is_staged(self) -> bool:
         """Whether more than splits of layers: stages, micro-batches, sharding, recomputation."""
         cut = any(layer.sharded for layer in self.layers.values())
-        more = self.gather_again or self.ring_attention or cut
-        return bool(self.stages) or self.schedule.micro_batches > 1 or more
+        more = self.gather_again or self.ring_attention or self.offload or cut
+        return bool(self.stages or self.schedule.micro_batches > 1 or more)
 
     @property
     def strategy(self) -> Strategy:
@@ -175,6 +176,7 @@ class Plan:
             },
             gather_again=self.gather_again,
             ring_attention=self.ring_attention,
+            offload=self.offload,
         )
 
     @property

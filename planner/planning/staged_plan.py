@@ -135,6 +135,7 @@ def plan_of_stages(
         schedule=strategy.schedule,
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
+        offload=strategy.offload,
     )
 
 

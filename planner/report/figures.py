@@ -21,6 +21,7 @@ COMMUNICATION = {
     "shuffle": "shuffles",
     "parameter": "gathering of weights",
     "gradient": "gradient all-reduce",
+    "host": "copies to and from the host",
 }
 CAUSES = {
     "compute": "compute",

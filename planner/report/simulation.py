@@ -43,6 +43,11 @@ QUEUES = {
     "gradient": "gradients",
     "parameter": "weights",
 }
+HOST_QUEUES = {
+    "to_host": "copies to the host",
+    "from_host": "copies from the host",
+    "host": "updates on the host",
+}
 
 
 def show_simulation(simulation: Simulation, console: Console, *, everything: bool = False) -> None:
@@ -100,7 +105,9 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
     stages, parts = len(subject.strategy.stages), schedule.micro_batches
     pipeline = f", {stages} stages by {schedule.kind}" if stages > 1 else ""
     pipeline += f", {parts} micro-batches" if parts > 1 else ""
-    show_sentence(console, f"strategy {subject.name}{pipeline}")
+    away = subject.strategy.offload
+    waits = f", {_listed(away)} in the memory of the host" if away else ""
+    show_sentence(console, f"strategy {subject.name}{pipeline}{waits}")
     runtime = f"runtime {simulation.runtime.name} ({simulation.runtime.title}), "
     runtime = runtime if simulation.simulated is not None else ""
     show_sentence(console, f"{runtime}step model {simulation.model}")
@@ -110,6 +117,11 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
     if shortage is not None:
         console.print()
         show_sentence(console, shortage, "bold red")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Such as "activations, weights and optimizer"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
@@ -136,6 +148,9 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
         where = f" in {role.name}" if len(simulated.roles) > 1 else ""
         fits = "fits" if simulation.fits else "does not fit"
         rows.append(("Peak memory", f"{peak}{where}: {fits}", "" if simulation.fits else colour))
+        away = max(role.host_memory for role in simulated.roles)
+        if away:
+            rows.append(("In the host", f"{figures.size(away)} for each GPU, at most", ""))
         path = simulated.critical_path
         ratio = simulation.computed / path if path > 0.0 else 1.0
         rows.append(
@@ -171,6 +186,12 @@ def _show_times(simulated: SimulatedStep, console: Console, most: int) -> None:
             figures.seconds(role.exposed),
             figures.seconds(role.idle),
         )
+    if any(role.busy[q] > 0.0 for q in HOST_QUEUES for role in simulated.roles):
+        show_below(console, table)
+        console.print()
+        table = terminal_table(["~role", *(f">{name}" for name in HOST_QUEUES.values())])
+        for role in roles:
+            table.add_row(role.name, *(figures.seconds(role.busy[q]) for q in HOST_QUEUES))
     show_below(console, table)
     _show_left_out(console, len(roles), simulated)
     role, step = simulated.slowest, simulated.step_time

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from costmodels.errors import InputError
-from costmodels.simulation.execution import Queue
+from costmodels.simulation.execution import HOST_QUEUES, Queue
 from planner.output import write_text
 from planner.report.trace_events import (
     INPUT_THREAD,
@@ -40,6 +40,9 @@ THREADS = {
     Queue.FEATURE: "feature communication",
     Queue.GRADIENT: "gradient communication",
     Queue.PARAMETER: "parameter communication",
+    Queue.TO_HOST: "copies to the host",
+    Queue.FROM_HOST: "copies from the host",
+    Queue.HOST: "computation on the host",
 }
 # At one time slices come first: arrows bind to the slice that is open.
 _ORDER = {"X": 0, "s": 1, "f": 1, "i": 2, "C": 3}
@@ -130,7 +133,10 @@ def _name_events(simulation: Simulation, simulated: SimulatedStep) -> Iterator[E
         once = "" if count == 1 else f" (simulated once for {count})"
         process = role_process(number)
         yield from _metadata("process", process, process, f"{role.name}: {gpus}{once}", number + 1)
+        used = {task.queue for task in simulated.task_times.graph.tasks if task.role == number}
         for queue, name in THREADS.items():
+            if queue in HOST_QUEUES and queue not in used:
+                continue
             yield from _metadata("thread", process, process + queue, name, int(queue))
 
 

@@ -36,6 +36,9 @@ _COMMUNICATION_COLOURS = {
     Queue.FEATURE: "thread_state_iowait",
     Queue.GRADIENT: "rail_idle",
     Queue.PARAMETER: "olive",
+    Queue.TO_HOST: "grey",
+    Queue.FROM_HOST: "generic_work",
+    Queue.HOST: "rail_load",
 }
 
 

@@ -14,10 +14,13 @@ from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.strategy.blocks import block_of, is_transformer
+from costmodels.strategy.strategy import OFFLOADED as STRATEGY_OFFLOADED
 from costmodels.strategy.usual import hybrid
+from planner.request.inputs.degrees import OFFLOADED
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
 
+assert OFFLOADED == STRATEGY_OFFLOADED, "requests name what strategies know"
 # What of `Degrees` says how layers are split.
 _SPLITS = (
     *("dp", "tp", "cp", "ep", "etp"),
@@ -112,6 +115,7 @@ def strategy_by_degrees(
     strategy = with_recomputation(strategy, graph, degrees.recompute)
     if degrees.sharding is not None:
         strategy = with_sharding(strategy, graph, degrees.sharding, degrees.shard_size)
+    strategy = replace(strategy, offload=tuple(degrees.offload))
     return strategy, graph, _title(degrees, dp)
 
 
@@ -137,11 +141,6 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
 
 def _refuse_what_is_missing(degrees: Degrees) -> None:
     """Refuse what cannot be simulated."""
-    if degrees.offload:
-        raise InputError(
-            "what waits in the memory of the host must be nothing, since no traffic to it is "
-            f"simulated, but --offload is {','.join(degrees.offload)}; leave it out"
-        )
     if degrees.axes[-1] != "pp":
         raise InputError(
             "the stages of a pipeline must be on neighbouring devices, so that pp is the last of "

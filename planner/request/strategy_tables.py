@@ -65,6 +65,7 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     default: str = "data"
     gather_again: bool = False
     ring_attention: bool = False
+    offload: list[str] = []
     schedule: dict[str, Any] = {}
     stage: list[dict[str, Any]] = []
     layer: list[dict[str, Any]] = []
@@ -250,6 +251,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         default=file.default,
         gather_again=file.gather_again,
         ring_attention=file.ring_attention,
+        offload=tuple(file.offload),
     )
     return StrategyFile(
         description=description,
@@ -305,6 +307,7 @@ def format_strategy(file: StrategyFile) -> str:
         "default": None if what.default == "data" else what.default,
         "gather_again": what.gather_again or None,
         "ring_attention": what.ring_attention or None,
+        "offload": what.offload,
     }
     schedule = {
         "kind": what.kind or None,

@@ -187,3 +187,22 @@ def test_sharding_of_zero_overrules_the_runtime():
     plain = planner.simulate("gpt2", **QUESTION)
     states = [s.simulated.roles[0].memory.holders["optimizer state"] for s in (found, plain)]
     assert states[0] == states[1]
+
+
+def test_what_goes_to_experts_and_back_is_an_all_to_all():
+    step = planner.simulate(
+        "mixtral-8x7b",
+        gpus=16,
+        cluster="dgx-a100",
+        global_batch_size=16,
+        input_size=256,
+        tp=2,
+        ep=8,
+        runtime="ddp",
+    )
+    tasks = step.simulated.task_times.graph.tasks
+    kinds = {
+        task.kind for task in tasks if task.name.startswith("layers.3.moe") and task.transfer > 0.0
+    }
+    assert "all_to_all" in kinds
+    assert "send_recv" not in kinds

@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from costmodels.cluster import load_cluster
-from costmodels.cluster.files import ClusterFile, LevelFile
+from costmodels.cluster.files import ClusterFile, HostFile, LevelFile
 from costmodels.compute.table import COLUMNS, CostTable
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +37,9 @@ def test_the_clusters_shown_can_be_planned_for(number: int, tmp_path: Path) -> N
 
 
 def test_every_field_of_a_cluster_file_is_documented() -> None:
-    fields = {f.name for kind in (ClusterFile, LevelFile) for f in msgspec.structs.fields(kind)}
+    fields = {
+        f.name for kind in (ClusterFile, HostFile, LevelFile) for f in msgspec.structs.fields(kind)
+    }
     assert fields == documented("cluster-files.md")
 
 

@@ -81,6 +81,7 @@ def make_plan(**changes) -> Plan:
             "shuffle": 0.0,
             "parameter": 0.0,
             "gradient": 0.003,
+            "host": 0.0,
             "waiting": 0.0006,
         },
         "hidden_s": {
@@ -89,6 +90,7 @@ def make_plan(**changes) -> Plan:
             "shuffle": 0.0,
             "parameter": 0.0,
             "gradient": 0.0042,
+            "host": 0.0,
         },
         "memory_bytes": {"weights": 2.0 * 2**30, "activations": 5.5 * 2**30, "reserved": 2.0**29},
         "memory_moment": "backward of conv2",
@@ -291,7 +293,10 @@ def test_the_terminal_shows_all_key_figures_within_80_columns() -> None:
 def test_zeros_are_shown_when_everything_is_asked_for() -> None:
     plan = make_plan()
     zeros = [row.label for row in figures.step_rows(plan) if not row.value]
-    assert zeros == ["reductions, exposed", "shuffles, exposed", "gathering of weights, exposed"]
+    assert zeros == [
+        *("reductions, exposed", "shuffles, exposed", "gathering of weights, exposed"),
+        "copies to and from the host, exposed",
+    ]
     whole = terminal(plan, everything=True)
     for label in zeros:
         assert re.search(rf"^  {label} ", terminal(plan), re.M) is None

@@ -303,7 +303,7 @@ OFFLOAD: Input[str | tuple[str, ...]] = Input(
     option="--offload",
     metavar="NAME,...",
     kind="mixed",
-    help="What waits in the memory of the host (not simulated: refused).",
+    help="What waits in the memory of the host: activations, weights, optimizer.",
     text='What waits in the memory of the host: some of "activations", "weights" and "optimizer", '
     "between commas or as a sequence.",
     rule=_offloads,

@@ -1,0 +1,144 @@
+"""Weights that come where they are read: cut ones from all ranks, offloaded ones from the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from costmodels.simulation.buckets import Group, unit_of
+from costmodels.simulation.execution import Queue
+from costmodels.simulation.host_links import HostLinks
+from costmodels.simulation.offload import host_copy
+from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
+from costmodels.simulation.schedules import WEIGHT
+from costmodels.simulation.stage_program import StageProgram
+from costmodels.step.training import Training
+
+_COMPUTES = ("forward", "recompute", "backward", "backward of weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """What a rank has of the weights of a stage.
+
+    Parameters
+    ----------
+    program, training
+        The stage, and how the step runs.
+    cuts
+        Ranks that the weight of a layer is cut over. [items]
+    group
+        Members of the groups that it is cut over. [items]
+    """
+
+    program: StageProgram
+    training: Training
+    cuts: Callable[[str], int]
+    group: Callable[[str], Group]
+
+    def is_cut(self, name: str) -> bool:
+        """Whether a layer has a weight of which each rank keeps a part only."""
+        return self.program.pieces[name].parameters > 0.0 and self.cuts(name) > 1
+
+    def in_host(self, name: str) -> str | None:
+        """The layer whose weight a layer reads, where that waits in the host."""
+        if "weights" not in self.program.view.strategy.offload:
+            return None
+        holder = self.program.view.holders.get(name, name)
+        return holder if self.program.pieces[holder].weights else None
+
+
+class WeightArrivals:
+    """What brings weights in a pass, wherever the computation comes to another unit of layers.
+
+    Attributes
+    ----------
+    operations
+        What brings them, in the order of the pass.
+    unit_ends
+        Of each such operation the last one that reads what it brings.
+    """
+
+    def __init__(self, shards: Shards, phase: str) -> None:
+        self.shards, self.phase = shards, phase
+        self.operations: list[Operation] = []
+        self.unit_ends: dict[Key, Key] = {}
+        self._read: dict[Key, tuple[Operation, ...]] = {}
+        rows = [op for op in shards.program.phases[phase] if op.kind in _COMPUTES]
+        units: dict[str, dict[str, None]] = {}
+        for operation in rows:
+            if shards.is_cut(operation.name) or shards.in_host(operation.name) is not None:
+                units.setdefault(unit_of(operation.name), {})[operation.name] = None
+        brought: list[Operation] = []
+        last = ""
+        for operation in rows:
+            unit = unit_of(operation.name)
+            if unit not in units:
+                continue
+            if unit != last:
+                last, brought = unit, self._brought(unit, units[unit])
+                self.operations += brought
+            # a part that is gathered is read in the whole
+            whole = brought[-1:] if self._all_cut(units[unit]) else brought
+            self._read[operation.key] = tuple(whole)
+            self.unit_ends |= {op.key: operation.key for op in brought}
+
+    def _all_cut(self, names: Iterable[str]) -> bool:
+        held = {name: self.shards.in_host(name) for name in names}
+        return all(self.shards.is_cut(holder or name) for name, holder in held.items())
+
+    def _brought(self, unit: str, names: Iterable[str]) -> list[Operation]:
+        """What brings the weights of the layers of a unit."""
+        shards, phase = self.shards, self.phase
+        rows: list[Operation] = []
+        program, place = shards.program, len(self.operations)
+        pieces, links = program.pieces, program.stage_links
+        cut = [name for name in names if shards.is_cut(name)]
+        held = dict.fromkeys(shards.in_host(name) for name in names)
+        waiting = [name for name in held if name is not None]
+        # passes of weights alone read none, but where they are gathered
+        if waiting and (cut or phase != WEIGHT):
+            size = sum(pieces[name].weights / shards.cuts(name) for name in waiting)
+            sent = size * shards.training.held.weights / shards.training.weight_size
+            key: Key = ("weights from host", unit, place)
+            arrived: Local = ("weights from host " + phase, unit, place)
+            made = ((arrived, "weights", size),)
+            rows.append(host_copy(key, HostLinks(links), sent, (), to_host=False, makes=made))
+        if cut:
+            size = sum(pieces[name].parameters for name in cut) * shards.training.activation_size
+            group = shards.group(max(cut, key=lambda n: pieces[n].parameters))
+            rows.append(
+                message_operation(
+                    ("gather", unit, place),
+                    "all_gather",
+                    links.collective("all_gather", group, size),
+                    [(program.number, phase, op.key) for op in rows],
+                    num_bytes=size * (1.0 - 1.0 / math.prod(group)),
+                    queue=Queue.PARAMETER,
+                    makes=((("weights " + phase, unit, place), "weights", size),),
+                    uses=tuple(op.makes[0][0] for op in rows),
+                )
+            )
+        return rows
+
+    def launched(self) -> list[Operation]:
+        """The operations of the pass as they are launched: weights come when they are due."""
+        operations: Sequence[Operation] = self.shards.program.phases[self.phase]
+        if not self.operations:
+            return list(operations)
+        due = {operation.makes[0][0]: operation for operation in self.operations}
+        rows: list[Operation] = []
+
+        def launch(operation: Operation) -> None:
+            for key in operation.uses:
+                if key in due:
+                    launch(due.pop(key))
+            rows.append(operation)
+
+        for operation in operations:
+            read = self._read.get(operation.key, ())
+            waits: list[Ref] = [(self.shards.program.number, self.phase, op.key) for op in read]
+            uses = (*operation.uses, *(op.makes[0][0] for op in read))
+            launch(operation._replace(after=(*operation.after, *waits), uses=uses))
+        return rows
