@@ -7,7 +7,7 @@ searched, and within a level all children are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,9 @@ MIB = 2.0**20
 # Tried on the plan that was found: the 25 MiB of PyTorch's DistributedDataParallel, and about four
 # times less and more.
 FEW_BUCKETS = (5 * MIB, 25 * MIB, 100 * MIB)
+# Tried on the best plans between the smallest and the largest of these, about the square root of
+# two apart: which gradients are left for the last bucket, which nothing hides, is a matter of luck.
+MANY_BUCKETS = tuple(size * MIB for size in (5, 7, 10, 14, 20, 25, 35, 50, 70, 100))
 # Where memory is short, the search is under buckets as small as they get: still smaller ones each
 # pay the latency of an all-reduce.
 SMALLEST_BUCKET = min(FEW_BUCKETS)
@@ -39,6 +42,12 @@ def buckets_to_try(graph: Graph, training: Training) -> tuple[float, ...]:
     """Sizes of gradient buckets to try on a plan: those that its gradients would fill twice. [B]"""
     gradients = graph.parameters * training.gradient_size
     return tuple(size for size in FEW_BUCKETS if 2.0 * size <= gradients) or FEW_BUCKETS[:1]
+
+
+def buckets_between(tried: Sequence[float]) -> tuple[float, ...]:
+    """Further sizes of buckets between the smallest and the largest of those tried. [B]"""
+    least, most = min(tried), max(tried)
+    return tuple(size for size in MANY_BUCKETS if least < size < most and size not in tried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

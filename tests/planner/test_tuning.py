@@ -34,3 +34,11 @@ def test_trials_leave_what_is_given(given, monkeypatch):
 def test_trials_without_anything_to_try_are_refused():
     with pytest.raises(ConflictError, match="bucket size and the all-reduce are given"):
         planner.optimize("alexnet", tune_trials=2, bucket_bytes=1e6, all_reduce="tree", **QUESTION)
+
+
+def test_no_size_of_buckets_between_those_tried_makes_a_plan_faster():
+    plan = planner.optimize("resnet18", gpus=256)
+    for size in (7, 10, 14, 20):
+        other = planner.evaluate("resnet18", gpus=256, strategy=plan, bucket_bytes=size * 2.0**20)
+        assert plan.step_time_s <= other.step_time_s * (1.0 + 1e-9), f"{size} MiB"
+    assert plan.search.gap < 0.02

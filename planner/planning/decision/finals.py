@@ -18,7 +18,7 @@ from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.local_search import neighbours, simplified
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
-from planner.planning.tuning import Attempt
+from planner.planning.tuning import Attempt, buckets_between
 from search.problem.deadline import Deadline
 
 # How much slower than the fastest a simpler plan may be.
@@ -100,6 +100,14 @@ class Finals:
                 others = [self.simulator.simulate(choices, size) for size in self.buckets]
                 self.best_of[choices] = min([trial, *others], key=self._rank)
 
+    def tune(self, trial: SimulatedChoices) -> None:
+        """Try buckets of further sizes on an assignment that was simulated, if time allows."""
+        for size in buckets_between(self.buckets):
+            if self.time.allows(SIMULATION):
+                other = self.simulator.simulate(trial.choices, size)
+                best = self.best_of[trial.choices]
+                self.best_of[trial.choices] = min(best, other, key=self._rank)
+
     @staticmethod
     def _tuned_within(bucket_bytes: float | None) -> float:
         """How many times as slow as the fastest one may be to be tried under other buckets."""
@@ -153,6 +161,7 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     if num_best < 2:
         return
     for _ in range(num_best):
+        finals.tune(finals.fastest)
         if not finals.time.allows(MOVES):
             return
         base = finals.fastest
@@ -163,3 +172,17 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     estimate = partial(estimates.steps, bucket_bytes=finals.fastest.bucket_bytes)
     simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
     finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+    _tune_simpler(finals, patterns)
+
+
+def _tune_simpler(finals: Finals, patterns: Patterns) -> None:
+    """Tune the simplest of those that would be close enough to the fastest with better buckets."""
+    within = (1.0 + 2.0 * SIMPLER_WITHIN) * finals.fastest.seconds
+    changes = patterns.changes(finals.fastest.choices)
+    simpler = [
+        (patterns.changes(trial.choices), trial.seconds, n, trial)
+        for n, trial in enumerate(finals.ranked)
+        if trial.seconds <= within and patterns.changes(trial.choices) < changes
+    ]
+    for *_, trial in sorted(simpler)[:SIMPLER_TRIALS]:
+        finals.tune(trial)
