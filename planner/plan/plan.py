@@ -24,8 +24,9 @@ from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
 from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
 from planner.plan.older import upgraded
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
+from planner.plan.sharding import LayerSharding, Mesh, Sharding, known_sharding
 
-VERSION = 3
+VERSION = 4
 FORMAT = "planner-plan"
 # What an error about a file ends in.
 ADVICE = "make it again with 'planner optimize -o'"
@@ -68,6 +69,8 @@ class Plan:
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
     gather_again, ring_attention
         As of `costmodels.strategy.Strategy`.
+    sharding
+        Meshes of ranks, and where every tensor lies on them; None where an older plan says nothing.
     baselines
         The usual strategies.
     compute_sources_s
@@ -124,6 +127,7 @@ class Plan:
     schedule: Schedule = Schedule()  # noqa: RUF009 - it cannot be changed
     gather_again: bool = False
     ring_attention: bool = False
+    sharding: Sharding | None = None
     format: str = FORMAT
     version: int = VERSION
 
@@ -176,6 +180,15 @@ class Plan:
             gather_again=self.gather_again,
             ring_attention=self.ring_attention,
         )
+
+    @property
+    def mesh(self) -> Mesh:
+        """All ranks as an array with named axes; an `InputError` where no axes fit all layers."""
+        return known_sharding(self.sharding).mesh
+
+    def placements(self, layer: str) -> LayerSharding:
+        """Where the inputs, the weights and the output of a layer lie on its mesh."""
+        return known_sharding(self.sharding).layer(layer)
 
     @property
     def throughput(self) -> float:
