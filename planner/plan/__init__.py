@@ -12,6 +12,8 @@ from planner.plan.carried import (
 )
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary, given_solver
 from planner.plan.plan import FORMAT, VERSION, Plan
+from planner.plan.shard import shard_plan
+from planner.plan.sharding import LayerSharding, Mesh, MeshAxis, Sharding, Shuffle, TensorPlacement
 
 __all__ = [
     "FORMAT",
@@ -21,11 +23,18 @@ __all__ = [
     "CarriedTable",
     "Finalist",
     "LayerPlan",
+    "LayerSharding",
+    "Mesh",
+    "MeshAxis",
     "Plan",
     "SearchSummary",
+    "Sharding",
+    "Shuffle",
+    "TensorPlacement",
     "cluster_digest",
     "digest",
     "given_solver",
     "network_digest",
+    "shard_plan",
     "tables_digest",
 ]

@@ -16,6 +16,7 @@ import msgspec
 from costmodels.errors import InputError
 from costmodels.strategy import Stage, Strategy
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
+from planner.plan.sharding import Sharding, sharding_faults
 
 STATUSES = ("optimal", "feasible", "given")
 # What a step is made of, and sums to it: computation alone and what communication slows it down by,
@@ -82,6 +83,9 @@ class CheckedPlan(Protocol):
     def strategy(self) -> Strategy: ...
 
     @property
+    def sharding(self) -> Sharding | None: ...
+
+    @property
     def baselines(self) -> tuple[Baseline, ...]: ...
 
     @property
@@ -140,6 +144,10 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     if not plan.layers:
         yield "there must be layers", "there are none"
     yield from _stage_counts(plan)
+    if plan.sharding is not None:
+        yield from sharding_faults(plan.sharding, plan.gpus)
+        if set(plan.sharding.layers) != set(plan.layers):
+            yield "sharding.layers must be the layers of the plan", "are others"
     shapes = {name: tuple(stage.shape) for stage in plan.stages for name in stage.layers}
     for name, layer in plan.layers.items():
         whose = "its stage" if plan.stages else "the plan"

@@ -24,6 +24,7 @@ from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
 from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
 from planner.plan.older import upgraded
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
+from planner.plan.sharding import LayerSharding, Mesh, Sharding, known_sharding
 
 VERSION = 4
 FORMAT = "planner-plan"
@@ -68,6 +69,8 @@ class Plan:
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
     gather_again, ring_attention, offload
         As of `costmodels.strategy.Strategy`.
+    sharding
+        Meshes of ranks, and where every tensor lies on them; None where an older plan says nothing.
     baselines
         The usual strategies.
     compute_sources_s
@@ -125,6 +128,7 @@ class Plan:
     gather_again: bool = False
     ring_attention: bool = False
     offload: tuple[str, ...] = ()
+    sharding: Sharding | None = None
     format: str = FORMAT
     version: int = VERSION
 
@@ -178,6 +182,15 @@ class Plan:
             ring_attention=self.ring_attention,
             offload=self.offload,
         )
+
+    @property
+    def mesh(self) -> Mesh:
+        """All ranks as an array with named axes; an `InputError` where no axes fit all layers."""
+        return known_sharding(self.sharding).mesh
+
+    def placements(self, layer: str) -> LayerSharding:
+        """Where the inputs, the weights and the output of a layer lie on its mesh."""
+        return known_sharding(self.sharding).layer(layer)
 
     @property
     def throughput(self) -> float:

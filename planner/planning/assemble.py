@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from costmodels.distribution import Distribution, devices_at_work
 from costmodels.step.training import Training
 from costmodels.step.utilisation import model_flops
+from costmodels.strategy import Stage, Strategy
 from costmodels.units import format_bytes
 from planner.notes import AnyNote, words
 from planner.plan import (
@@ -15,9 +16,11 @@ from planner.plan import (
     LayerPlan,
     Plan,
     SearchSummary,
+    Sharding,
     cluster_digest,
     digest,
     network_digest,
+    shard_plan,
     tables_digest,
 )
 from planner.planning.decision.simulator import PlannedStep, PlanSimulator, SimulatedChoices
@@ -121,7 +124,28 @@ def assemble_plan(
         carried=carried_for(setting),
         model_flops=model_flops(setting.graph),
         device_peak_flops=cluster.device.peak_flops[training.precision],
+        sharding=_plan_sharding(formulation, costed, [level.name for level in cluster.levels]),
     )
+
+
+def _plan_sharding(
+    formulation: Formulation, costed: Costed, level_names: Sequence[str]
+) -> Sharding:
+    """Where every tensor of an assignment lies.
+
+    Parameters
+    ----------
+    formulation, costed
+        The network on the machine, and the assignment.
+    level_names
+        Levels of the machine, from the inside out.
+    """
+    distributions = formulation.distributions(costed.choices)
+    whole = Stage(
+        layers=tuple(distributions), first_device=0, shape=formulation.machine.topology.shape
+    )
+    strategy = Strategy(stages=(whole,), distributions=distributions)
+    return shard_plan(formulation.graph, strategy, level_names)
 
 
 def input_hashes(setting: Setting, training: Training) -> dict[str, str]:

@@ -11,7 +11,15 @@ from costmodels.simulation.parts import Breakdown
 from costmodels.step.utilisation import model_flops
 from costmodels.strategy import MemoryConfig, Stage
 from planner.notes import AnyNote, words
-from planner.plan import Baseline, Finalist, LayerPlan, Plan, SearchSummary, given_solver
+from planner.plan import (
+    Baseline,
+    Finalist,
+    LayerPlan,
+    Plan,
+    SearchSummary,
+    given_solver,
+    shard_plan,
+)
 from planner.planning.assemble import input_hashes, memory_notes
 from planner.planning.staged import StagedStep, usual_trials
 from planner.request.plans import carried_for
@@ -136,6 +144,7 @@ def plan_of_stages(
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
         offload=strategy.offload,
+        sharding=shard_plan(found.placed.graph, strategy, [level.name for level in cluster.levels]),
     )
 
 

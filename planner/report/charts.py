@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from planner.plan import LayerPlan, Plan
-from planner.report import figures, svg
+from planner.report import figures, rivals, svg
 from planner.report.runs import LayerRun
 
 WIDTH = 1080.0
@@ -213,7 +213,7 @@ def rivals_chart(plan: Plan) -> Markup:
     """Step times of the plan and of the usual strategies."""
     mine = plan.step_time_s
     rows = [("this plan", mine, "c-plan", "" if plan.fits else "does not fit")]
-    for rival in figures.rivals(plan):
+    for rival in rivals.usual_rivals(plan):
         fill = "c-rival" if rival.fits else "c-rival hatch"
         remark = rival.verdict
         if rival.time is not None:

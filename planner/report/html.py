@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import planner
 from planner.plan import Plan
-from planner.report import charts, figures, sentences, svg
+from planner.report import charts, figures, rivals, sentences, svg
 from planner.report.runs import MAX_RUNS, folded_blocks, runs_of_blocks, runs_of_plan, shares
 from planner.report.verdict import verdict
 
@@ -61,7 +61,7 @@ def report_text(plan: Plan) -> str:
         "memory_rows": figures.memory_rows(plan),
         "source_rows": figures.source_rows(plan),
         "provenance_rows": figures.provenance_rows(plan),
-        "rivals": figures.rivals(plan),
+        "rivals": rivals.usual_rivals(plan),
         "machine": figures.machine_words(plan),
         "shape": figures.shape(plan),
         "word": figures.sample_word(plan.input_shape),
@@ -72,8 +72,8 @@ def report_text(plan: Plan) -> str:
         "space_sentence": sentences.space_sentence(plan),
         "idle_sentence": sentences.idle_sentence(plan),
         "simulation_sentence": sentences.simulation_sentence(plan),
-        "rival_sentence": figures.rival_sentence(plan),
-        "best_rival": figures.best_rival(plan),
+        "rival_sentence": rivals.rival_sentence(plan),
+        "best_rival": rivals.best_rival(plan),
         "layer_causes": figures.LAYER_CAUSES,
         "hidden_rows": figures.hidden_rows(plan),
         "command": command,

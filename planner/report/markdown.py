@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import planner
 from planner.plan import Plan
-from planner.report import figures, sentences
+from planner.report import figures, rivals, sentences
 from planner.report.runs import LayerRun, runs_of_plan, shares
 from planner.report.verdict import verdict
 
@@ -80,7 +80,7 @@ def _heading_text(plan: Plan) -> str:
         f"- Peak memory: {sentences.memory_sentence(plan)}",
         *([f"- Training: {training}"] if training else []),
         f"- Quality: {sentences.quality_sentence(plan)}",
-        f"- Compared: {figures.rival_sentence(plan)}",
+        f"- Compared: {rivals.rival_sentence(plan)}",
     ]
     return "\n".join(lines)
 
@@ -149,7 +149,7 @@ def _rivals_text(plan: Plan) -> str:
             "",
         )
     ]
-    for rival in figures.rivals(plan):
+    for rival in rivals.usual_rivals(plan):
         rows.append(
             (
                 rival.short,

@@ -27,7 +27,7 @@ def parallelism(plan: Plan) -> str:
 
     Empty where the network has no attention, or where its layers are not all split like that.
     """
-    ways = [(layer, _ways(layer)) for layer in plan.layers.values()]
+    ways = [(layer, _ways_of(layer)) for layer in plan.layers.values()]
     attention = [found for layer, found in ways if layer.kind == "attention"]
     if not attention or any(found != attention[0] for found in attention[1:]):
         return ""
@@ -53,7 +53,7 @@ def parallelism(plan: Plan) -> str:
     return f"{text} with sequence parallelism" if sequence else text
 
 
-def _ways(layer: LayerPlan) -> tuple[int, int, int, int]:
+def _ways_of(layer: LayerPlan) -> tuple[int, int, int, int]:
     """Ways of samples, positions, features and experts; no other dim is split in transformers."""
     total = {dim: math.prod(degrees) for dim, degrees in layer.degrees.items()}
     features = math.prod(total.get(dim, 1) for dim in _TENSOR)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from planner.plan import Plan
-from planner.report import figures, sentences
+from planner.report import figures, rivals, sentences
 from planner.report.console import (
     show_below,
     show_facts,
@@ -112,7 +112,7 @@ def _show_heading(plan: Plan, console: Console) -> None:
         ("Peak memory", sentences.memory_sentence(plan), "" if plan.fits else "bold red"),
         *([("Training", training, "")] if training else []),
         ("Quality", sentences.quality_sentence(plan), ""),
-        ("Compared", figures.rival_sentence(plan), ""),
+        ("Compared", rivals.rival_sentence(plan), ""),
     ]
     show_facts(console, facts)
 
@@ -208,8 +208,8 @@ def _show_layers(plan: Plan, console: Console) -> None:
 def _show_rivals(plan: Plan, console: Console) -> None:
     show_section(console, "Compared with the usual strategies on the same inputs")
     table = terminal_table(["strategy", ">step time", ">memory", ">speed-up", ""])
-    rivals = figures.rivals(plan)
-    for rival in rivals:
+    shown = rivals.usual_rivals(plan)
+    for rival in shown:
         table.add_row(
             rival.short,
             figures.seconds_or_none(rival.time),
@@ -219,4 +219,4 @@ def _show_rivals(plan: Plan, console: Console) -> None:
             style="" if rival.fits else "dim",
         )
     show_below(console, table)
-    show_list(console, [f"{r.short}: {r.said}" for r in rivals if r.said])
+    show_list(console, [f"{r.short}: {r.said}" for r in shown if r.said])

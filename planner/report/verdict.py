@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.plan import Plan
-from planner.report import figures
+from planner.report import figures, rivals
 from planner.report.runs import main_split, shares
 from planner.report.sentences import how
 
@@ -33,10 +33,10 @@ def verdict(plan: Plan) -> str:
 
 def _compared(plan: Plan) -> str:
     """The plan beside the fastest usual strategy that fits."""
-    rival = figures.best_rival(plan)
+    rival = rivals.best_rival(plan)
     if rival is None or rival.speed_up is None:
         return "none of the usual strategies can be used"
-    return f"{figures.much(rival.speed_up)} {figures.called(rival.name)}"
+    return f"{figures.much(rival.speed_up)} {rivals.called(rival.name)}"
 
 
 def _rest(plan: Plan) -> str:

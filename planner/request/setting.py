@@ -16,12 +16,12 @@ from costmodels.simulation.executions import executed
 from costmodels.simulation.runtime_files import load_runtime
 from costmodels.simulation.runtimes import Runtime
 from costmodels.step.machine import Machine
-from costmodels.step.memory import keeps_tensor
 from costmodels.step.training import Training
 from costmodels.units import format_bytes
 from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
+from planner.request.default_batch import default_batch, has_attention
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
     BUCKET_BYTES,
@@ -38,7 +38,6 @@ from planner.request.inputs.question import (
 from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
 
-DEFAULT_BATCH_PER_GPU = 32
 DEFAULT_RUNTIME = "ddp"
 
 
@@ -122,24 +121,6 @@ class Setting:
     def tables(self) -> tuple[CostTable, ...]:
         """The tables of measured times."""
         return self.machine.compute.tables
-
-
-def _default_batch(model: Network, cluster: Cluster, gpus: int, activation_size: int) -> int:
-    """32 samples a GPU, halved until the activations of data parallelism take half the memory.
-
-    Transformers are trained with one sequence a GPU at least: of a batch that is smaller than the
-    machine most GPUs would share single sequences, which nobody who chose the machine wants.
-    """
-    graph = build_graph(model, 1)
-    kept = sum(
-        layer.output.size * keeps_tensor(graph, layer.name) * activation_size + layer.saved_bytes
-        for layer in graph.layers.values()
-    )
-    batch = DEFAULT_BATCH_PER_GPU * gpus
-    least = gpus if _is_transformer(model) else 1
-    while batch > least and batch / gpus * kept > 0.5 * cluster.device.usable_memory:
-        batch //= 2
-    return max(batch, least)
 
 
 def find_cluster(cluster: str | Cluster | None) -> Cluster:
@@ -247,7 +228,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         cluster = replace(cluster, device=replace(cluster.device, memory=limit))
     batch = request.global_batch_size
     if batch is None:
-        batch = _default_batch(network, cluster, gpus, training.activation_size)
+        batch = default_batch(network, cluster, gpus, training.activation_size)
         batch = max(batch // multiple, 1) * multiple
     machine = Machine(
         topology=Topology.of(cluster, shape),
@@ -257,7 +238,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
             tables=tables,
             winograd=training.winograd,
             attention_kernel=training.attention_kernel,
-            sustained=cluster.device.sustained if _is_transformer(network) else 1.0,
+            sustained=cluster.device.sustained if has_attention(network) else 1.0,
         ),
         training=training,
     )
@@ -274,11 +255,6 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     )
 
 
-def _is_transformer(network: Network) -> bool:
-    """Whether attention and products make up most of a network."""
-    return any(layer.kind == "attention" for layer in network.layers)
-
-
 def _training(request: Request, cluster: Cluster, network: Network) -> Training:
     """Options of the step; what is not asked for is as the runtime or `Training` has it."""
     options = {one.name: getattr(request, one.name) for one in TRAINING}
@@ -290,7 +266,7 @@ def _training(request: Request, cluster: Cluster, network: Network) -> Training:
         options["precision"] = cluster.default_precision
     if request.optimizer is None:
         # whoever forgets to ask would otherwise read half the memory of a transformer's states
-        options["optimizer"] = "adam" if _is_transformer(network) else "sgd"
+        options["optimizer"] = "adam" if has_attention(network) else "sgd"
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])

@@ -342,7 +342,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, plan_file: Path) -> N
     for name, text in (
         ("cut.json", plan_file.read_text()[:500]),
         ("other.json", "{}"),
-        ("old.json", plan_file.read_text().replace('"version": 3', '"version": 0')),
+        ("old.json", plan_file.read_text().replace('"version": 4', '"version": 0')),
     ):
         path = tmp_path / name
         path.write_text(text)

@@ -203,9 +203,9 @@ def test_plans_of_version_1_are_read_and_say_what_their_figures_are(tmp_path: Pa
             Plan.from_json(json.dumps({**document, **broken}))
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", None, [2]])
+@pytest.mark.parametrize("version", [0, 5, "1", None, [2]])
 def test_plans_of_unknown_versions_are_refused(version) -> None:
     plan = planner.evaluate("alexnet", gpus=2, cluster="lassen")
     text = json.dumps({**json.loads(plan.to_json()), "version": version})
-    with pytest.raises(InputError, match="reads versions 1 to 3"):
+    with pytest.raises(InputError, match="reads versions 1 to 4"):
         Plan.from_json(text)

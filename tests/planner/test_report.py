@@ -15,7 +15,7 @@ from costmodels.errors import InputError
 from costmodels.step.training import Training
 from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
-from planner.report import figures, report_kind, sentences, svg, write_report
+from planner.report import figures, report_kind, rivals, sentences, svg, write_report
 from planner.report.charts import split_index
 from planner.report.html import report_text as html_page
 from planner.report.markdown import report_text as markdown_text
@@ -211,12 +211,12 @@ def test_rows_sum_to_the_step() -> None:
 
 def test_speed_ups_are_of_the_plan_over_each_strategy() -> None:
     plan = make_plan()
-    data, filters, spatial = figures.rivals(plan)
+    data, filters, spatial = rivals.usual_rivals(plan)
     assert data.speed_up == pytest.approx(0.05 / plan.step_time_s)
     assert filters.verdict == "does not fit"
     assert spatial.speed_up is None
     assert spatial.verdict == "cannot be used"
-    assert figures.best_rival(plan) == data
+    assert rivals.best_rival(plan) == data
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_speed_ups_are_of_the_plan_over_each_strategy() -> None:
 def test_the_comparison_says_faster_and_slower_rightly(factor: float, words: str) -> None:
     plan = make_plan()
     data = replace(plan.baselines[0], step_time_s=plan.step_time_s * factor)
-    assert words in figures.rival_sentence(replace(plan, baselines=(data,)))
+    assert words in rivals.rival_sentence(replace(plan, baselines=(data,)))
 
 
 def test_quality_says_what_is_proven() -> None:
@@ -276,7 +276,7 @@ def key_figures(plan: Plan) -> list[str]:
     texts += [figures.seconds(plan.step_time_s), figures.count(plan.throughput)]
     texts += ["4.2 ms", "3 MiB", "8 GiB", "gap 3.2 %", "1,234", "4,321", "backward of conv2"]
     texts += ["data", "filter", "spatial", "16 GiB over the memory", "does not fit"]
-    texts += [figures.speed_up(r.speed_up) for r in figures.rivals(plan) if r.speed_up]
+    texts += [figures.speed_up(r.speed_up) for r in rivals.usual_rivals(plan) if r.speed_up]
     return [*texts, *plan.fallbacks, *plan.defaults]
 
 
