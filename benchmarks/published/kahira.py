@@ -295,8 +295,8 @@ def _cosmoflow_tables() -> Comparison:
         aims=AIMS,
         notes=(
             "256^3: the profile of one GPU that calibrates is an eighth of that of 512^3 to nine "
-            "digits: scaled, not measured. Its factor of 2.9 is not that of 3-D convolutions "
-            "(nnU-Net on one GPU is predicted 3 to 28 % too fast): the profile of 512^3 cannot "
+            "digits: scaled, not measured. Its factor of 2.8 is not that of 3-D convolutions "
+            "(nnU-Net on one GPU is predicted 2 to 27 % too fast): the profile of 512^3 cannot "
             "have been a run on one GPU of 16 GB.",
         ),
     )

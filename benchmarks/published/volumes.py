@@ -96,6 +96,6 @@ def compare_volumes() -> Comparison:
         cells=tuple(cells),
         notes=(
             "The surfaces of convolutions are fitted to two dims, and stand for three: too fast, "
-            "but by nothing near the factor of 2.9 that the profile of CosmoFlow asks for.",
+            "but by nothing near the factor of 2.8 that the profile of CosmoFlow asks for.",
         ),
     )

@@ -15,8 +15,8 @@ SOURCE = (
     "NVIDIA DeepLearningExamples (PyTorch and TensorFlow2/Detection/Efficientdet)"
 )
 NOTES = (
-    "Without stochastic depth, the weights of sums, boxes and losses, which are no layers; each "
-    "level has the separable convolutions of the heads, and a batch norm of its own."
+    "Without stochastic depth, the weights of sums, boxes and losses, which are no layers; levels "
+    "share the convolutions of the heads, and have batch norms of their own."
 )
 SIZE, WIDTH, CELLS, DEPTH = 512, 64, 3, 3
 CLASSES, BOXES = 90, 9
