@@ -24,6 +24,12 @@ from costmodels.strategy import MemoryConfig
 _COMPUTES = ("forward", "recompute", "backward", "backward of weight")
 
 
+def after_check(operation: Operation, runtime: Runtime) -> Operation:
+    """A collective behind the check of the hosts that launch it, where the runtime has them."""
+    late = runtime.check(operation.ranks)
+    return operation._replace(seconds=operation.seconds + late) if late else operation
+
+
 class WeightWork:
     """Operations on the weights of one stage."""
 
@@ -180,7 +186,7 @@ class WeightWork:
             rows += self._bucket_operations(number, bucket, after)
         if not self.runtime.crosses_steps:
             self.update_waits += [(program.number, "reduce", op.key) for op in rows]
-        return rows
+        return [after_check(op, self.runtime) for op in rows]
 
     def _bucket_operations(
         self, number: int, bucket: GradientBucket, after: list[Ref]
