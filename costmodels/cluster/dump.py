@@ -70,6 +70,7 @@ def _level_lines(level: Level) -> list[str]:
         "peer_links": repr,
         "group_links": repr,
         "start_latency": _seconds,
+        "ring_pace": _seconds,
         "ramp": repr,
         "in_network_latency": _seconds,
         "in_network_bandwidth": _bandwidth,

@@ -40,6 +40,7 @@ class LinkFile(msgspec.Struct, forbid_unknown_fields=True):
     nominal_bandwidth: str | None = None
     efficiency: float | None = None
     start_latency: str | None = None
+    ring_pace: str | None = None
     ramp: float | None = None
     in_network_latency: str | None = None
     in_network_bandwidth: str | None = None

@@ -46,6 +46,10 @@ class Level:
         child in one place while several groups side by side use more of them. None for all.
     start_latency
         Paid once by a collective that uses this level, however many take part. [s]
+    ring_pace
+        Least time between two steps of a reduce-scatter or an all-gather whose ring crosses this
+        level, hops inside of a child too, where messages of steps do not overlap; None where
+        latencies of the hops add up. [s]
     ramp
         How slowly the bandwidth is reached as messages grow, see above.
     in_network_latency, in_network_bandwidth
@@ -73,6 +77,7 @@ class Level:
     peer_links: float | None = None
     group_links: float | None = None
     start_latency: float = 0.0
+    ring_pace: float | None = None
     ramp: float = 0.0
     in_network_latency: float | None = None
     in_network_bandwidth: float | None = None
@@ -88,7 +93,8 @@ class Level:
         require_positive(f"{label}: size", self.size)
         require_positive(f"{label}: links", self.links)
         require_positive(f"{label}: bandwidth", self.bandwidth, "B/s")
-        for field in ("latency", "start_latency", "in_network_latency", "send_recv_latency"):
+        seconds = ("latency", "start_latency", "ring_pace")
+        for field in (*seconds, "in_network_latency", "send_recv_latency"):
             if getattr(self, field) is not None:
                 require_not_negative(f"{label}: {field}", getattr(self, field), "s")
         for field in ("in_network_bandwidth", "send_recv_bandwidth", "one_way_bandwidth"):

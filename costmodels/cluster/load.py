@@ -225,6 +225,7 @@ def _build_level(data: LevelFile, place: _Place) -> Level:
             peer_links=data.peer_links,
             group_links=data.group_links,
             start_latency=seconds("start_latency") or 0.0,
+            ring_pace=seconds("ring_pace"),
             ramp=own_or_link("ramp") or 0.0,
             in_network_latency=seconds("in_network_latency"),
             in_network_bandwidth=bandwidth("in_network_bandwidth"),

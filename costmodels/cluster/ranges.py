@@ -23,6 +23,7 @@ PLAUSIBLE: Mapping[str, tuple[float, float, str]] = MappingProxyType(
         "size": (1, 2**24, ""),
         "latency": (0.0, 1.0, "s"),
         "start_latency": (0.0, 1.0, "s"),
+        "ring_pace": (0.0, 1.0, "s"),
         "in_network_latency": (0.0, 1.0, "s"),
         "send_recv_latency": (0.0, 1.0, "s"),
         "bandwidth": (1e3, 1e18, "B/s"),

@@ -158,6 +158,11 @@ def ring_pass(spread: Spread) -> Parts:
     return latency, fraction * slowest(spread, 1 / spread.bandwidth)
 
 
+def ring_pace(spread: Spread) -> Floats:
+    """Least time between two steps of a ring, that of the slowest level that groups cross. [s]"""
+    return _largest(np.where(spread.members > 1, spread.topology.ring_pace, 0.0))
+
+
 def hierarchical_pass(spread: Spread) -> Parts:
     """Rings level by level: reduce-scatter inside, then its shard across, and so on outwards.
 

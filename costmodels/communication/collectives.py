@@ -31,6 +31,7 @@ from costmodels.communication.algorithms import (
     hierarchical_pass,
     in_network_all_reduce,
     ring_all_reduce,
+    ring_pace,
     ring_pass,
     sized_parts,
     slowest,
@@ -89,6 +90,8 @@ def reduce_scatter_time(
 ) -> Floats:
     """Time until every member has its part of the sum of the members' buffers. [s]
 
+    Where levels have a pace of rings, it goes around a ring at that pace.
+
     Parameters
     ----------
     topology
@@ -104,7 +107,12 @@ def reduce_scatter_time(
     names = SCATTER_ALGORITHMS if algorithm == "auto" else (algorithm,)
     times = [collective_time(spread, *_ONE_PASS[name](spread), num_bytes) for name in names]
     cheapest: Floats = np.minimum.reduce(times)
-    return cheapest
+    if not topology.ring_pace.any() or algorithm == "hierarchical":
+        return cheapest
+    around = times[0]
+    steps = (spread.size - 1) * ring_pace(spread)
+    paced = np.maximum(around, steps + ring_pass(spread)[1] * np.asarray(num_bytes, dtype=float))
+    return np.where(steps > 0.0, paced, cheapest)
 
 
 def all_gather_time(

@@ -32,6 +32,8 @@ class Topology:
         Time that one step of a collective adds. [s]
     start_latency
         Paid once by a collective that uses the level. [s]
+    ring_pace
+        Least time between two steps of a ring that crosses the level, 0 where hops decide. [s]
     ramp
         How slowly the bandwidth is reached, see `costmodels.cluster.cluster`.
     link_bandwidth
@@ -63,6 +65,7 @@ class Topology:
     shape: tuple[int, ...]
     latency: Floats
     start_latency: Floats
+    ring_pace: Floats
     ramp: Floats
     link_bandwidth: Floats
     child_bandwidth: Floats
@@ -93,6 +96,7 @@ class Topology:
             shape=tuple(shape),
             latency=np.array([level.latency for level in levels], dtype=float),
             start_latency=np.array([level.start_latency for level in levels], dtype=float),
+            ring_pace=np.array([level.ring_pace or 0.0 for level in levels], dtype=float),
             ramp=np.array([level.ramp for level in levels], dtype=float),
             link_bandwidth=link_bandwidth,
             child_bandwidth=link_bandwidth * links,

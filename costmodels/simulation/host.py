@@ -2,8 +2,8 @@
 
 Kernels wait in a queue that the host fills in the order of the pass, so that long ones hide the
 launches of short ones behind them. What is left of a pass after the device could have been
-through, the device waits for. Assumes that the host does not wait within a pass, and that
-communication which computation waits for is not hidden.
+through, the device waits for. Assumes that the host does not wait within a pass, and that nothing
+else shares its links.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from typing import Final
 
 from costmodels.graph import Graph, Layer
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.operations import Operation
+from costmodels.simulation.operations import Key, Operation
+from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.stage_program import StageProgram
 
 # Kernels of operations that run as several, forward and backward.
-_KERNELS: Final = {"glu_apart": (2, 3), "loss_apart": (6, 2), "fused_activation": (0, 1)}
+_KERNELS: Final = {
+    "glu_apart": (2, 3),
+    "loss_apart": (6, 2),
+    "fused_activation": (0, 1),
+    # queries and keys turn apart, and are copied there and back
+    "rotary": (5, 5),
+}
 
 
 def kernels(layer: Layer, kind: str) -> int:
@@ -43,13 +50,19 @@ def kernels(layer: Layer, kind: str) -> int:
 def wait_for_host(program: StageProgram) -> None:
     """Let every pass of a stage take as long as its launches, where those are slower."""
     view = program.view
-    each = view.runtime.collective_launches
     for phase, operations in program.phases.items():
-        program.phases[phase] = launched(operations, program.graph, view.launch_time, each)
+        program.phases[phase] = launched(
+            operations, program.graph, view.launch_time, view.runtime, adds=view.fresh_size > 0.0
+        )
 
 
 def launched(
-    operations: list[Operation], graph: Graph, launch_time: float, each: float
+    operations: list[Operation],
+    graph: Graph,
+    launch_time: float,
+    runtime: Runtime,
+    *,
+    adds: bool = False,
 ) -> list[Operation]:
     """Operations of a pass, the last computation of which waits for the host where that is slower.
 
@@ -61,24 +74,47 @@ def launched(
         The network.
     launch_time
         Of a kernel. [s]
-    each
-        Kernels whose launch takes as long as that of a collective. [items]
+    runtime
+        What launching a collective takes besides.
+    adds
+        Whether a kernel adds up each gradient of a weight over micro-batches.
     """
     apart = {op.name for op in operations if op.kind == "backward of weight"}
-    host = device = 0.0
-    last = -1
+    host, last = 0.0, -1
     for place, operation in enumerate(operations):
-        device += operation.seconds
         if operation.queue == Queue.COMPUTE:
             last = place
             host += launch_time * _kernel_count(operation, graph.layers, apart)
+            if adds and _ends_weight(operation, graph.layers, apart):
+                host += launch_time
         elif operation.queue == Queue.FEATURE:
-            host += launch_time * each
-    if last < 0 or host <= device:
+            host += launch_time * runtime.collective_launches
+            host += runtime.check(operation.ranks)
+    late = host - _device_time(operations)
+    if last < 0 or late <= 0.0:
         return operations
     waiting = operations[last]
-    late = waiting._replace(seconds=waiting.seconds + host - device)
-    return [*operations[:last], late, *operations[last + 1 :]]
+    waiting = waiting._replace(seconds=waiting.seconds + late)
+    return [*operations[:last], waiting, *operations[last + 1 :]]
+
+
+def _device_time(operations: list[Operation]) -> float:
+    """When a pass is through that waits for nothing but itself; messages to others go on. [s]"""
+    ends: dict[Key, float] = {}
+    free: dict[Queue, float] = {}
+    for operation in operations:
+        known = [ends[key] for _, _, key in operation.after if key in ends]
+        begin = max([free.get(operation.queue, 0.0), *known])
+        end = begin + operation.seconds + operation.transfer
+        free[operation.queue] = ends[operation.key] = end
+    return max((ends[op.key] for op in operations if op.kind != "send_recv"), default=0.0)
+
+
+def _ends_weight(operation: Operation, layers: Mapping[str, Layer], apart: set[str]) -> bool:
+    """Whether the gradient of a layer's weight is there when an operation ends."""
+    if operation.name not in layers or not layers[operation.name].parameters:
+        return False
+    return operation.kind == ("backward of weight" if operation.name in apart else "backward")
 
 
 def _kernel_count(operation: Operation, layers: Mapping[str, Layer], apart: set[str]) -> int:

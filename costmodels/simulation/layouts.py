@@ -142,6 +142,7 @@ class Changes:
                 message.seconds + reduction.seconds,
                 message.transfer + reduction.transfer,
                 message.loads or reduction.loads,
+                reduction.ranks,
             )
             message = self.handling.around(message, held)
         return Change(pattern=pattern, message=message, num_bytes=received)

@@ -39,11 +39,16 @@ _NO_BYTES = 1e-3
 
 
 class Message(NamedTuple):
-    """A communication: what it takes before and while its bytes flow, and what it fills. [s]"""
+    """A communication: what it takes before and while its bytes flow, and what it fills. [s]
+
+    A collective also has its ranks: those of the first host, and all others; none for messages
+    between two.
+    """
 
     seconds: float
     transfer: float
     loads: tuple[tuple[Link, float], ...]
+    ranks: tuple[int, int] = (0, 0)
 
     @property
     def time(self) -> float:
@@ -107,10 +112,12 @@ class StageLinks:
         size = int(members.prod())
         if size == 1 or num_bytes <= 0.0:
             return NO_MESSAGE
+        near = int(members[self.topology.inside_host].prod())
+        ranks = (near, size - near)
         if self.links == "nominal":
             slowest = float(self.topology.link_bandwidth[np.flatnonzero(members > 1)].min())
             part = _PASSES[kind] * (size - 1) / size
-            return Message(0.0, part * num_bytes / slowest, ())
+            return Message(0.0, part * num_bytes / slowest, (), ranks)
         times = self._times(kind, members)(np.array([num_bytes, _NO_BYTES]))
         seconds = float(min(times))
         transfer = float(times[0]) - seconds
@@ -124,7 +131,7 @@ class StageLinks:
                 part = min(float(busy[level]), 1.0)
                 child = self.child(int(level))
                 loads += [((int(level), child, OUT), part), ((int(level), child, IN), part)]
-        return Message(seconds, transfer, tuple(loads))
+        return Message(seconds, transfer, tuple(loads), ranks)
 
     def one_way(self, group: ArrayLike) -> float:
         """How many times as fast bytes flow one way as both ways at once, in a group of devices.

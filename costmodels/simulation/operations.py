@@ -19,7 +19,10 @@ Made = tuple[Local, str, float]
 
 
 class Operation(NamedTuple):
-    """As `Task`, with references instead of numbers, and without role and micro-batch."""
+    """As `Task`, with references instead of numbers, and without role and micro-batch.
+
+    A collective has its ranks besides, those of the first host and all others.
+    """
 
     key: Key
     kind: str
@@ -35,6 +38,7 @@ class Operation(NamedTuple):
     scratch: float = 0.0
     buffer: float = 0.0
     inside: Inside | None = None
+    ranks: tuple[int, int] = (0, 0)
 
     @property
     def name(self) -> str:
@@ -75,6 +79,7 @@ def message_operation(
         num_bytes=num_bytes,
         makes=makes,
         uses=uses,
+        ranks=message.ranks,
     )
 
 

@@ -27,6 +27,8 @@ _PARSE: Mapping[str, Callable[..., float]] = {
     "server_rate": parse_bandwidth,
     "stack_bandwidth": parse_bandwidth,
     "cpu_bandwidth": parse_bandwidth,
+    "check_near": parse_seconds,
+    "check_far": parse_seconds,
     "logit_kept": parse_bytes,
     "logit_scratch": parse_bytes,
 }

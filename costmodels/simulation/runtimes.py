@@ -44,6 +44,8 @@ _RANGES = {
     "logit_kept": (0.0, 64.0, "B"),
     "logit_scratch": (0.0, 64.0, "B"),
     "collective_launches": (0.0, 100.0, ""),
+    "check_near": (0.0, 60.0, "s"),
+    "check_far": (0.0, 60.0, "s"),
 }
 
 
@@ -114,6 +116,10 @@ class Runtime:
     collective_launches
         Kernels whose launch takes as long as that of a collective of activations, with what the
         framework does around it; counted where the host runs ahead. [items]
+    check_near, check_far
+        What each rank of the same host, and of another one, adds to the time in which the processes
+        of a collective make sure that all of them launch the same one, before they do (PyTorch with
+        TORCH_DISTRIBUTED_DEBUG=DETAIL); counted where the host runs ahead. [s]
     gathers_again
         Whether a layer keeps its own part of what was gathered for it, and gathers again for its
         backward pass.
@@ -192,6 +198,8 @@ class Runtime:
     attention_kernel: str | None = None
     runs_ahead: bool | None = None
     collective_launches: float = 1.0
+    check_near: float = 0.0
+    check_far: float = 0.0
     gathers_again: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
@@ -288,6 +296,10 @@ class Runtime:
         """What it decides of a step's `Training`, by the names there."""
         values = {name: getattr(self, name) for name in _DECIDED}
         return {name: value for name, value in values.items() if value is not None}
+
+    def check(self, ranks: tuple[int, int]) -> float:
+        """What processes take before they launch a collective; ranks near and far. [s]"""
+        return self.check_near * ranks[0] + self.check_far * ranks[1]
 
     def negotiation(self, ranks: int) -> float:
         """Time to agree on what is ready. [s]"""

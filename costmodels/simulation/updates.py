@@ -13,7 +13,7 @@ from costmodels.simulation.offload_updates import (
     updates_of_fetched,
 )
 from costmodels.simulation.operations import Key, Operation, Ref, message_operation
-from costmodels.simulation.weights import WeightWork
+from costmodels.simulation.weights import WeightWork, after_check
 
 
 def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
@@ -36,6 +36,7 @@ def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
         num_bytes=num_bytes * (1.0 - 1.0 / ranks),
         queue=Queue.PARAMETER,
     )
+    operation = after_check(operation, work.runtime)
     if not work.runtime.copies_updated:
         return operation
     # its own part, those of all ranks, and one buffer for all of them

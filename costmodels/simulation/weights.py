@@ -23,6 +23,12 @@ from costmodels.step.training import Training
 from costmodels.strategy import MemoryConfig
 
 
+def after_check(operation: Operation, runtime: Runtime) -> Operation:
+    """A collective behind the check of the hosts that launch it, where the runtime has them."""
+    late = runtime.check(operation.ranks)
+    return operation._replace(seconds=operation.seconds + late) if late else operation
+
+
 class WeightWork:
     """Operations on the weights of one stage."""
 
@@ -144,7 +150,7 @@ class WeightWork:
             rows += operations
         if not self.runtime.crosses_steps:
             self.update_waits += [(program.number, "reduce", op.key) for op in rows]
-        return rows
+        return [after_check(op, self.runtime) for op in rows]
 
     def _bucket_operations(
         self, number: int, bucket: GradientBucket, after: list[Ref]

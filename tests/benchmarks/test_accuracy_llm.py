@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.compare import compare_llm_files
-from benchmarks.accuracy.llm.machines import llm_cluster
+from benchmarks.accuracy.llm.machines import checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
 from benchmarks.accuracy.llm.report import llm_aim_rows, tables_as_list
@@ -217,6 +217,41 @@ def test_bus_bandwidths_of_a_row_describe_its_links(tmp_path):
     assert measured.bandwidth * measured.links == pytest.approx(200e9)
     assert usual.bandwidth > measured.bandwidth
     assert (usual.in_network_bandwidth or 0) > (measured.in_network_bandwidth or 0)
+
+
+def hindered(members, near, far):
+    """Bus bandwidths of links that a gigabyte takes 4 ms over, under such checks."""
+    buffer, late = 2.0**30, 8 * near / 5
+    inside = {
+        kind: passes * buffer * 7 / 8 / (4e-3 * passes + late) / 1e9
+        for kind, passes in (("all_reduce", 2.0), ("all_gather", 1.0), ("reduce_scatter", 1.0))
+    }
+    world = 8 * near + (members - 8) * far
+    found = {f"{kind}_in_host_gb_per_s": f"{rate:.3f}" for kind, rate in inside.items()}
+    for kind, passes in (("all_reduce", 2.0), ("all_gather", 1.0), ("reduce_scatter", 1.0)):
+        taken = 4e-3 * passes
+        taken = max(taken, world) + min(taken, world) / 5
+        rate = passes * buffer * (1 - 1 / members) / taken / 1e9
+        found[f"{kind}_gb_per_s"] = f"{rate:.3f}"
+    return found
+
+
+@pytest.mark.parametrize("hosts", [1, 4, 16])
+def test_checks_of_hosts_are_told_from_slow_links(tmp_path, hosts):
+    job = {**BY_COLUMN, "gpus": str(8 * hosts), "dp": str(8 * hosts)}
+    sane, late = (hindered(8 * hosts, near, 1.5 * near) for near in (0.0, 2e-4))
+    slow = {name: f"{float(rate) / 5:.3f}" for name, rate in sane.items()}
+    rows = [{**job, **measured} for measured in (sane, late, slow)]
+    path = written(tmp_path / "nanotron.csv", rows)
+    found = []
+    for row in read_llm_rows([path]).measurements:
+        c = row.configuration
+        cluster = llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links)
+        found.append(checks(cluster, c.measured_links, c.fastest_links, c.gpus))
+    assert found[0] == found[2] == {}
+    assert found[1]["check_near"] == pytest.approx(2e-4, rel=0.05)
+    if hosts > 1:
+        assert found[1]["check_far"] == pytest.approx(3e-4, rel=0.25)
 
 
 def test_the_name_decides_between_gated_and_plain(tmp_path):

@@ -8,17 +8,25 @@ tell a slow network or a bad link from a good one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster
 from benchmarks.accuracy.words import Skip
 from costmodels.cluster import Cluster, list_devices, load_device
+from costmodels.communication.collectives import all_gather_time
+from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 
 # Devices that NVLink joins in a GB200 NVL72. [items]
 WIDE = 72
+# What jobs reduce and gather that measure their links, and how often for one time. No source states
+# either: the first makes the links come out as built in, for jobs of 16 to 512 devices; the second
+# is usual. [B], [items]
+_BUFFER, _REPEATED = 2.0**30, 5
+# Checks of hosts make all kinds later by the same time, slow links do not. [s]
+_LATE, _ALIKE = 1e-4, 1.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,13 @@ class BusBandwidths:
                 except ValueError:
                     return None
         return cls(**values) if min(values.values()) > 0.0 else None
+
+    def or_faster(self, other: BusBandwidths | None) -> BusBandwidths:
+        """The larger of each."""
+        if other is None:
+            return self
+        names = (item.name for item in fields(self))
+        return BusBandwidths(**{n: max(getattr(self, n), getattr(other, n)) for n in names})
 
 
 def llm_device(gpu: str) -> str:
@@ -89,6 +104,49 @@ def llm_cluster(
     if device.endswith("nvl72"):
         cluster = _wide_domain(cluster, gpus)
     return cluster if measured is None else _as_measured(cluster, measured, gpus)
+
+
+def checks(
+    cluster: Cluster, measured: BusBandwidths | None, fastest: BusBandwidths | None, gpus: int
+) -> dict[str, float]:
+    """What processes take for each rank before they launch a collective, by what a job measured.
+
+    The host launches while the device is at the repetition before, so that repetitions take as long
+    as the slower of the two, and the first one both. Inside of a host links are slower, and all
+    kinds of collectives are late by the time of one check. Over many hosts checks are slower.
+
+    Parameters
+    ----------
+    cluster
+        The machine of the job.
+    measured, fastest
+        Its bus bandwidths, and the largest of all jobs on such hosts.
+    gpus
+        Its devices. [items]
+    """
+    if measured is None or fastest is None:
+        return {}
+    near = min(cluster.levels[0].size, gpus)
+    late = [
+        passes * _BUFFER * (1.0 - 1.0 / near) * (1.0 / own - 1.0 / best)
+        for passes, own, best in (
+            (2.0, measured.in_host_all_reduce, fastest.in_host_all_reduce),
+            (1.0, measured.in_host_all_gather, fastest.in_host_all_gather),
+            (1.0, measured.in_host_reduce_scatter, fastest.in_host_reduce_scatter),
+        )
+    ]
+    if near < 2 or min(late) < _LATE or max(late) > _ALIKE * min(late):
+        return {}
+    inside = _REPEATED * sum(late) / len(late) / near
+    if gpus == near:
+        return {"check_near": inside}
+    shape = cluster.shape(gpus)
+    topology, moved = Topology.of(cluster, shape), (1.0 - 1.0 / gpus) * _BUFFER
+    alone = float(all_gather_time(topology, shape, _BUFFER / gpus))
+    taken = moved / max(measured.all_gather, measured.reduce_scatter)
+    # within a tenth of the links nothing tells what the hosts take
+    outside = (taken - alone / _REPEATED - near * inside) / (gpus - near)
+    return {"check_near": inside, "check_far": max(outside, 0.0) if taken > 1.1 * alone else 0.0}
 
 
 def _wide_domain(cluster: Cluster, gpus: int) -> Cluster:

@@ -43,6 +43,8 @@ class Configuration:
         Words on links between hosts.
     measured_links
         Bus bandwidths that the row measured apart from the step, None where it has none.
+    fastest_links
+        The largest of them of all rows on the same hosts.
     tp, pp, dp, cp, ep, chunks
         Ways of each kind of parallelism; chunks of interleaved stages. [ways]
     zero, fsdp
@@ -62,6 +64,7 @@ class Configuration:
     per_host: int
     links: str
     measured_links: BusBandwidths | None
+    fastest_links: BusBandwidths | None = None
     tp: int
     pp: int
     dp: int

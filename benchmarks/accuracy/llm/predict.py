@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.accuracy.llm.machines import llm_cluster
+from benchmarks.accuracy.llm.machines import checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, framework_entry
 from benchmarks.accuracy.llm.networks import llm_network
 from benchmarks.accuracy.words import Skip
@@ -128,7 +128,11 @@ def _simulated(of: Configuration, cluster: Cluster, network: Network, count: int
         cluster=cluster,
         precision=of.precision,
         optimizer="adam",
-        runtime=load_runtime(str(entry["runtime"]), **entry.get("changes", {})),
+        runtime=load_runtime(
+            str(entry["runtime"]),
+            **checks(cluster, of.measured_links, of.fastest_links, of.gpus),
+            **entry.get("changes", {}),
+        ),
         global_batch_size=count * of.micro_batch * of.dp,
         micro_batch_size=of.micro_batch,
         tp=of.tp,

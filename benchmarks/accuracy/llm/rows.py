@@ -13,7 +13,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,31 @@ def read_llm_rows(paths: Sequence[Path]) -> LlmRows:
                 nothing[source] = nothing.get(source, 0) + 1
             else:
                 found.append(measured)
-    return LlmRows(tuple(found), left, nothing)
+    return LlmRows(_with_fastest_links(found), left, nothing)
+
+
+def _with_fastest_links(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Measurements that know the fastest links that any of them measured on the same hosts."""
+    fastest: dict[tuple[str, int], BusBandwidths] = {}
+    for row in rows:
+        of = row.configuration
+        if of.measured_links is not None:
+            hosts = (of.gpu, min(of.gpus, of.per_host))
+            fastest[hosts] = of.measured_links.or_faster(fastest.get(hosts))
+    return tuple(
+        replace(
+            row,
+            configuration=replace(
+                row.configuration,
+                fastest_links=fastest.get(
+                    (row.configuration.gpu, min(row.configuration.gpus, row.configuration.per_host))
+                ),
+            ),
+        )
+        if row.configuration.measured_links is not None
+        else row
+        for row in rows
+    )
 
 
 def _source_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -225,7 +249,7 @@ def _configuration(row: Mapping[str, str], source: str) -> Configuration:
         gpu=row["gpu"],
         gpus=gpus,
         per_host=host,
-        links=_network_words(f"{text} {row['gpu'].lower()}"),
+        links=_network_words(f"{text} {told} {row['gpu'].lower()}"),
         measured_links=BusBandwidths.of_row(row),
         dp=dp,
         ep=_whole_number(row, "ep", 1) or 1,

@@ -229,6 +229,23 @@ def test_scatter_and_gather_are_halves_of_a_ring() -> None:
     assert gather == pytest.approx(whole / 2)
 
 
+def test_rings_with_a_pace_take_it_at_every_hop() -> None:
+    pace = 33e-6
+    network = level("network", 16, latency=30e-6, bandwidth=12.5e9, links=2, ring_pace=pace)
+    paced = levels_topology(level("host", 4), network)
+    for group, steps in (((4, 1), 0), ((1, 16), 15), ((4, 16), 63)):
+        free, found = (reduce_scatter_time(t, group, SIZES) for t in (TWO_LEVELS, paced))
+        size = group[0] * group[1]
+        least = steps * pace + (size - 1) / size * SIZES / (12.5e9 * 2 / (4 / group[0]))
+        assert (found >= free).all()
+        assert (found >= least * 0.999).all() if steps else (found == free).all()
+        assert all_gather_time(paced, group, SIZES / size) == pytest.approx(found)
+    # sums go up a tree, which has no such steps
+    assert (
+        all_reduce_time(paced, (4, 16), SIZES) == all_reduce_time(TWO_LEVELS, (4, 16), SIZES)
+    ).all()
+
+
 def test_messages_share_the_links_of_a_host() -> None:
     # Two links and four devices: alone a message has a whole link, with all others half of one.
     assert send_recv_time(TWO_LEVELS, 1, 1e9, 1) == pytest.approx(30e-6 + 1e9 / 12.5e9)

@@ -11,7 +11,7 @@ from costmodels.cluster import load_cluster, load_device
 from costmodels.compute import ATTENTION_KERNELS, ComputeModel, Work
 from costmodels.errors import InputError
 from costmodels.graph import apart, build_graph
-from costmodels.simulation import load_runtime
+from costmodels.simulation import Runtime, load_runtime
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.host import kernels, launched
 from costmodels.simulation.operations import Operation
@@ -38,11 +38,11 @@ def of_kind(graph, kind):
 def test_a_pass_takes_as_long_as_the_slower_of_host_and_device(graph):
     name = of_kind(graph, "linear")
     slow_host = [operation(name, seconds=10e-6) for _ in range(4)]
-    waited = launched(slow_host, graph, LAUNCH, 1.0)
+    waited = launched(slow_host, graph, LAUNCH, Runtime(name="any"))
     assert sum(op.seconds for op in waited) == pytest.approx(4 * LAUNCH)
     # one long kernel hides the launches of short ones behind it
     mixed = [operation(name, seconds=1e-3), *slow_host]
-    assert launched(mixed, graph, LAUNCH, 1.0) == mixed
+    assert launched(mixed, graph, LAUNCH, Runtime(name="any")) == mixed
 
 
 def test_collectives_cost_the_host_as_many_launches_as_the_runtime_says(graph):
@@ -50,8 +50,53 @@ def test_collectives_cost_the_host_as_many_launches_as_the_runtime_says(graph):
     step = [operation(name, seconds=0.0), operation(name, "change", 0.0, Queue.FEATURE)]
     step.append(operation(name, seconds=0.0))
     for each in (0.0, 3.0):
-        found = sum(op.seconds for op in launched(step, graph, LAUNCH, each))
+        runtime = Runtime(name="any", collective_launches=each)
+        found = sum(op.seconds for op in launched(step, graph, LAUNCH, runtime))
         assert found == pytest.approx((2 + each) * LAUNCH)
+
+
+def test_processes_check_what_they_launch_before_a_collective(graph):
+    name = of_kind(graph, "linear")
+    change = operation(name, "change", 0.0, Queue.FEATURE)._replace(ranks=(8, 24))
+    step = [operation(name, seconds=0.0), change, operation(name, seconds=0.0)]
+    runtime = Runtime(name="any", check_near=2e-4, check_far=3e-4)
+    found = sum(op.seconds for op in launched(step, graph, LAUNCH, runtime))
+    assert found == pytest.approx(3 * LAUNCH + 8 * 2e-4 + 24 * 3e-4)
+
+
+def test_gradients_that_are_added_up_are_launched_one_by_one(graph):
+    name = of_kind(graph, "linear")
+    step = [operation(name, "backward", 0.0)]
+    found = [
+        launched(step, graph, LAUNCH, Runtime(name="any"), adds=adds)[0].seconds
+        for adds in (False, True)
+    ]
+    assert found == pytest.approx([2 * LAUNCH, 3 * LAUNCH])
+
+
+def test_communication_hides_launches_as_long_as_it_takes(graph):
+    name = of_kind(graph, "linear")
+    gather = Operation(
+        key=("change", name, 0), kind="all_gather", queue=Queue.FEATURE, after=(), transfer=5e-3
+    )
+    wait = operation(name)._replace(key=("forward", name, 1), after=((0, "forward", gather.key),))
+    step = [gather, *(operation(name, seconds=0.0) for _ in range(20)), wait]
+    assert launched(step, graph, LAUNCH, Runtime(name="any")) == step
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_checks_make_tensor_parallel_steps_slower(pp):
+    asked = {"gpus": 16, "cluster": "dgx-h100", "tp": 4, "pp": pp, "global_batch_size": 8}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 1, "precision": "bf16"}
+    steps = [
+        simulate("llama3.2-1b", runtime=load_runtime("nanotron", **checks), **asked).step_time
+        for checks in ({}, {"check_near": 2e-4}, {"check_near": 2e-4, "check_far": 3e-4})
+    ]
+    # two sums a block each way at least, over four ranks each
+    blocks, micro = 16 // pp, 8 * 4 * pp // 16
+    assert steps[1] - steps[0] > 0.5 * blocks * 8 * micro * 4 * 2e-4
+    # each stage of two lies in a host of its own
+    assert steps[2] == steps[1] if pp > 1 else steps[2] > steps[1]
 
 
 def test_backward_of_a_product_is_two_kernels(graph):
