@@ -15,9 +15,9 @@ complete, by the timeline of the search unless another step model is named. File
 training are told by their columns; their rows are always simulated, and nothing calibrates them:
 `--json` alone then prints a list of what each source sums up to. With `--regret` it also says, for
 every workload of theirs with several measured strategies, what choosing among those by their
-predictions costs in measured time. The last is the second with other defaults: rows on several GPUs, by simulation, each of them printed. Computation is
-multiplied by one factor for each model and machine, taken from runs on single devices; all else is
-prediction.
+predictions costs in measured time. The last is the second with other defaults: rows on several
+GPUs, by simulation, each of them printed. Computation is multiplied by one factor for each model
+and machine, taken from runs on single devices; all else is prediction.
 """
 
 from __future__ import annotations
