@@ -31,6 +31,8 @@ BEAT = 10.0
 GRACE = 60.0
 # A database may be in use by other workers for so long. [s]
 _PATIENCE = 60
+# What databases say of a table or row that another one created at the same time.
+_CREATED_MEANWHILE = re.compile("already exists|unique constraint|duplicate", re.IGNORECASE)
 # Workers that died of a question, in one run, before it is left alone. [items]
 MOST_DEATHS = 3
 
@@ -105,7 +107,7 @@ def _open_storage(url: str) -> Any:
         except Exception as error:
             tries -= 1
             # two that create the tables of a new study at once get in each other's way
-            if tries == 0 or "already exists" not in str(error):
+            if tries == 0 or not _CREATED_MEANWHILE.search(f"{error} {_root_cause(error)}"):
                 raise
             time.sleep(0.2)
 

@@ -131,7 +131,7 @@ def print_regret(rows: Sequence[WorkloadRegret], console: Console, *, markdown: 
     markdown
         Whether to print Markdown.
     """
-    print_grid(console, _HEADER, [_cells_of(row) for row in rows], markdown)
+    print_grid(console, _HEADER, [_regret_cells(row) for row in rows], markdown)
     facts = regret_facts(rows)
     if facts["mean"] is not None:
         print(
@@ -144,7 +144,7 @@ def print_regret(rows: Sequence[WorkloadRegret], console: Console, *, markdown: 
     )
 
 
-def _cells_of(row: WorkloadRegret) -> tuple[str, ...]:
+def _regret_cells(row: WorkloadRegret) -> tuple[str, ...]:
     regret = "none fits" if not row.chosen else "out of memory"
     return (
         *(row.source, row.workload, str(row.ran), str(row.out_of_memory)),

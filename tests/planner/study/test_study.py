@@ -216,7 +216,7 @@ def test_a_full_disk_is_one_sentence_and_costs_no_answer(answered):
     shutil.copy(answered, ".")
     before = [t.user_attrs for t in trials("sqlite:///quick.db", "quick")]
     Path("quick.toml").write_text(QUICK.replace("gpus = 3", "gpus = [3, 5]"))
-    size = os.path.getsize("quick.db") // 1024
+    size = os.path.getsize("quick.db") // 1024 // 2
     limited = f'ulimit -f {size}; exec "$0" -m planner study quick.toml -q'
     done = subprocess.run(
         ["bash", "-c", limited, sys.executable],

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import optuna
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from costmodels.errors import InputError
 from planner.study import trials as trials_module
@@ -117,6 +119,24 @@ def test_a_question_that_kills_its_workers_is_left_alone_until_the_next_run(url,
     assert trials.take(QUESTIONS[:1]) is None
     assert trials.take(QUESTIONS)[1].key == "key 2"
     assert Trials.open(url, "s").take(QUESTIONS)[1].key == "key 1"
+
+
+def test_two_that_begin_a_study_at_once_both_open_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    really, calls = optuna.storages.RDBStorage, []
+
+    def beaten_once(*given: object, **more: object) -> object:
+        calls.append(given)
+        if len(calls) == 1:
+            twice = ValueError("UNIQUE constraint failed: alembic_version.version_num")
+            raise IntegrityError("INSERT", {}, twice)
+        return really(*given, **more)
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", beaten_once)
+    # what is there is an RDBStorage, and no function
+    monkeypatch.setattr(optuna.storages, "get_storage", lambda storage: storage)
+    assert Trials.open("sqlite:///study.db", "s").take(QUESTIONS) is not None
+    assert len(calls) == 2
 
 
 def test_a_journal_whose_last_line_was_never_finished_is_mended(tmp_path, monkeypatch):
