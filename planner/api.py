@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster
 from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from planner.errors import InfeasibleError
-from planner.joint.requests import optimize_request, pareto_request, scale_request
+from planner.joint.fronts import pareto_request
+from planner.joint.requests import optimize_request, scale_request
 from planner.plan import Plan
 from planner.planning.evaluate import evaluate_request
 from planner.request.documented import documented
@@ -79,7 +81,7 @@ def optimize(
 def pareto(
     model: str | os.PathLike[str] | Network,
     *,
-    gpus: int,
+    gpus: int | str | Sequence[int],
     cluster: str | Cluster | None = None,
     global_batch_size: int | None = None,
     precision: str | None = None,
@@ -98,16 +100,19 @@ def pareto(
     gradient_overlap: bool | None = None,
     winograd: bool | None = None,
     tables: Sequence[str | os.PathLike[str]] = (),
+    against: str = "memory",
     time_limit: float | None = None,
     keep: str | None = None,
     forbid: str | None = None,
 ) -> list[Plan]:
     """Find plans of which none is both faster and smaller than another, the fastest first.
 
+    Smaller is of less memory, or of fewer GPUs.
+
     Returns
     -------
     list of Plan
-        Each needs less memory than the one before.
+        Each needs less memory, or fewer GPUs, than the one before.
 
     Raises
     ------
@@ -116,7 +121,8 @@ def pareto(
     InfeasibleError
         When no plan that fits was found.
     """
-    return pareto_request(make_request("pareto", locals()))
+    values = {**locals(), "gpus": [gpus] if isinstance(gpus, Integral) else gpus}
+    return pareto_request(make_request("pareto", values))
 
 
 @documented("evaluate")

@@ -37,6 +37,7 @@ FLOORS = {
         ("simulation",),
         ("planning",),
         ("joint",),
+        ("study",),
         ("distributed_sgd",),
         ("api",),
         ("report",),

@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy --published [--data PATH] [--json]
     python -m benchmarks.accuracy --measured FILE [...] [--step-model MODEL] [--rows] [--json]
+    python -m benchmarks.accuracy --measured FILE [...] --regret [--json]
     python -m benchmarks.accuracy_training FOLDER
 
 The first compares with the tables of Dryden et al. 2019 and Kahira et al. 2021, whose figures lie
@@ -12,10 +13,11 @@ al. 2023 (Proteus), Aach et al. 2023 (JUWELS Booster) and Kahira et al. state of
 The second predicts every row of files (or folders) of training throughputs whose configuration is
 complete, by the timeline of the search unless another step model is named. Files of transformer
 training are told by their columns; their rows are always simulated, and nothing calibrates them:
-`--json` alone then prints a list of what each source sums up to. The third is the second
-with other defaults: rows on several GPUs, by simulation, each of them printed. Computation is
-multiplied by one factor for each model and machine, taken from runs on single devices; all else is
-prediction.
+`--json` alone then prints a list of what each source sums up to. With `--regret` it also says, for
+every workload of theirs with several measured strategies, what choosing among those by their
+predictions costs in measured time. The last is the second with other defaults: rows on several
+GPUs, by simulation, each of them printed. Computation is multiplied by one factor for each model
+and machine, taken from runs on single devices; all else is prediction.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from rich.console import Console
 from benchmarks.accuracy.cells import Comparison
 from benchmarks.accuracy.claims import Findings, show_findings
 from benchmarks.accuracy.llm.compare import compare_llm_files
+from benchmarks.accuracy.llm.regret import print_regret, regret_facts, workload_regrets
 from benchmarks.accuracy.llm.report import print_llm_tables, tables_as_list
 from benchmarks.accuracy.llm.rows import is_llm_file
 from benchmarks.accuracy.measured import (
@@ -106,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--several", action="store_true", help="only rows on several GPUs")
     _add_row_options(parser)
+    parser.add_argument(
+        "--regret", action="store_true", help="what choosing among measured strategies costs"
+    )
     parser.add_argument("--rows", action="store_true", help="print every measured row")
     parser.add_argument(
         "--sample", type=int, default=0, metavar="N", help="N rows of transformers a source"
@@ -232,6 +238,11 @@ def _add_measured(
                 markdown=arguments.markdown,
                 every_row=arguments.rows,
             )
+        if arguments.regret:
+            regrets = workload_regrets(cell for table in tables for cell in table.cells)
+            result["regret"] = regret_facts(regrets)
+            if not arguments.json:
+                print_regret(regrets, Console(width=200), markdown=arguments.markdown)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from planner.cli.plans import evaluate_command, optimize_command, report_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
 from planner.cli.solving import solve_command
+from planner.cli.studying import study_command
 from planner.cli.tables import tables_command
 from planner.cli.throughput import throughput_command
 from planner.errors import ConflictError
@@ -82,6 +83,7 @@ for _command in (
     simulate_command,
     scale_command,
     pareto_command,
+    study_command,
     report_command,
     models_command,
     clusters_command,

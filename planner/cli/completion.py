@@ -175,6 +175,7 @@ COMPLETERS: Mapping[str, Completer] = {
     "memory_model": complete(_memory_models),
     "schedule": complete(_schedules),
     "step_model": complete(_step_models),
+    "against": complete(lambda: ("memory", "gpus")),
     "loader": complete(_loaders),
     "storage": complete(_storages),
     "architecture": complete(_of_sgd("ARCHITECTURES")),

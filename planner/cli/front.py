@@ -26,19 +26,20 @@ _SUFFIXES = (".json", ".html", ".htm")
 @output_option("the front with its plans as JSON, or as a page if FILE ends in .html")
 @showing_options("as_json", "quiet")
 def pareto_command(model: str, output: str | None, shown: Shown, **values: object) -> None:
-    """Find the front of step time against peak memory.
+    """Find the front of step time against peak memory, or of throughput against GPUs.
 
     Every point is a plan; none is both faster and smaller than another.
 
     MODEL is a built-in network (see 'planner models') or a network file.
     """
     shown.check(output)
-    from planner.joint.requests import pareto_request
+    from planner.joint.fronts import pareto_request
     from planner.output import Output, check_outputs
     from planner.report.front import front_facts, front_page, show_front
     from planner.request.request import make_request
 
     request = make_request("pareto", {**values, "model": model})
+    against = request.against
     if output is not None:
         wanted = Output(option="-o", path=output, suffixes=_SUFFIXES, streams=True)
         check_outputs([wanted], inputs_of(model, values))
@@ -49,16 +50,20 @@ def pareto_command(model: str, output: str | None, shown: Shown, **values: objec
         plans = pareto_request(request, search_progress(tell), spent=spent)
     if output is not None:
         page = output.endswith((".html", ".htm"))
-        text = front_page(plans) if page else f"{json.dumps(front_facts(plans), indent=1)}\n"
+        text = (
+            front_page(plans, against)
+            if page
+            else f"{json.dumps(front_facts(plans, against), indent=1)}\n"
+        )
         write_output(output, text)
         if output == STDOUT:
             return
     if shown.as_json:
-        write(json.dumps(front_facts(plans), indent=1))
+        write(json.dumps(front_facts(plans, against), indent=1))
     elif shown.quiet:
         _write_lines(plans)
     else:
-        show(lambda console: show_front(plans, console))
+        show(lambda console: show_front(plans, console, against))
         if output is not None:
             write(f"\nfront written to {output}")
 

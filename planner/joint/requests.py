@@ -49,23 +49,6 @@ def optimize_request(
     return joint_plan(resolve(request), options, deadline, known, wishes_of(request))
 
 
-def pareto_request(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
-    """Answer a request for a front; what `pareto` does.
-
-    Parameters
-    ----------
-    request
-        The question.
-    watch, spent
-        As of `optimize_request`.
-    """
-    from planner.joint.pareto import front
-
-    options = SearchOptions(time_limit=request.time_limit, watch=watch)
-    deadline = Deadline(request.time_limit).earlier(spent)
-    return front(resolve(request), options, deadline, wishes_of(request))
-
-
 def wishes_of(request: Request) -> Wishes:
     """What a request holds fixed or rules out."""
     return Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))

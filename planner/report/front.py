@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 from rich.console import Console
@@ -21,7 +22,63 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 30.0, 20.0, 46.0
 _DOT = 9.0
 
 
-def show_front(plans: Sequence[Plan], console: Console) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontAxis:
+    """An axis of the picture.
+
+    Parameters
+    ----------
+    title
+        What it shows.
+    value
+        Where a plan lies.
+    end
+        Where the axis ends for some plans.
+    text
+        A value in words.
+    unit
+        Ticks are at round multiples of it.
+    """
+
+    title: str
+    value: Callable[[Plan], float]
+    end: Callable[[Sequence[Plan]], float]
+    text: Callable[[float], str]
+    unit: float = 1.0
+
+
+def _most(value: Callable[[Plan], float]) -> Callable[[Sequence[Plan]], float]:
+    return lambda plans: max(map(value, plans))
+
+
+_MEMORY = FrontAxis(
+    title="peak memory of a GPU",
+    value=lambda plan: plan.peak_memory,
+    end=lambda plans: plans[0].memory_capacity_bytes,
+    text=figures.size,
+    unit=2.0**30,
+)
+_STEP = FrontAxis(
+    title="Step time",
+    value=lambda plan: plan.step_time_s,
+    end=_most(lambda plan: plan.step_time_s),
+    text=figures.seconds,
+)
+_GPUS = FrontAxis(
+    title="GPUs",
+    value=lambda plan: plan.gpus,
+    end=_most(lambda plan: plan.gpus),
+    text=figures.count,
+)
+_THROUGHPUT = FrontAxis(
+    title="Throughput",
+    value=lambda plan: plan.throughput,
+    end=_most(lambda plan: plan.throughput),
+    text=figures.count,
+)
+
+
+def show_front(plans: Sequence[Plan], console: Console, against: str = "memory") -> None:
     """Write a front as a table, the fastest plan first.
 
     Parameters
@@ -30,18 +87,20 @@ def show_front(plans: Sequence[Plan], console: Console) -> None:
         The front.
     console
         Where to.
+    against
+        What it is against: "memory" or "gpus".
     """
     first = plans[0]
-    console.print(Text(f"{first.model} on {figures.machine_words(first)}", style="bold"))
+    console.print(Text(front_title(plans, against), style="bold"))
     show_sentence(
-        console,
-        f"global batch {first.global_batch_size:,} of {figures.shape(first)}, "
-        f"{first.training.precision}, {first.training.optimizer}",
+        console, f"{_batch(plans)}, {first.training.precision}, {first.training.optimizer}"
     )
     console.print()
-    table = terminal_table([">step time", ">throughput", ">memory", ">gap", "~how"])
+    sizes = [">GPUs"] if against == "gpus" else []
+    table = terminal_table([*sizes, ">step time", ">throughput", ">memory", ">gap", "~how"])
     for plan in plans:
         table.add_row(
+            *([f"{plan.gpus:,}"] if sizes else []),
             figures.seconds(plan.step_time_s),
             figures.count(plan.throughput),
             figures.size(plan.peak_memory),
@@ -49,22 +108,51 @@ def show_front(plans: Sequence[Plan], console: Console) -> None:
             how(plan),
         )
     show_below(console, table)
-    show_sentence(
-        console,
+    show_sentence(console, front_sentence(plans, against))
+
+
+def front_title(plans: Sequence[Plan], against: str) -> str:
+    """What was planned, on what."""
+    first = plans[0]
+    if against == "gpus":
+        return f"{first.model} on up to {first.gpus:,} x {first.device} of {first.cluster}"
+    return f"{first.model} on {figures.machine_words(first)}"
+
+
+def _batch(plans: Sequence[Plan]) -> str:
+    """The global batch, or that of a GPU where it grows with the GPUs."""
+    sizes = {plan.global_batch_size for plan in plans}
+    shape = figures.shape(plans[0])
+    if len(sizes) == 1:
+        return f"global batch {plans[0].global_batch_size:,} of {shape}"
+    return f"global batch {plans[0].global_batch_size / plans[0].gpus:g} a GPU of {shape}"
+
+
+def front_sentence(plans: Sequence[Plan], against: str) -> str:
+    """What bounds the plans, and what their gaps are to."""
+    first = plans[0]
+    if against == "gpus":
+        return (
+            "each plan is the fastest found for its GPUs, and the numbers of GPUs left out are no "
+            "faster than fewer; a gap is to what no plan for so many GPUs is below"
+        )
+    return (
         f"{first.search.num_choices:,} ways to train were estimated; no step of any takes less "
         f"than {figures.seconds(first.search.lower_bound_s)}, whatever the memory, and gaps are "
-        "to that",
+        "to that"
     )
 
 
-def front_facts(plans: Sequence[Plan]) -> dict[str, object]:
+def front_facts(plans: Sequence[Plan], against: str = "memory") -> dict[str, object]:
     """The figures that a script reads, with every plan in full."""
     return {
         "model": plans[0].model,
         "gpus": plans[0].gpus,
         "cluster": plans[0].cluster,
+        "against": against,
         "front": [
             {
+                "gpus": plan.gpus,
                 "step_time_s": plan.step_time_s,
                 "peak_memory_bytes": plan.peak_memory,
                 "throughput_samples_per_s": plan.throughput,
@@ -77,17 +165,19 @@ def front_facts(plans: Sequence[Plan]) -> dict[str, object]:
     }
 
 
-def front_page(plans: Sequence[Plan]) -> str:
+def front_page(plans: Sequence[Plan], against: str = "memory") -> str:
     """The front as a page for review."""
+    words = "throughput and GPUs" if against == "gpus" else "step time and memory"
     return page(
         "front.html",
         {
-            "plans": plans,
+            "title": front_title(plans, against),
+            "words": words,
+            "batch": _batch(plans),
+            "sentence": front_sentence(plans, against),
             "first": plans[0],
             "rows": [(number + 1, plan, how(plan)) for number, plan in enumerate(plans)],
-            "chart": front_chart(plans),
-            "machine": figures.machine_words(plans[0]),
-            "shape": figures.shape(plans[0]),
+            "chart": front_chart(plans, against),
             "word": figures.sample_word(plans[0].input_shape),
             "definitions": svg.definitions(),
             "version": planner.__version__,
@@ -95,33 +185,34 @@ def front_page(plans: Sequence[Plan]) -> str:
     )
 
 
-def front_chart(plans: Sequence[Plan]) -> Markup:
-    """Step time over peak memory, a dot for each plan, numbered as in the table."""
-    capacity = plans[0].memory_capacity_bytes
-    slowest = max(plan.step_time_s for plan in plans)
+def front_chart(plans: Sequence[Plan], against: str = "memory") -> Markup:
+    """What the front is of, a dot for each plan, numbered as in the table."""
+    x_axis, y_axis = (_GPUS, _THROUGHPUT) if against == "gpus" else (_MEMORY, _STEP)
+    x_end, y_end = x_axis.end(plans), y_axis.end(plans)
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
-    def across(size: float) -> float:
-        return _LEFT + width * size / capacity
+    def across(value: float) -> float:
+        return _LEFT + width * value / x_end
 
-    def up(seconds: float) -> float:
-        return _TOP + height * (1.0 - seconds / slowest)
+    def up(value: float) -> float:
+        return _TOP + height * (1.0 - value / y_end)
 
     drawn = []
-    for seconds in svg.nice_ticks(slowest):
-        drawn.append(svg.line(_LEFT, up(seconds), _WIDTH - _RIGHT, up(seconds)))
-        drawn.append(svg.text(_LEFT - 8, up(seconds) + 4, figures.seconds(seconds), "end"))
-    for size in svg.nice_ticks(capacity / 2**30, 8):
-        x = across(size * 2**30)
-        drawn.append(svg.text(x, _HEIGHT - _BOTTOM + 18, figures.size(size * 2**30), "middle"))
+    for value in svg.nice_ticks(y_end):
+        drawn.append(svg.line(_LEFT, up(value), _WIDTH - _RIGHT, up(value)))
+        drawn.append(svg.text(_LEFT - 8, up(value) + 4, y_axis.text(value), "end"))
+    for ticks in svg.nice_ticks(x_end / x_axis.unit, 8):
+        value = ticks * x_axis.unit
+        drawn.append(svg.text(across(value), _HEIGHT - _BOTTOM + 18, x_axis.text(value), "middle"))
     drawn.append(svg.line(_LEFT, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, "axis"))
-    drawn.append(svg.text(_WIDTH / 2, _HEIGHT - 8, "peak memory of a GPU", "middle"))
+    drawn.append(svg.text(_WIDTH / 2, _HEIGHT - 8, x_axis.title, "middle"))
+    points = []
     for number, plan in enumerate(plans):
-        x, y = across(plan.peak_memory), up(plan.step_time_s)
-        tip = f"{figures.seconds(plan.step_time_s)}, {figures.size(plan.peak_memory)}: {how(plan)}"
+        at, height_of = x_axis.value(plan), y_axis.value(plan)
+        x, y = across(at), up(height_of)
+        tip = f"{y_axis.text(height_of)}, {x_axis.text(at)}: {how(plan)}"
         drawn.append(svg.rectangle(x - _DOT / 2, y - _DOT / 2, _DOT, _DOT, "s0", tip))
         drawn.append(svg.text(x, y - _DOT, str(number + 1), "middle"))
-    label = "Step time over peak memory: " + "; ".join(
-        f"{figures.seconds(plan.step_time_s)} at {figures.size(plan.peak_memory)}" for plan in plans
-    )
+        points.append(f"{y_axis.text(height_of)} at {x_axis.text(at)}")
+    label = f"{y_axis.title} over {x_axis.title}: {'; '.join(points)}"
     return svg.drawing(_WIDTH, _HEIGHT, label, drawn)

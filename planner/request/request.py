@@ -50,7 +50,7 @@ _PARTS: Mapping[str, type[Degrees] | type[Loading]] = {"degrees": Degrees, "load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Every input of `optimize`, `evaluate`, `scale`, `simulate` and `throughput`.
+    """Every input of `optimize`, `evaluate`, `scale`, `pareto`, `simulate` and `throughput`.
 
     An input that is None was not given: a plan or a file says it, or its default is filled in where
     the network and the machine are known. What each means stands in `planner.request.inputs`.
@@ -93,6 +93,7 @@ class Request:
     least_memory: bool = searched.LEAST_MEMORY.default
     keep: str | None = searched.KEEP.default
     forbid: str | None = searched.FORBID.default
+    against: str = searched.AGAINST.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
     strategy: StrategySource | None = asked.STRATEGY.default

@@ -190,7 +190,13 @@ _THROUGHPUT = {
 
 OPTIONS: dict[str, dict[str, Values]] = {
     "optimize": {**QUESTION, **_SEARCH, **_WISHES, "--least-memory": FLAG, **_SHOWN},
-    "pareto": {**QUESTION, "--time-limit": _SEARCH["--time-limit"], **_WISHES, **_BRIEF},
+    "pareto": {
+        **QUESTION,
+        "--against": Values(("memory", "gpus"), _NAMES),
+        "--time-limit": _SEARCH["--time-limit"],
+        **_WISHES,
+        **_BRIEF,
+    },
     "evaluate": {"--strategy": _STRATEGY, "--degree": _COUNT, **QUESTION, **_SHOWN},
     "simulate": {**_SIMULATE, **QUESTION, **_SHOWN},
     "scale": {**QUESTION, **_SEARCH, "--strong": FLAG, "--weak": FLAG, **_SHOWN},

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from planner.request.inputs.description import AnyInput, Input, part_inputs
 from planner.request.inputs.distributed import THROUGHPUT
-from planner.request.inputs.question import EVALUATE, QUESTION, SCALE_SIZES, SIZE
+from planner.request.inputs.question import EVALUATE, FRONT_SIZES, QUESTION, SCALE_SIZES, SIZE
 from planner.request.inputs.searching import DUMP_PROBLEM, FORBID, FRONT, KEEP, LEAST_MEMORY, SEARCH
 from planner.request.inputs.simulating import SIMULATE
 
@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, tuple[AnyInput, ...]] = MappingProxyType(
         "optimize": (*SIZE, *QUESTION, *SEARCH, LEAST_MEMORY, KEEP, FORBID, DUMP_PROBLEM),
         "simulate": (*SIMULATE, *QUESTION),
         "evaluate": (*SIZE, *EVALUATE, *QUESTION),
-        "pareto": (*SIZE, *QUESTION, *FRONT),
+        "pareto": (*FRONT_SIZES, *QUESTION, *FRONT),
         "scale": (*SCALE_SIZES, *QUESTION, *SEARCH),
         "throughput": THROUGHPUT,
     }

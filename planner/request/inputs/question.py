@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from costmodels.units import parse_bytes, parse_seconds
@@ -262,6 +263,16 @@ _EVALUATED: Input[str] = Input(
 
 SIZE: tuple[AnyInput, ...] = (MODEL, GPUS)
 SCALE_SIZES: tuple[AnyInput, ...] = (MODEL, COUNTS, STRONG)
+FRONT_SIZES: tuple[AnyInput, ...] = (
+    MODEL,
+    replace(
+        COUNTS,
+        metavar="N|N-N|N,N,...",
+        help="Number of GPUs; against gpus several, or the most, which is halved again and again.",
+        text='Number of GPUs; against "gpus" several, as `planner.scale` takes them, or the most, '
+        "which is halved again and again. [items]",
+    ),
+)
 EVALUATE: tuple[AnyInput, ...] = (_EVALUATED, DEGREE)
 # Options of the training step, as of `costmodels.step.training.Training`.
 TRAINING: tuple[AnyInput, ...] = (

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from costmodels.errors import InputError
 from planner.request.inputs.description import AnyInput, Input, at_least, one_of, seed_rule
 
+# What a front can be against.
+FRONTS = ("memory", "gpus")
+
 
 def _solvers() -> Sequence[str]:
     from search import SOLVERS
@@ -133,8 +136,18 @@ DUMP_PROBLEM: Input[None] = Input(
     "bound.",
     recorded=False,
 )
+AGAINST: Input[str] = Input(
+    name="against",
+    default="memory",
+    shown=True,
+    option="--against",
+    metavar="NAME",
+    help="Step time against memory, or throughput against gpus.",
+    text='"memory" for step time against peak memory, "gpus" for throughput against GPUs.',
+    rule=one_of("what the front is against (--against)", lambda: FRONTS, "choose one"),
+)
 # Of a search for a front.
-FRONT: tuple[AnyInput, ...] = (TIME_LIMIT, KEEP, FORBID)
+FRONT: tuple[AnyInput, ...] = (AGAINST, TIME_LIMIT, KEEP, FORBID)
 SEARCH: tuple[AnyInput, ...] = (
     SOLVER,
     SEED,

@@ -321,3 +321,75 @@ def test_an_interrupt_keeps_what_was_found(config, monkeypatch, where):
     plan = planner.optimize(config, keep="tp=2", **QUESTION)
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits
+
+
+SMALL = {"cluster": "lassen", "global_batch_size": 64}
+
+
+def test_a_front_against_gpus_rises_and_holds_what_optimize_finds():
+    plans = planner.pareto("alexnet", gpus=8, against="gpus", **SMALL)
+    counts = [plan.gpus for plan in plans]
+    assert counts == sorted(counts, reverse=True)
+    assert set(counts) <= {1, 2, 4, 8}
+    rates = [plan.throughput for plan in plans]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == len(rates) > 1
+    for plan in plans:
+        assert plan.global_batch_size == 64
+        alone = planner.optimize("alexnet", gpus=plan.gpus, **SMALL)
+        assert alone.step_time_s == pytest.approx(plan.step_time_s, rel=1e-3)
+    everything = {
+        plan.gpus: plan for plan in planner.scale("alexnet", gpus="1-8", strong=True, **SMALL)
+    }
+    for count in {1, 2, 4, 8} - set(counts):
+        fewer = [everything[n].throughput for n in everything if n < count]
+        assert everything[count].throughput <= max(fewer)
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"), [("2-4", {2, 4}), ("1,4", {1, 4}), ([4, 2], {2, 4}), (4, {1, 2, 4})]
+)
+def test_a_front_against_gpus_takes_several_numbers(given, counts):
+    plans = planner.pareto("alexnet", gpus=given, against="gpus", cluster="lassen")
+    assert {plan.gpus for plan in plans} <= counts
+    # the batch grows with the GPUs, so that more are faster
+    assert plans[0].gpus == max(counts)
+    assert {plan.global_batch_size // plan.gpus for plan in plans} == {32}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html"])
+def test_a_front_against_gpus_is_shown_and_written(tmp_path, suffix):
+    path = tmp_path / f"front{suffix}"
+    words = ["pareto", "alexnet", "--gpus", "1,2", "--cluster", "lassen", "--against", "gpus"]
+    result = CliRunner().invoke(planner_command, [*words, "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "alexnet on up to 2 x v100-16gb of lassen" in result.output
+    assert "global batch 32 a GPU" in result.output
+    text = path.read_text()
+    if suffix == ".json":
+        facts = json.loads(text)
+        assert facts["against"] == "gpus"
+        plans = [Plan.of_document(row["plan"], where="x") for row in facts["front"]]
+        assert [row["gpus"] for row in facts["front"]] == [plan.gpus for plan in plans]
+    else:
+        assert "Throughput over GPUs" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gpus": "4-8"}, "is of one number of GPUs but there are 2; name one, or add --against"),
+        ({"gpus": 4, "against": "hosts"}, "must be one of memory, gpus but is 'hosts'"),
+        ({"gpus": "4-", "against": "gpus"}, "must be whole numbers or ranges"),
+        ({"gpus": "3", "against": "gpus"}, "divide or fill the hosts"),
+        ({"gpus": True, "against": "gpus"}, "must be whole numbers"),
+    ],
+)
+def test_fronts_against_what_there_is_not_are_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        planner.pareto("alexnet", cluster="lassen", **given)
+
+
+def test_a_front_against_gpus_that_fits_nowhere_says_why():
+    with pytest.raises(InfeasibleError, match="no plan fits in memory"):
+        planner.pareto("vgg16", gpus="1,2", against="gpus", cluster="lassen", memory="1.1 GiB")

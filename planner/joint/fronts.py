@@ -1,0 +1,101 @@
+"""Fronts: plans of which none is both faster and smaller, in memory or in GPUs, than another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.cluster import Cluster
+from planner.errors import ConflictError, InfeasibleError
+from planner.joint.pareto import front
+from planner.joint.requests import scale_request, wishes_of
+from planner.plan import Plan
+from planner.planning.options import SearchOptions, Watch
+from planner.request.request import Request
+from planner.request.setting import find_cluster, gpu_counts, resolve
+from search.problem.deadline import Deadline
+
+
+def pareto_request(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
+    """Answer a request for a front; what `pareto` does.
+
+    Parameters
+    ----------
+    request
+        The question.
+    watch, spent
+        As of `optimize_request`.
+    """
+    if request.against == "gpus":
+        return gpus_front(request, watch, spent=spent)
+    counts = gpu_counts(request, find_cluster(request.cluster))
+    if len(counts) > 1:
+        raise ConflictError(
+            f"a front of step time against memory is of one number of GPUs but there are "
+            f"{len(counts)}; name one, or add --against gpus"
+        )
+    options = SearchOptions(time_limit=request.time_limit, watch=watch)
+    deadline = Deadline(request.time_limit).earlier(spent)
+    setting = resolve(replace(request, gpus=counts[0]))
+    return front(setting, options, deadline, wishes_of(request))
+
+
+def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0) -> list[Plan]:
+    """The fastest plan for each number of GPUs of which no smaller number is as fast.
+
+    A global batch, where one is given, is that of all numbers of GPUs; else it grows with them.
+
+    Parameters
+    ----------
+    request
+        The question, with several numbers of GPUs, or the most.
+    watch, spent
+        As of `optimize_request`; a time limit is shared out equally.
+
+    Returns
+    -------
+    list of Plan
+        The fastest first, each with fewer GPUs than the one before.
+
+    Raises
+    ------
+    InputError
+        When an input cannot be used.
+    InfeasibleError
+        When no plan that fits was found for any number of GPUs.
+    """
+    cluster = find_cluster(request.cluster)
+    counts = sorted(set(_asked_counts(request, cluster)))
+    limit = request.time_limit
+    asked = replace(
+        request,
+        counts=tuple(counts),
+        strong=request.global_batch_size is not None,
+        time_limit=None if limit is None else max(limit - spent, 0.01 * limit) / len(counts),
+    )
+    points: list[Plan] = []
+    failure: InfeasibleError | None = None
+    try:
+        for answer in scale_request(asked, watch):
+            if isinstance(answer, InfeasibleError):
+                # that fewer GPUs do not hold a network says nothing of more
+                failure = answer
+            elif not points or answer.throughput > points[-1].throughput:
+                points.append(answer)
+    except KeyboardInterrupt:
+        if not points:
+            raise
+    if not points:
+        assert failure is not None, "without a plan there is a reason"
+        raise failure
+    return points[::-1]
+
+
+def _asked_counts(request: Request, cluster: Cluster) -> tuple[int, ...]:
+    """The numbers of GPUs; of one number also its half, that one's half, and so on."""
+    counts = gpu_counts(request, cluster)
+    if len(counts) > 1:
+        return counts
+    halves = [counts[0]]
+    while halves[-1] % 2 == 0:
+        halves.append(halves[-1] // 2)
+    return tuple(count for count in halves if cluster.can_use(count))

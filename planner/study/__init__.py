@@ -1,0 +1,1 @@
+"""Studies: many questions, asked by many workers that share one storage."""
