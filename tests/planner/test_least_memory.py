@@ -20,12 +20,13 @@ from planner.errors import InfeasibleError
 from planner.planning.bounds.least_memory import least_memory, one_of_each_split
 from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.memory.by_moment import memory_by_moment
-from planner.planning.memory.crossing import Crossing, mixtures
-from planner.planning.memory.prices import Climb, Point
+from planner.planning.memory.mixtures import Mixtures
+from planner.planning.memory.prices import Climb, Point, balance
 from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
 from search.problem.deadline import Deadline
+from search.problem.problem import costs_and_peaks
 
 NO_LIMIT = Deadline(None)
 
@@ -214,33 +215,67 @@ def test_buckets_are_small_where_memory_is_short():
         assert costed.memory.total == cost(found.formulation, choices).memory.total
 
 
-def test_runs_of_layers_are_taken_from_others():
+@pytest.fixture(scope="module")
+def mixed() -> tuple[Mixtures, np.ndarray, np.ndarray, np.ndarray]:
+    """A pool, all that takes each layer from one of it, what that costs, and its peaks."""
     formulation = branching()
-    rows = memory_by_moment(formulation)
-    many = at_random(formulation, 6)
-    peaks = rows.profiles(many).max(axis=1)
-    limit = 0.9 * float(peaks.min())
-    crossing = Crossing(problem=formulation.problem(), rows=rows, limit=limit)
-    first = many[peaks.argmin()]
-    found = crossing.descend(first, many)
-    assert tuple(crossing.values(found[None])[0]) < tuple(crossing.values(first[None])[0])
-    assert all(
-        any(layer == other for other in column) for layer, column in zip(found, many.T, strict=True)
-    )
+    rows, problem = memory_by_moment(formulation), formulation.problem()
+    many = at_random(formulation, 3)
+    pool = Mixtures(problem=problem, rows=rows, assignments=many, deadline=NO_LIMIT)
+    everything = np.array(list(itertools.product(*(sorted({*column}) for column in many.T))))
+    costs, _ = costs_and_peaks(problem, everything)
+    return pool, everything, costs, rows.held(everything).max(axis=1)
 
 
-def test_every_run_is_mixed_in_once():
-    one, other = np.array([0, 0, 5, 0]), np.array([1, 2, 5, 3])
-    mixed = {tuple(row) for row in mixtures(one, other, 100)}
-    assert mixed == {
-        (1, 0, 5, 0),
-        (0, 2, 5, 0),
-        (0, 0, 5, 3),
-        (1, 2, 5, 0),
-        (0, 2, 5, 3),
-        (1, 2, 5, 3),
-    }
-    assert len(mixtures(np.zeros(500, dtype=int), np.ones(500, dtype=int), 60)) <= 80
+def test_of_a_pool_what_holds_least_is_found(mixed):
+    pool, everything, _, peaks = mixed
+    found = pool.smallest()
+    assert found in {tuple(row) for row in everything.tolist()}
+    assert pool.rows.held(np.array([found])).max() == pytest.approx(peaks.min(), rel=1e-6)
+    assert peaks.min() < pool.rows.held(pool.assignments).max(axis=1).min(), "nothing lies between"
+
+
+@pytest.mark.parametrize("part", [0.02, 0.1, 0.5])
+def test_of_a_pool_what_costs_least_within_a_limit_is_found(mixed, part):
+    pool, everything, costs, peaks = mixed
+    limit = float(np.quantile(peaks, part))
+    found = pool.cheapest(limit)
+    assert found is not None
+    number = everything.tolist().index(list(found))
+    assert peaks[number] <= limit
+    assert costs[number] == pytest.approx(costs[peaks <= limit].min(), rel=1e-5)
+
+
+def test_a_pool_without_anything_within_a_limit_has_no_answer(mixed):
+    pool, _, _, peaks = mixed
+    assert pool.cheapest(0.99 * float(peaks.min())) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_in_flight_make_sums_no_more_than_the_truth(seed):
+    rng = np.random.default_rng(seed)
+    formulation = random_formulation(rng)
+    rows, reserved = memory_by_moment(formulation), formulation.cluster.device.reserved_memory
+    for _ in range(10):
+        choices = random_choices(formulation, rng)
+        peak = float(rows.held(np.array([choices])).max())
+        assert float(rows.profile(choices).max()) <= peak
+        assert peak <= (cost(formulation, choices).memory.total - reserved) * (1 + 1e-9)
+
+
+def test_weights_settle_where_what_holds_least_by_them_holds_most():
+    # three assignments, each of which holds too much in a moment of its own
+    known = np.array([[4.0, 1, 1], [1, 4.0, 1], [1, 1, 4.0]])
+    bounds = []
+
+    def look_at(weights):
+        assert weights.sum() == pytest.approx(1.0)
+        bounds.append(float((known @ weights).min()))
+        return known[(known @ weights).argmin()]
+
+    balance(look_at, np.array([1.0, 0.0, 0.0]), 400)
+    assert max(bounds) == pytest.approx(2.0, rel=0.03)
+    assert max(bounds) <= 2.0 + 1e-9
 
 
 def test_prices_settle_between_what_is_best_and_what_is_tried():

@@ -127,6 +127,13 @@ def test_layers_split_in_two_make_resnet152_fit():
     assert error.value.proven
 
 
+def test_a_plan_between_what_prices_find_is_found():
+    # beside the reserve, prices alone find 1,449 MiB, and layers of several such answers 1,434
+    options = {"gpus": 64, "global_batch_size": 2048}
+    plan = planner.optimize("resnet50", memory="2.402 GiB", **options)
+    assert plan.peak_memory <= 2.402 * GIB
+
+
 def test_more_memory_is_never_slower():
     options = {"gpus": 16, "global_batch_size": 128, "cluster": "abci"}
     free = planner.optimize("resnet18", **options)

@@ -16,12 +16,13 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates
+from costmodels.distribution import Candidates, enumerate_candidates, places_of_totals
 from costmodels.graph import Edge, Tensor
 from planner.planning.bounds.least_memory import LeastMemory
 from planner.planning.memory.by_moment import memory_on_edges
 from planner.planning.memory.fitting import ROUNDING, Fitting
-from planner.planning.memory.prices import Climb, Point
+from planner.planning.memory.mixtures import Choices
+from planner.planning.memory.prices import balance
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.formulate import Floats, Formulation
 from planner.planning.space.layer_space import LayerSpace
@@ -32,11 +33,9 @@ from search.elimination.marginals import min_marginals
 from search.problem.deadline import Deadline
 
 # How often the weights of the moments change.
-ROUNDS = 40
+ROUNDS = 12
 # Pairs of candidates of neighbours in all: with more, there is no looking at them. [items]
 MOST_PAIRS = 15_000_000
-# A bound that close to what is possible ends that. [part]
-CLOSE = 1e-4
 
 
 def least_on_tree(formulation: Formulation, known: LeastMemory, deadline: Deadline) -> LeastMemory:
@@ -70,12 +69,11 @@ def least_on_tree(formulation: Formulation, known: LeastMemory, deadline: Deadli
     rows = memory_on_edges(replace(formulation, spaces=few, edge_times=times))
     sizes = [len(few[layer.name].candidates) for layer in formulation.layers]
     forest = _Forest(rows=rows, sizes=sizes, kept=kept, fitting=fitting, deadline=deadline)
-    forest.look_at(start)
-    if forest.points:
-        scale = max(float(forest.points[0].held.max()), 1.0)
-        climb = Climb(limit=0.0, total=1.0, unit=(scale, scale), rounds=ROUNDS, close=CLOSE)
-        climb.best_prices(lambda: forest.points, forest.look_at, start=start)
-    return replace(known, bound=max(known.bound, forest.bound))
+    balance(forest.look_at, start, ROUNDS)
+    bound = max(known.bound, forest.bound)
+    if bound > fitting.limit or not forest.found:
+        return replace(known, bound=bound)
+    return replace(known, bound=bound, small=_distributions(formulation, spaces, forest.splits()))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,8 +94,8 @@ class _Forest:
         When to come to an end.
     bound
         The best bound. [B]
-    points
-        What is held at each moment by what holds least by some weights.
+    found
+        What holds least by some weights, the weights one after the other.
     """
 
     rows: MemoryRows
@@ -106,10 +104,10 @@ class _Forest:
     fitting: Fitting
     deadline: Deadline
     bound: float = 0.0
-    points: list[Point] = field(default_factory=list)
+    found: list[Choices] = field(default_factory=list)
 
-    def look_at(self, weights: Floats) -> tuple[float, bool] | None:
-        """The bound by some weights of the moments, unless there is enough or no time."""
+    def look_at(self, weights: Floats) -> Floats | None:
+        """What is held by what holds least by some weights, unless the bound is enough."""
         if self.bound > self.fitting.limit or self.deadline.passed:
             return None
         costs = [np.zeros(size) for size in self.sizes]
@@ -117,15 +115,21 @@ class _Forest:
             costs[layer][~self.fitting.left[layer][some]] = np.inf
         problem = self.rows.priced(Problem(costs=tuple(costs)), weights)
         eliminated = eliminate(problem, plan(problem))
-        lowest = eliminated.minimum
+        lowest, held = eliminated.minimum, None
         if lowest < np.inf:
-            marginals = min_marginals(eliminated)
-            assert marginals is not None, "tables of a forest have the candidates of two layers"
-            self._leave_out(marginals)
-            choices = eliminated.decode()
-            self.points.append(Point(cost=0.0, held=self.rows.profile(choices)))
+            if lowest > self.bound:
+                marginals = min_marginals(eliminated)
+                assert marginals is not None, "tables of a forest have those of two layers"
+                self._leave_out(marginals)
+            self.found.append(tuple(map(int, eliminated.decode())))
+            held = self.rows.profile(self.found[-1])
         self.bound = max(self.bound, min(lowest * (1.0 - ROUNDING), self.fitting.beyond))
-        return lowest, True
+        return held
+
+    def splits(self) -> dict[int, NDArray[np.int64]]:
+        """The splits of each layer that what holds least takes."""
+        found = np.array(self.found, dtype=np.int64)
+        return {layer: np.unique(some[found[:, layer]]) for layer, some in self.kept.items()}
 
     def _leave_out(self, marginals: list[Floats]) -> None:
         """Leave out splits by the least that all together hold with them."""
@@ -134,6 +138,38 @@ class _Forest:
             lowest[some] = marginals[layer] * (1.0 - ROUNDING)
             lowest[~np.isfinite(lowest)] = 0.0  # they are out already
             self.fitting.leave_out(layer, lowest)
+
+
+def _distributions(
+    formulation: Formulation,
+    spaces: Mapping[str, LayerSpace],
+    splits: Mapping[int, NDArray[np.int64]],
+) -> dict[str, Candidates]:
+    """All distributions with some splits that a search does not see, by the first layer alike.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine, with the candidates that the search sees.
+    spaces
+        All splits of each layer.
+    splits
+        Those that are wanted, of each layer that holds anything.
+    """
+    wanted: dict[str, NDArray[np.bool_]] = {}
+    for layer, some in splits.items():
+        name = formulation.first_alike[formulation.layers[layer].name]
+        wanted.setdefault(name, np.zeros(len(spaces[name].candidates), dtype=bool))[some] = True
+    shape, found = formulation.machine.topology.shape, {}
+    for name, mask in wanted.items():
+        everything = enumerate_candidates(formulation.graph.layers[name], shape, 0, full=True)
+        places = places_of_totals(everything, spaces[name].candidates)
+        more = everything.take(np.flatnonzero(mask[places]))
+        seen = formulation.spaces[name].candidates
+        new = [i for i in range(len(more)) if seen.find(more.distribution(i)) is None]
+        if new:
+            found[name] = more.take(np.array(new))
+    return found
 
 
 def _tree(formulation: Formulation) -> list[Edge]:

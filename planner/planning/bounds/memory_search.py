@@ -14,23 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.planning.bounds.additive_search import AdditiveSearch, Floats
-from planner.planning.memory.crossing import Crossing
 from planner.planning.memory.fitting import ROUNDING, SplitsThatFit
-from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point
+from planner.planning.memory.mixtures import Choices, Mixtures
+from planner.planning.memory.prices import CLOSE, Climb, MemoryPrices, Point, balance
 from planner.planning.memory.rows import MemoryRows
 from planner.planning.space.profile import Profile
 from search.problem.problem import Assignment, Problem, costs_and_peaks
 
 # Prices that no plan is worth, in steps a peak of the fastest assignment.
 HIGHEST = 1000.0
-# How often prices move where time does not count at all.
-LEAST_ROUNDS = 40
-# How many of the best answers are crossed with each other.
-NEIGHBOURS = 6
-# How often the limit is moved towards the least memory that is possible, and prices under each.
-SQUEEZES, SQUEEZE_ROUNDS = 8, 12
-
-Choices = tuple[int, ...]
+# How often weights of moments move where time does not count at all.
+LEAST_ROUNDS = 16
+# How many of the best answers at given prices are crossed with each other, and with how many of the
+# best within the limit and of the smallest.
+NEIGHBOURS, FURTHER = 8, 4
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -101,28 +98,27 @@ class MemorySearch:
         new = [choices for choices in dict.fromkeys(seen) if choices not in self.met]
         if not new:
             return
-        rows = self.rows.profiles(np.array(new, dtype=np.int64))
-        for choices, held in zip(new, rows, strict=True):
+        table = np.array(new, dtype=np.int64)
+        peaks = self.rows.held(table).max(axis=1)
+        for choices, held, peak in zip(new, self.rows.profiles(table), peaks, strict=True):
             self.met[choices] = held
-            if held.max() <= self.limit:
+            if peak <= self.limit:
                 costed = self.search.cost_once(choices)
                 if not self.search.fits(costed):
                     reserved = self.search.formulation.cluster.device.reserved_memory
-                    beyond = costed.memory.total - reserved - float(held.max())
+                    beyond = costed.memory.total - reserved - float(peak)
                     self.margin = max(self.margin, beyond)
 
-    def points(self, problem: Problem | None) -> list[Point]:
-        """The assignments met so far, as prices see them; without a problem, time is nothing."""
+    def points(self, problem: Problem) -> list[Point]:
+        """The assignments met so far, as prices see them."""
         self.meet()
-        costs = np.zeros(len(self.met))
-        if problem is not None:
-            costs, _ = costs_and_peaks(problem, np.array(list(self.met), dtype=np.int64))
+        costs, _ = costs_and_peaks(problem, np.array(list(self.met), dtype=np.int64))
         return [
             Point(cost=float(cost), held=held)
             for cost, held in zip(costs, self.met.values(), strict=True)
         ]
 
-    def planes(self, problem: Problem | None) -> list[Point]:
+    def planes(self, problem: Problem) -> list[Point]:
         """Those of the points that take nothing but what is allowed, or all if there are none."""
         points = self.points(problem)
         table = np.array(list(self.met), dtype=np.int64)
@@ -193,21 +189,33 @@ class MemorySearch:
             self.meet(answer.choices)
         return len(self.met) > before
 
-    def look_for_least(self) -> None:
-        """Look for the least memory that is possible, and prove how little is not."""
-        total = self.unit[0] / self.unit[1]
+    def look_for_least(self, enough: float = 0.0) -> None:
+        """Look for the least memory that is possible, and prove how little is not.
 
-        def bound_at(prices: Floats) -> tuple[float, bool] | None:
-            if self.search.stopped or self.least > self.limit:
+        Parameters
+        ----------
+        enough
+            A peak that is small enough. [B]
+        """
+
+        def look_at(weights: Floats) -> Floats | None:
+            if self.search.stopped or self.least > self.limit or (enough and self.fits):
                 return None
-            answer = self.search.solve_timeless(self.at(prices / total))
+            answer = self.search.solve_timeless(self.at(weights))
             least = min(answer.lower_bound * (1.0 - ROUNDING), self.fitting.beyond)
             self.least = max(self.least, least)
-            return answer.lower_bound * total, self._is_new(answer)
+            if not answer.choices:
+                return None
+            self.meet(answer.choices)
+            held = self.met[tuple(map(int, answer.choices))]
+            return None if held.max() - least <= CLOSE * least else held
 
-        climb = Climb(limit=0.0, total=total, unit=self.unit, rounds=LEAST_ROUNDS)
-        start = self._start(0.0, total)
-        climb.best_prices(lambda: self.planes(None), bound_at, start=start)
+        start = self._start(0.0, 1.0)
+        balance(look_at, start / (start.sum() or 1.0), LEAST_ROUNDS)
+        if self.search.stopped or self.least > self.limit or (enough and self.fits):
+            return
+        pool = self._pool(self.search.formulation.problem(self.profile), self._smallest())
+        self._meets_new(pool.smallest(enough))
 
     def cross(self, limit: float, prices: Floats) -> bool:
         """Look between the assignments that are best at given prices; whether that was worth it.
@@ -220,30 +228,34 @@ class MemorySearch:
             Of a byte at each moment. [s/B]
         """
         problem = self.search.formulation.problem(self.profile)
-        crossing = Crossing(problem=problem, rows=self.rows, limit=limit - self.margin)
         points = dict(zip(self.met, self.points(problem), strict=True))
         paid = {c: point.cost + float(prices @ point.held) for c, point in points.items()}
         near = sorted(points, key=paid.__getitem__)[:NEIGHBOURS]
-        values = crossing.values(np.array(list(points), dtype=np.int64))
-        start = list(points)[int(np.lexsort(values.T[::-1])[0])]
-        found = tuple(crossing.descend(start, near).tolist())
-        is_new = found not in self.met
+        within = [c for c, point in points.items() if point.held.max() <= limit]
+        within.sort(key=lambda choices: points[choices].cost)
+        some = [*within[:FURTHER], *self._smallest()[:FURTHER]]
+        pool = self._pool(problem, list(dict.fromkeys([*near, *some])))
+        found = pool.cheapest(limit - self.margin)
+        return self._meets_new(found if found or self.fits else pool.smallest(limit))
+
+    def _smallest(self) -> list[Choices]:
+        """The assignments met so far that hold least at their peaks."""
+        peaks = self.rows.held(np.array(list(self.met), dtype=np.int64)).max(axis=1)
+        known = list(self.met)
+        return [known[n] for n in np.argsort(peaks, kind="stable")[: 2 * NEIGHBOURS]]
+
+    def _pool(self, problem: Problem, assignments: Sequence[Choices]) -> Mixtures:
+        """What some assignments take of each layer."""
+        return Mixtures(
+            problem=problem,
+            rows=self.rows,
+            assignments=np.array(assignments, dtype=np.int64),
+            deadline=self.search.deadline,
+        )
+
+    def _meets_new(self, found: Choices | None) -> bool:
+        """Keep what was found; whether it was not met before."""
+        if found is None or found in self.met:
+            return False
         self.meet(found)
-        return is_new
-
-    def _lowest(self) -> float:
-        """The least peak of all assignments met so far, by the rows. [B]"""
-        return min(float(point.held.max()) for point in self.points(None))
-
-    def squeeze(self) -> None:
-        """Look for assignments of less and less memory: limits close in on the least possible."""
-        low = self.least
-        for _ in range(SQUEEZES):
-            found = self._lowest()
-            if self.search.stopped or found - low <= CLOSE * found:
-                break
-            target = (low + found) / 2.0
-            prices = self.move_prices(limit=target, level=HIGHEST, rounds=SQUEEZE_ROUNDS)
-            self.cross(target, prices.prices)
-            if self._lowest() > target:
-                low = target
+        return True

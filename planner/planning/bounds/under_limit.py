@@ -27,7 +27,7 @@ from planner.planning.space.widen import extend
 LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 LEVEL_ROUNDS = 6
 # How often prices move under a limit, and how often the best answers are crossed.
-LIMIT_ROUNDS, CROSSINGS = 20, 3
+LIMIT_ROUNDS, CROSSINGS = 20, 2
 
 
 def save_memory(
@@ -83,7 +83,7 @@ def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
         if least.small:
             inside = _widened(inside, least.small)
         inside.allow(least.fitting(search.formulation))
-        inside.look_for_least()
+        inside.look_for_least(inside.limit)
         bound = max(bound, inside.least * search.formulation.is_complete)
     if max(bound, inside.least) > limit:
         search.incumbent.raise_bound(math.inf)
@@ -146,5 +146,4 @@ def hold_least(search: AdditiveSearch, profile: Profile) -> float:
     if least.small:
         inside = _widened(inside, least.small)
     inside.look_for_least()
-    inside.squeeze()
     return max(least.bound, inside.least * search.formulation.is_complete)

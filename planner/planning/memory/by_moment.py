@@ -19,7 +19,7 @@ import numpy as np
 from costmodels.graph import Edge
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.step.memory import held_inputs
-from planner.planning.memory.rows import LayerUse, MemoryRows, PairUse
+from planner.planning.memory.rows import InFlight, LayerUse, MemoryRows, PairUse
 from planner.planning.space.formulate import Floats, Formulation
 from planner.planning.space.layer_space import LayerSpace
 
@@ -142,6 +142,13 @@ class _Follower:
             num_moments=2 * len(f.layers),
             layers=tuple(self.uses),
             pairs=tuple(self.pairs),
+            in_flight=InFlight(
+                most=buckets,
+                part=self.in_buckets,
+                gradients={
+                    i: f.spaces[layer.name].costs.gradients for i, layer in enumerate(f.layers)
+                },
+            ),
         )
 
     def _at_once(self, *, retains: bool) -> MemoryRows:

@@ -27,6 +27,9 @@ from search.problem import Problem
 SMOOTHING = 0.7
 # A bound that close to what is possible is good enough. [part of it]
 CLOSE = 1e-3
+# How strongly weights follow what is held, by trial on the built-in networks; and the least weight
+# that a moment keeps, from which it can rise again. [part of all]
+RATE, LEAST_WEIGHT = 100.0, 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -194,3 +197,31 @@ class Climb:
             # where nothing was to be learned so near the best
             leaps = not is_new
         return best
+
+
+def balance(look_at: Callable[[Floats], Floats | None], start: Floats, rounds: int) -> None:
+    """Move weights of the moments towards those at which what holds least by them holds most.
+
+    Each time the weights of moments that hold more grow against those that hold less
+    (multiplicative weights, Arora, Hazan and Kale 2012). Unlike the corners of a linear program
+    they stay spread over all moments that matter.
+
+    Parameters
+    ----------
+    look_at
+        What is held at each moment by what holds least by some weights; None ends it.
+    start
+        Weights that are likely to be near the best; numbers that add up to 1.
+    rounds
+        How often weights move at most.
+    """
+    weights = (start + 1.0 / len(start)) / 2.0
+    lowest = math.inf
+    for number in range(rounds):
+        held = look_at(weights)
+        if held is None:
+            break
+        lowest = min(lowest, float(held.max()))
+        grown = weights * np.exp(RATE / math.sqrt(number + 1.0) * (held / lowest - 1.0))
+        weights = np.maximum(grown / grown.sum(), LEAST_WEIGHT)
+        weights /= weights.sum()

@@ -38,6 +38,25 @@ class PairUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InFlight:
+    """Gradients that are in flight: all of them, but no more than some buckets.
+
+    Parameters
+    ----------
+    most
+        What these buckets hold. [B]
+    part
+        The part of all gradients that rows count: the least part that can be in flight.
+    gradients
+        Of each layer, by candidate. [B]
+    """
+
+    most: float
+    part: float
+    gradients: Mapping[int, Floats]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryRows:
     """What a device holds at every moment, never more than the truth.
 
@@ -47,11 +66,15 @@ class MemoryRows:
         How many moments there are. [items]
     layers, pairs
         What layers hold, and what edges add.
+    in_flight
+        Gradients in flight, which are no sum: of these layers hold a part, by which sums are less
+        than the truth.
     """
 
     num_moments: int
     layers: tuple[LayerUse, ...]
     pairs: tuple[PairUse, ...]
+    in_flight: InFlight | None = None
 
     def profile(self, choices: Sequence[int]) -> Floats:
         """What is held at each moment under an assignment; (moments,). [B]"""
@@ -76,6 +99,18 @@ class MemoryRows:
             change[pair.first] += size
             change[pair.last] -= size
         return change.cumsum(axis=0)[:-1].T
+
+    def held(self, choices: NDArray[np.int64]) -> Floats:
+        """The same with all gradients that are in flight; (assignments, moments). [B]"""
+        rows, sums = self.in_flight, self.profiles(choices)
+        if rows is None:
+            return sums
+        gradients = np.zeros(len(choices))
+        for layer, sizes in rows.gradients.items():
+            gradients += sizes[choices[:, layer]]
+        beyond = np.minimum(gradients, rows.most) - rows.part * gradients
+        found: Floats = sums + np.maximum(beyond, 0.0)[:, None]
+        return found
 
     def profile_of(self, choices: Mapping[int, int]) -> Floats:
         """What some layers hold at each moment, edges left out; (moments,). [B]
