@@ -256,6 +256,11 @@ class Layer:
         return self.operation in ("conv", "linear")
 
     @property
+    def frozen(self) -> bool:
+        """Whether it has a weight that is not trained."""
+        return self.multiplies_weight and not self.parameters
+
+    @property
     def multiplies_activations(self) -> bool:
         """Whether it multiplies activations by each other: both backward products are for data."""
         return self.operation == "matmul"

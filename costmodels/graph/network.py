@@ -140,17 +140,22 @@ class Graph:
         return tuple(self.needs_input_gradient(edge) for edge in self.producers[name])
 
     @cached_property
-    def trained(self) -> frozenset[str]:
-        """Layers that have a weight to train, or read what one of them made."""
+    def untrained(self) -> frozenset[str]:
+        """Frozen layers before which nothing is trained, and those without a weight that follow."""
         found: set[str] = set()
         for name, layer in self.layers.items():
-            if layer.parameters or any(edge.source in found for edge in self.producers[name]):
+            before = {edge.source for edge in self.producers[name]}
+            after = before & found
+            rest = (self.layers[source] for source in before - found)
+            if layer.parameters or not all(other.kind == "input" for other in rest):
+                continue
+            if layer.frozen or after:
                 found.add(name)
         return frozenset(found)
 
     def needs_input_gradient(self, edge: Edge) -> bool:
-        """Whether backward sends a gradient along the edge: not where nothing is trained before."""
-        return edge.source in self.trained
+        """Whether backward sends a gradient along the edge: not into data, nor what is frozen."""
+        return self.layers[edge.source].kind != "input" and edge.source not in self.untrained
 
     @property
     def parameters(self) -> int:

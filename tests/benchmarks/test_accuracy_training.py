@@ -77,7 +77,7 @@ def test_a_row_becomes_a_run_of_its_machine_and_schedule() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model": "Mask R-CNN R50-FPN"}, "no built-in network"),
+        ({"model": "GPUNet-2"}, "no built-in network"),
         ({"gpu": "GeForce GTX 1070"}, "no built-in device"),
         ({"gpus": ""}, "not stated"),
         ({"notes": "SUSPICIOUS: a factor of two"}, "suspicious"),
