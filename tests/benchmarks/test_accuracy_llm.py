@@ -256,6 +256,15 @@ def test_checks_of_hosts_are_told_from_slow_links(tmp_path, hosts):
         assert found[1]["check_far"] == pytest.approx(3e-4, rel=0.25)
 
 
+def test_checks_are_told_without_a_job_that_has_none(tmp_path):
+    job = {**BY_COLUMN, "gpus": "128", "dp": "128", **hindered(128, 2e-4, 3e-4)}
+    (row,) = read_llm_rows([written(tmp_path / "nanotron.csv", [job])]).measurements
+    c = row.configuration
+    cluster = llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links)
+    found = checks(cluster, c.measured_links, c.fastest_links, c.gpus)
+    assert found["check_near"] == found["check_far"] == pytest.approx(3e-4, rel=0.1)
+
+
 def test_the_name_decides_between_gated_and_plain(tmp_path):
     sizes = {"hidden": "2048", "layers": "16", "heads": "32", "kv_heads": "32", "ffn": "8192"}
     sizes |= {"vocab": "131072", "seq_len": "4096"}
