@@ -3,15 +3,19 @@
 The tensors of a role are given to the allocator in the order in which a host launches its passes,
 in a first step. Micro-batches are alike, so that the first ones stand for all. What is there
 throughout (weights, gradients, state) came first, in segments of its own. Assumes one stream: what
-another one still reads is taken as free when the host has launched its last reader.
+another one still reads is taken as free when the host has launched its last reader, but for inputs
+of reduce-scatters of runtimes that say how far ahead of the device they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import zip_longest
 
 from costmodels.simulation.allocator import CachingAllocator
+from costmodels.simulation.execution import Queue
+from costmodels.simulation.host import launches
 from costmodels.simulation.operations import Local, Operation
 from costmodels.simulation.schedules import BACKWARD, FORWARD, StagePass
 from costmodels.simulation.updates import update_operations
@@ -25,9 +29,44 @@ class _Replay:
     """An allocator, and what operations are still to read."""
 
     def __init__(self, readers: Mapping[int, Counter[Local]], limit: float) -> None:
-        self.allocator = CachingAllocator(limit)
+        self.allocator, self.limit = CachingAllocator(limit), limit
         self.readers = readers
         self.left: dict[tuple[int, int], Counter[Local]] = {}
+        # inputs that the device still reads, with how many launches came before them
+        self.behind: deque[float] = deque()
+        self.launched, self.first = 0.0, 0
+
+    def hold(self, operation: Operation, count: float, ahead: int) -> None:
+        """Hold what a reduce-scatter reads for so many launches.
+
+        Parameters
+        ----------
+        operation
+            What has been launched.
+        count, ahead
+            Its launches, and how many may wait for the device. [items]
+        """
+        self.launched += count
+        while self.behind and self.launched - self.behind[0] >= ahead:
+            self._catch_up()
+        if operation.kind == "reduce_scatter" and operation.queue == Queue.FEATURE:
+            ranks = sum(operation.ranks)
+            size = operation.num_bytes * ranks / (ranks - 1)
+            self._allocate(("behind", self.first + len(self.behind)), size)
+            self.behind.append(self.launched)
+
+    def _catch_up(self) -> None:
+        """The device is through with the oldest of what it still read."""
+        self.behind.popleft()
+        self.allocator.free(("behind", self.first))
+        self.first += 1
+
+    def _allocate(self, key: Hashable, size: float) -> None:
+        """Allocate a tensor; where memory is short, the host waits for the device before."""
+        if self.allocator.reserved + size > self.limit:
+            while self.behind:
+                self._catch_up()
+        self.allocator.allocate(key, size)
 
     def run(self, stage: int, micro: int, operation: Operation) -> None:
         """An operation makes, uses and frees tensors.
@@ -46,10 +85,10 @@ class _Replay:
             self._read(part, key)
         for key, _, size in operation.makes:
             if size and not self.allocator.holds((part, key)):
-                self.allocator.allocate((part, key), size)
+                self._allocate((part, key), size)
         own = [size for size in (operation.scratch, operation.buffer) if size]
         for place, size in enumerate(own):
-            self.allocator.allocate(place, size)
+            self._allocate(place, size)
         for place in range(len(own)):
             self.allocator.free(place)
         for key in operation.uses:
@@ -96,8 +135,14 @@ def reserved_memory(
             readers[stage].update((*operation.takes, *operation.uses))
     replay = _Replay(readers, limit)
     for run in _first_passes(order):
-        for operation in launched[run.stage, run.phase]:
+        work, operations = works[run.stage], launched[run.stage, run.phase]
+        ahead = work.runtime.launches_ahead if work.program.runs_ahead else 0
+        adds = work.program.view.fresh_size > 0.0
+        counts = launches(operations, work.program.graph, work.runtime, adds) if ahead else ()
+        for operation, count in zip_longest(operations, counts):
             replay.run(run.stage, run.micro, operation)
+            if ahead:
+                replay.hold(operation, count, ahead)
     for operation in update:
         replay.run(_UPDATE, 0, operation)
     allocator = replay.allocator

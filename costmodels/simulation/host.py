@@ -8,7 +8,7 @@ else shares its links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from costmodels.graph import Graph, Layer
@@ -49,11 +49,14 @@ def kernels(layer: Layer, kind: str) -> int:
 
 def wait_for_host(program: StageProgram) -> None:
     """Let every pass of a stage take as long as its launches, where those are slower."""
-    view = program.view
+    view, ahead = program.view, 0.0
     for phase, operations in program.phases.items():
-        program.phases[phase] = launched(
-            operations, program.graph, view.launch_time, view.runtime, adds=view.fresh_size > 0.0
+        late = _lateness(
+            operations, program.graph, view.launch_time, view.runtime, view.fresh_size > 0.0
         )
+        ahead -= late
+        program.phases[phase] = _delayed(operations, late)
+    program.runs_ahead = ahead > 0.0
 
 
 def launched(
@@ -79,18 +82,47 @@ def launched(
     adds
         Whether a kernel adds up each gradient of a weight over micro-batches.
     """
+    return _delayed(operations, _lateness(operations, graph, launch_time, runtime, adds))
+
+
+def launches(
+    operations: Sequence[Operation], graph: Graph, runtime: Runtime, adds: bool
+) -> list[float]:
+    """Kernels that the host launches for each operation of a pass. [items]
+
+    Parameters
+    ----------
+    operations, graph, runtime, adds
+        As of `launched`.
+    """
     apart = {op.name for op in operations if op.kind == "backward of weight"}
-    host, last = 0.0, -1
-    for place, operation in enumerate(operations):
+    counts = []
+    for operation in operations:
+        count = 0.0
         if operation.queue == Queue.COMPUTE:
-            last = place
-            host += launch_time * _kernel_count(operation, graph.layers, apart)
-            if adds and _ends_weight(operation, graph.layers, apart):
-                host += launch_time
+            count = _kernel_count(operation, graph.layers, apart)
+            count += adds and _ends_weight(operation, graph.layers, apart)
         elif operation.queue == Queue.FEATURE:
-            host += launch_time * runtime.collective_launches
+            count = runtime.collective_launches
+        counts.append(count)
+    return counts
+
+
+def _lateness(
+    operations: list[Operation], graph: Graph, launch_time: float, runtime: Runtime, adds: bool
+) -> float:
+    """How much longer the host takes for a pass than the device. [s]"""
+    host = launch_time * sum(launches(operations, graph, runtime, adds))
+    for operation in operations:
+        if operation.queue == Queue.FEATURE:
             host += runtime.check(operation.ranks)
-    late = host - _device_time(operations)
+    return host - _device_time(operations)
+
+
+def _delayed(operations: list[Operation], late: float) -> list[Operation]:
+    """A pass whose last computation comes later."""
+    computes = (n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE)
+    last = max(computes, default=-1)
     if last < 0 or late <= 0.0:
         return operations
     waiting = operations[last]

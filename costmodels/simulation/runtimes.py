@@ -44,6 +44,7 @@ _RANGES = {
     "logit_kept": (0.0, 64.0, "B"),
     "logit_scratch": (0.0, 64.0, "B"),
     "collective_launches": (0.0, 100.0, ""),
+    "launches_ahead": (0, 2**20, ""),
     "check_near": (0.0, 60.0, "s"),
     "check_far": (0.0, 60.0, "s"),
 }
@@ -116,6 +117,9 @@ class Runtime:
     collective_launches
         Kernels whose launch takes as long as that of a collective of activations, with what the
         framework does around it; counted where the host runs ahead. [items]
+    launches_ahead
+        Launches that may wait for the device. So long the inputs of reduce-scatters stay reserved
+        where the host runs ahead, since another stream reads them. [items]
     check_near, check_far
         What each rank of the same host, and of another one, adds to the time in which the processes
         of a collective make sure that all of them launch the same one, before they do (PyTorch with
@@ -198,6 +202,7 @@ class Runtime:
     attention_kernel: str | None = None
     runs_ahead: bool | None = None
     collective_launches: float = 1.0
+    launches_ahead: int = 0
     check_near: float = 0.0
     check_far: float = 0.0
     gathers_again: bool = False

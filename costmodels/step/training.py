@@ -153,7 +153,8 @@ class Training:
     def apart(self) -> dict[str, str]:
         """Operations that run as several kernels, by kind of layer."""
         kernels = {"glu": "glu_apart"} if self.keeps_gates else {}
-        return kernels if self.logit_kept is None else {**kernels, "loss": "loss_apart"}
+        # a loss that keeps nothing beside the logits is one kernel each way
+        return {**kernels, "loss": "loss_apart"} if self.logit_kept else kernels
 
     @property
     def accumulated(self) -> float:

@@ -12,9 +12,11 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.compare import compare_llm_files
+from benchmarks.accuracy.llm.halves import in_fitted_half, was_fitted_on
 from benchmarks.accuracy.llm.machines import checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
+from benchmarks.accuracy.llm.predict import predicted
 from benchmarks.accuracy.llm.report import llm_aim_rows, tables_as_list
 from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
@@ -254,6 +256,15 @@ def test_checks_of_hosts_are_told_from_slow_links(tmp_path, hosts):
         assert found[1]["check_far"] == pytest.approx(3e-4, rel=0.25)
 
 
+def test_checks_are_told_without_a_job_that_has_none(tmp_path):
+    job = {**BY_COLUMN, "gpus": "128", "dp": "128", **hindered(128, 2e-4, 3e-4)}
+    (row,) = read_llm_rows([written(tmp_path / "nanotron.csv", [job])]).measurements
+    c = row.configuration
+    cluster = llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links)
+    found = checks(cluster, c.measured_links, c.fastest_links, c.gpus)
+    assert found["check_near"] == found["check_far"] == pytest.approx(3e-4, rel=0.1)
+
+
 def test_the_name_decides_between_gated_and_plain(tmp_path):
     sizes = {"hidden": "2048", "layers": "16", "heads": "32", "kv_heads": "32", "ffn": "8192"}
     sizes |= {"vocab": "131072", "seq_len": "4096"}
@@ -318,3 +329,32 @@ def test_aims_are_those_of_the_source(tmp_path):
     ((source, what, _, wanted, _),) = llm_aim_rows(table.summary)
     assert (source, what, wanted) == ("Narayanan et al.", "mean |error|", "at most 6.0%")
     assert tables_as_list([table])[0]["rows"] == 1
+
+
+def test_errors_of_the_half_that_nothing_was_fitted_on_stand_apart(tmp_path):
+    # job sizes fall in either half, whatever else a row says
+    sizes = [2**n for n in range(3, 8)]
+    rows = [
+        {**BY_COLUMN, "gpus": str(n), "dp": str(n), "zero": zero, "global_batch": str(n)}
+        | {"gradient_accumulation": "1"}
+        for n in sizes
+        for zero in ("0", "1")
+    ]
+    path = written(tmp_path / "nanotron.csv", rows)
+    measured = read_llm_rows([path]).measurements
+    halves = {(m.configuration.gpus, in_fitted_half(m)) for m in measured}
+    assert len(halves) == len(sizes)
+    assert {half for _, half in halves} == {True, False}
+    summary = compare_llm_files([path])[0].summary
+    assert summary.fit_rows == sum(was_fitted_on(m) for m in measured) > 0
+    assert summary.reported_rows == sum(not in_fitted_half(m) for m in measured)
+    assert summary.reported_mean_error != summary.mean_error
+    # nothing is fitted on other sources
+    other = compare_llm_files([written(tmp_path / "rows.csv", [BY_METRIC])])[0].summary
+    assert (other.fit_rows, other.reported_rows) == (0, None)
+
+
+def test_a_device_that_sustains_less_is_slower(tmp_path):
+    of = read(tmp_path).configuration
+    steps = [predicted(of, sustained=share).seconds for share in (1.0, 0.7)]
+    assert steps[0] < steps[1] < steps[0] / 0.7

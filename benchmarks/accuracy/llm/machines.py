@@ -15,7 +15,7 @@ from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster
 from benchmarks.accuracy.words import Skip
 from costmodels.cluster import Cluster, list_devices, load_device
-from costmodels.communication.collectives import all_gather_time
+from costmodels.communication.collectives import all_gather_time, all_reduce_time
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 
@@ -27,6 +27,8 @@ WIDE = 72
 _BUFFER, _REPEATED = 2.0**30, 5
 # Checks of hosts make all kinds later by the same time, slow links do not. [s]
 _LATE, _ALIKE = 1e-4, 1.7
+# That many times what the links take, for all kinds alike, is no matter of links.
+_PLAIN = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +137,20 @@ def checks(
             (1.0, measured.in_host_reduce_scatter, fastest.in_host_reduce_scatter),
         )
     ]
-    if near < 2 or min(late) < _LATE or max(late) > _ALIKE * min(late):
-        return {}
-    inside = _REPEATED * sum(late) / len(late) / near
+    told = near > 1 and min(late) > _LATE and max(late) < _ALIKE * min(late)
+    inside = _REPEATED * sum(late) / len(late) / near if told else 0.0
     if gpus == near:
-        return {"check_near": inside}
+        return {"check_near": inside} if told else {}
     shape = cluster.shape(gpus)
     topology, moved = Topology.of(cluster, shape), (1.0 - 1.0 / gpus) * _BUFFER
     alone = float(all_gather_time(topology, shape, _BUFFER / gpus))
+    summed = float(all_reduce_time(topology, shape, _BUFFER))
     taken = moved / max(measured.all_gather, measured.reduce_scatter)
+    if not told:
+        # no job on such hosts ran without, or this one does not; far beyond the links it is plain
+        held_up = taken > _PLAIN * alone and 2.0 * moved / measured.all_reduce > _PLAIN * summed
+        each = (taken - alone / _REPEATED) / gpus
+        return {"check_near": each, "check_far": each} if held_up else {}
     # within a tenth of the links nothing tells what the hosts take
     outside = (taken - alone / _REPEATED - near * inside) / (gpus - near)
     return {"check_near": inside, "check_far": max(outside, 0.0) if taken > 1.1 * alone else 0.0}

@@ -5,7 +5,7 @@ Rows of one configuration are predicted once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.accuracy.llm.machines import checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, framework_entry
@@ -70,8 +70,15 @@ class Predictions:
         return found
 
 
-def predicted(of: Configuration) -> LlmPrediction:
+def predicted(of: Configuration, sustained: float | None = None) -> LlmPrediction:
     """The prediction of a configuration.
+
+    Parameters
+    ----------
+    of
+        What is trained, and how.
+    sustained
+        What the device holds under its limit on power, None for what is built in.
 
     Raises
     ------
@@ -84,6 +91,8 @@ def predicted(of: Configuration) -> LlmPrediction:
     if of.global_batch % each:
         raise Skip("the global batch is no multiple of micro-batch and data parallelism")
     cluster = llm_cluster(of.gpu, of.gpus, of.per_host, of.links, of.measured_links)
+    if sustained is not None:
+        cluster = replace(cluster, device=replace(cluster.device, sustained=sustained))
     count, network = of.global_batch // each, llm_network(of)
     # micro-batches follow each other at a steady pace once the pipeline is full
     few, more = (n * of.pp for n in _SIMULATED)

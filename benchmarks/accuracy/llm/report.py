@@ -95,6 +95,20 @@ def print_llm_tables(
     print_grid(console, _SUMMARY, [_llm_summary_row(t.summary) for t in tables], markdown)
     aims = [row for table in tables for row in llm_aim_rows(table.summary)]
     print_grid(console, ("source", "what", "found", "aimed at", ""), aims, markdown)
+    fits = [
+        (
+            *(s.source, str(s.fit_rows), str(s.reported_rows)),
+            *map(_share, (s.reported_mean_error, s.reported_median_error)),
+        )
+        for s in (t.summary for t in tables)
+        if s.fit_rows
+    ]
+    print_grid(
+        console,
+        ("source", "rows of the fit", "rows of the other half", "mean", "median"),
+        fits,
+        markdown,
+    )
     left = [
         (t.summary.source, str(count), reason)
         for t in tables

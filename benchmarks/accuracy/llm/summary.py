@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.accuracy.llm.halves import fit_entry, in_fitted_half, was_fitted_on
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.predict import LlmPrediction
 from benchmarks.accuracy.row_report import places
@@ -74,6 +75,11 @@ class SourceSummary:
         Mean of Spearman's over workloads of three or more.
     memory_mean_error
         Mean absolute error of the peak.
+    fit_rows
+        Rows that a figure of their device was fitted on; they are among those above. [items]
+    reported_rows, reported_mean_error, reported_median_error
+        Timed rows of the half of the workloads that no figure was fitted on, and the errors of
+        these alone; None where nothing was fitted on the source. [items]
     oom_recognised, oom_false_alarms
         Part of the rows that ran out of memory, and of those that ran, predicted not to fit.
     regret_mean, regret_worst
@@ -95,6 +101,10 @@ class SourceSummary:
     oom_false_alarms: float | None
     regret_mean: float | None
     regret_worst: float | None
+    fit_rows: int
+    reported_rows: int | None
+    reported_mean_error: float | None
+    reported_median_error: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -116,6 +126,14 @@ def summarised(
         As of `SourceSummary`.
     """
     errors = [e for cell in cells if (e := cell.error) is not None]
+    reported = [
+        abs(e)
+        for cell in cells
+        if (e := cell.error) is not None
+        and fit_entry(cell.measurement) is not None
+        and not in_fitted_half(cell.measurement)
+    ]
+    fit_rows = sum(was_fitted_on(cell.measurement) for cell in cells)
     memory = [abs(e) for cell in cells if (e := cell.memory_error) is not None]
     timed = _timed(cells)
     correlations = [r for group in timed.values() if (r := _correlation(group)) is not None]
@@ -137,6 +155,10 @@ def summarised(
         oom_false_alarms=_mean(ran),
         regret_mean=_mean(regrets),
         regret_worst=max(regrets) if regrets else None,
+        fit_rows=fit_rows,
+        reported_rows=len(reported) if fit_rows else None,
+        reported_mean_error=_mean(reported) if fit_rows else None,
+        reported_median_error=statistics.median(reported) if fit_rows and reported else None,
     )
 
 

@@ -195,3 +195,37 @@ def test_a_host_that_runs_ahead_is_never_slower_than_one_that_waits():
     asked = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 8, "precision": "bf16"}
     times = [simulate("gpt2", runtime=r, input_size=512, **asked).step_time for r in (ahead, waits)]
     assert times[0] <= times[1] * 1.001
+
+
+def test_inputs_of_scatters_stay_reserved_while_the_host_is_ahead():
+    asked = {"gpus": 4, "cluster": "dgx-h100", "tp": 4, "global_batch_size": 16}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 8, "precision": "bf16"}
+    found = []
+    for changes in ({"launches_ahead": 0}, {}, {"check_near": 1.0}):
+        runtime = load_runtime("nanotron", **changes)
+        simulated = simulate("llama3.2-1b", runtime=runtime, **asked).simulated
+        found.append(simulated.peak.memory.total)
+    one = 8 * 8192 * 2048 * 2  # the hidden features of a micro-batch
+    without, ahead, waiting = found
+    assert 16 * one < ahead - without < 80 * one
+    # a host that takes longer than the device is never ahead of it
+    assert waiting == without
+
+
+def test_what_waits_for_the_device_never_makes_memory_run_out():
+    asked = {"gpus": 2, "cluster": "dgx-h100", "tp": 2, "global_batch_size": 16}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 4, "precision": "bf16"}
+    for micro in (2, 4, 8):
+        asked["micro_batch_size"] = micro
+        none, ahead = (
+            simulate(
+                "llama3.2-1b", runtime=load_runtime("nanotron", launches_ahead=n), **asked
+            ).simulated.peak.memory.total
+            for n in (0, 2**20)
+        )
+        capacity = load_device("h100").memory
+        assert ahead <= max(capacity, none * 1.05)
+
+
+def test_a_loss_that_keeps_nothing_is_one_kernel():
+    assert "loss" not in Training(precision="bf16", logit_kept=0.0).apart
