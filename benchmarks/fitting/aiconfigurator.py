@@ -1,4 +1,4 @@
-"""BF16 timings of NVIDIA's aiconfigurator database, for fitting: products and attention."""
+"""BF16 and FP8 timings of NVIDIA's aiconfigurator database, for fitting: products and attention."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from costmodels.compute.roofline import BANDWIDTH_FRACTION
 
 # Rows of a product from which on its error is told apart.
 MANY = 1024
+# Precisions as the tables call them; FP8 with one scale for a whole tensor.
+CALLED = {"bf16": "bfloat16", "fp8": "fp8"}
 HEAD_FEATURES = (64, 128, 256)
 
 
 def _table(
-    tables: Path, system: str, kind: str, dtypes: tuple[str, ...]
+    tables: Path, system: str, kind: str, dtypes: tuple[str, ...], called: str = "bfloat16"
 ) -> tuple[pd.DataFrame, TimingSource]:
-    """BF16 rows of one table of NVIDIA's aiconfigurator database, kernel time only."""
+    """Rows of one precision of one table of NVIDIA's aiconfigurator database, kernel time only."""
     (path,) = (tables / "aiconfigurator" / "data" / system / kind).glob("*/*/*.parquet")
     frame = pd.read_parquet(path)
-    frame = frame[np.logical_and.reduce([frame[name] == "bfloat16" for name in dtypes])]
+    frame = frame[np.logical_and.reduce([frame[name] == called for name in dtypes])]
     source = TimingSource(
         name="aiconfigurator, github.com/ai-dynamo/aiconfigurator",
         licence="Apache-2.0",
@@ -39,23 +41,39 @@ def _table(
     return frame, source
 
 
-def timed_products(tables: Path, system: str, *, apart: bool = False) -> list[Timings]:
-    """Products; `apart` makes those of many rows, as in training, a source of their own."""
-    frame, source = _table(tables, system, "gemm", ("gemm_dtype",))
+def timed_products(
+    tables: Path, system: str, *, apart: bool = False, precision: str = "bf16"
+) -> list[Timings]:
+    """Products of one precision.
+
+    Parameters
+    ----------
+    tables, system
+        Where the tables are, and of which machine.
+    apart
+        Whether those of many rows, as in training, are a source of their own.
+    precision
+        Key of `CALLED`.
+    """
+    frame, source = _table(tables, system, "gemm", ("gemm_dtype",), CALLED[precision])
     m, n, k = (column(frame, name) for name in "mnk")
     held_out = held_out_rows(frame[["m", "n", "k"]])
     seconds = column(frame, "latency") / 1e3
+    # a layer in FP8 first casts its input: two bytes of a number read, one written
+    cast = 3.0 * m * k * (precision == "fp8")
+    beside = cast / (BANDWIDTH_FRACTION * DEVICES[system].memory_bandwidth)
     many = (m >= MANY) if apart else np.zeros(m.shape, dtype=bool)
     return [
         Timings(
             source=replace(source, name=source.name + what),
             device=DEVICES[system],
-            precision="bf16",
+            precision=precision,
             parts={
                 "forward": product_work("linear", np.ones(1), m[rows], n[rows], k[rows]),
             },
             seconds=seconds[rows],
             held_out=held_out[rows],
+            beside=beside[rows],
         )
         for what, rows in (("", ~many), (f" ({MANY} rows and more)", many))
         if rows.any()

@@ -35,11 +35,13 @@ class TimedDevice:
 
 
 def _timed_device(
-    name: str, sms: int, gb_per_s: float, fp32: float, half: float = 0.0
+    name: str, sms: int, gb_per_s: float, fp32: float, half: float = 0.0, fp8: float = 0.0
 ) -> TimedDevice:
     peak = {"fp32": fp32 * 1e12}
     if half:
         peak |= {"fp16": half * 1e12, "bf16": half * 1e12}
+    if fp8:
+        peak |= {"fp8": fp8 * 1e12}
     return TimedDevice(name=name, peak_flops=peak, memory_bandwidth=gb_per_s * 1e9, num_sms=sms)
 
 
@@ -59,9 +61,9 @@ DEVICES = {
     "Nvidia TitanX": _timed_device("Titan X (Maxwell)", 24, 336, 6.6),
     "Nvidia Tesla M40": _timed_device("M40", 24, 288, 6.8),
     "a100_sxm": _timed_device("A100 SXM 80 GB", 108, 2039, 19.5, 312),
-    "h100_sxm": _timed_device("H100 SXM", 132, 3352, 67, 989),
-    "h200_sxm": _timed_device("H200 SXM", 132, 4800, 67, 989),
-    "b200_sxm": _timed_device("B200 SXM", 148, 7700, 80, 2250),
+    "h100_sxm": _timed_device("H100 SXM", 132, 3352, 67, 989, 1979),
+    "h200_sxm": _timed_device("H200 SXM", 132, 4800, 67, 989, 1979),
+    "b200_sxm": _timed_device("B200 SXM", 148, 7700, 80, 2250, 4500),
 }
 
 

@@ -40,6 +40,7 @@ BACKWARD = DIRECTIONS[1:]
 BARE = ("DeepBench", "aiconfigurator")
 TYPICAL_LATENCY = 5e-6
 TENSOR_ALIGNMENT = 8
+FP8_ALIGNMENT = 16
 DEEPBENCH_FAMILIES = {
     "titan_xp": "NVIDIA GTX TitanXp",
     "1080_ti": "NVIDIA GTX 1080 Ti",
@@ -227,6 +228,15 @@ class Fitter:
         note = f", at {TF32_RATE} of their rate, as whole networks on A100 show"
         return entries + self._implicit(linear, "tf32", TF32_RATE, note)
 
+    def fp8(self, system: str) -> list[SurfaceEntry]:
+        """Products in FP8 as measured."""
+        base = Surface(**dict.fromkeys(PRODUCT, 1.0), alignment=FP8_ALIGNMENT)
+        apart = timed_products(self.tables, system, apart=True, precision="fp8")
+        # how often the cast goes over its tensor is fitted
+        laden = frozenset(timings.source.name for timings in apart)
+        fitted = fit(apart, {"any": WRITTEN_PRODUCT}, fixed={"any": base}, laden=laden)
+        return _entries("linear", "fp8", fitted)
+
     def _attention(self, system: str) -> list[SurfaceEntry]:
         """Attention forward as measured, and the same surface for its backward pass.
 
@@ -316,7 +326,7 @@ class Fitter:
             },
             "a100": lambda: self.a100_fp32() + self.bf16("a100_sxm"),
             **{
-                name: lambda system=system: self.bf16(system)  # type: ignore[misc]
+                name: lambda system=system: self.bf16(system) + self.fp8(system)  # type: ignore[misc]
                 for name, system in BF16_FAMILIES.items()
                 if name != "a100"
             },

@@ -16,7 +16,7 @@ from costmodels.errors import (
 )
 from costmodels.units import format_bytes
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

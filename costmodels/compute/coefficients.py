@@ -28,6 +28,7 @@ _SIBLINGS: Final = {
     "tf32": ("tf32", "bf16", "fp16"),
     "bf16": ("bf16", "fp16"),
     "fp16": ("fp16", "bf16"),
+    "fp8": ("fp8", "bf16", "fp16"),
 }
 # Operations whose coefficients stand in for those of others: they move bytes, or multiply, alike.
 _STAND_INS: Final = {"matmul": ("linear",), "fused_add": ("add",), "bias": ("activation",)}

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.cluster import list_devices, load_device
 from costmodels.compute.attention import fitted_time, kernel_rate
 from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
 from costmodels.compute.measured import Measured
@@ -75,7 +76,8 @@ class ComputeModel:
     device
         Device that computes.
     precision
-        `fp32`, `tf32`, `fp16` or `bf16`.
+        `fp32`, `tf32`, `fp16`, `bf16`, or `fp8`, in which products of weights run where it is asked
+        for; all else then runs in `bf16`.
     tables
         Tables measured on this device, most trusted first.
     family
@@ -101,6 +103,14 @@ class ComputeModel:
         attention_kernel: str | None = None,
         sustained: float = 1.0,
     ) -> None:
+        if precision == "fp8" and not {"fp8", "bf16"} <= set(device.peak_flops):
+            able = [name for name in list_devices() if "fp8" in load_device(name).peak_flops]
+            raise InputError.rule(
+                "the device",
+                f"compute in fp8, as {', '.join(able)} do,",
+                device.name,
+                "choose bf16",
+            )
         if precision not in device.peak_flops:
             raise InputError(
                 f"device {device.name} has peak FLOP/s for {', '.join(device.peak_flops)}, not "
@@ -108,6 +118,8 @@ class ComputeModel:
             )
         self.device = device
         self.precision = precision
+        # of all that is not asked for in FP8
+        self.usual = "bf16" if precision == "fp8" else precision
         self.tables = tables
         self.winograd = winograd
         self.attention_kernel = attention_kernel
@@ -118,27 +130,26 @@ class ComputeModel:
         self._family = family or own
         if family is not None:
             load_family(family)
-        self._fits: dict[tuple[str, str], Fit | None] = {}
+        self._fits: dict[tuple[str, str, str], Fit | None] = {}
         self._deviation: float | None = 0.0
         self._slips = True
 
-    @property
-    def arithmetic(self) -> str:
+    def _arithmetic(self, precision: str) -> str:
         """The precision of products: single where the device only stores numbers in a shorter one.
 
         Such a device is no faster in it than in single precision, and libraries compute in that.
         """
         rates = self.device.peak_flops
-        stored = ELEMENT_SIZE[self.precision] < ELEMENT_SIZE["fp32"]
-        slow = rates[self.precision] <= rates.get("fp32", 0.0)
-        return "fp32" if stored and slow else self.precision
+        stored = ELEMENT_SIZE[precision] < ELEMENT_SIZE["fp32"]
+        slow = rates[precision] <= rates.get("fp32", 0.0)
+        return "fp32" if stored and slow else precision
 
     @cached_property
     def measured(self) -> Measured | None:
         """What the tables say at this precision, None without any."""
         if not self.tables:
             return None
-        return Measured(self.tables, self.precision, lambda work: self._modelled(work)[0])
+        return Measured(self.tables, self.usual, lambda work: self._modelled(work, self.usual)[0])
 
     def doubted(self, deviation: float | None = 0.0, *, slips: bool = True) -> ComputeModel:
         """The model where what the tables say is taken otherwise.
@@ -155,18 +166,20 @@ class ComputeModel:
         other._deviation, other._slips = deviation, slips
         return other
 
-    def time(self, work: Work) -> tuple[FloatArray, SourceArray]:
+    def time(self, work: Work, *, fp8: bool = False) -> tuple[FloatArray, SourceArray]:
         """Time of each candidate, and the `TimeSource` of each time. [s]
 
         Parameters
         ----------
         work
             Local work of the candidates.
+        fp8
+            Whether it is a product in FP8, which no table measures.
         """
-        seconds, source = self._modelled(work)
+        seconds, source = self._modelled(work, "fp8" if fp8 else self.usual)
         seconds = np.atleast_1d(seconds)
         sources = np.full(seconds.shape, source, dtype=np.int8)
-        if self.measured is not None:
+        if self.measured is not None and not fp8:
             seconds, exact, near = self.measured.times(
                 work, seconds, deviation=self._deviation, slips=self._slips
             )
@@ -182,7 +195,7 @@ class ComputeModel:
         text = {f"table {i}": table.describe() for i, table in enumerate(self.tables, start=1)}
         keys = [(name, way) for name in MULTIPLYING_OPERATIONS for way in directions_of(name)]
         for operation, direction in sorted(keys + list(TRAFFIC)):
-            fit = self._fit(operation, direction)
+            fit = self._fit(operation, direction, self.usual)
             if fit is None and operation == "attention":
                 what = "products of matrices, one after the other"
             elif fit is None:
@@ -193,6 +206,11 @@ class ComputeModel:
             else:
                 what = f"{'derived surface' if fit.derived else 'fitted surface'}: {fit.note}"
             text[f"{operation} {direction}"] = what
+        if self.precision == "fp8":
+            fit = self._fit("linear", "forward", "fp8")
+            assert fit is not None, "akin families stand in for all"
+            what = "derived surface" if fit.derived else "fitted surface"
+            text["linear in fp8"] = f"{what}: {fit.note}"
         for operation, known in self.measured.agreements().items() if self.measured else ():
             text[f"correction {operation}"] = (
                 f"measured over modelled time {known.ratio:.3g}, spread {known.spread:.1%}, "
@@ -200,10 +218,11 @@ class ComputeModel:
             )
         return text
 
-    def _fit(self, operation: str, direction: str) -> Fit | None:
-        key = (operation, direction)
+    def _fit(self, operation: str, direction: str, precision: str) -> Fit | None:
+        key = (operation, direction, precision)
         if key not in self._fits:
-            precision = self.arithmetic if operation in MULTIPLYING_OPERATIONS else ""
+            dense = operation in MULTIPLYING_OPERATIONS
+            precision = self._arithmetic(precision) if dense else ""
             fit = find_fit(self._family, operation, direction, precision)
             if fit is not None and self._foreign:
                 fit = replace(fit, derived=True)
@@ -212,19 +231,19 @@ class ComputeModel:
             self._fits[key] = fit
         return self._fits[key]
 
-    def _modelled(self, work: Work) -> tuple[FloatArray, TimeSource]:
-        fit = self._fit(work.operation, work.direction)
+    def _modelled(self, work: Work, precision: str) -> tuple[FloatArray, TimeSource]:
+        fit = self._fit(work.operation, work.direction, precision)
         if fit is None and work.operation == "attention":
-            parts = [self._modelled(product) for product in work.products()]
+            parts = [self._modelled(product, precision) for product in work.products()]
             return np.sum([time for time, _ in parts], axis=0), max(how for _, how in parts)
         if fit is None:
-            return roofline_time(work, self._powered, self.precision), TimeSource.ROOFLINE
+            return roofline_time(work, self._powered, precision), TimeSource.ROOFLINE
         if isinstance(fit.value, Surface):
-            seconds = fitted_time(fit.value, work, self._powered, self.precision)
+            seconds = fitted_time(fit.value, work, self._powered, precision)
             if work.operation == "attention" and self.attention_kernel is not None:
                 rate = kernel_rate(self.attention_kernel, self._family, work.direction)
                 seconds = seconds / rate
         else:
             rate = fit.value * self.device.memory_bandwidth
-            seconds = self.device.kernel_latency + work.bytes_moved(self.precision) / rate
+            seconds = self.device.kernel_latency + work.bytes_moved(precision) / rate
         return seconds, TimeSource.DERIVED_SURFACE if fit.derived else TimeSource.SURFACE

@@ -33,7 +33,7 @@ from costmodels.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-ELEMENT_SIZE: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+ELEMENT_SIZE: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Size of one activation or weight. [B]"""
 
 DENSE_OPERATIONS: Final = frozenset({"conv", "linear", "matmul"})
@@ -110,6 +110,9 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Any plain copy, such as packing a halo or changing a layout.
     ("copy", "forward"): (1, 1, 0),
     ("copy", "backward"): (1, 1, 0),
+    # A cast to FP8 and the transpose of it, which products need (Transformer Engine): two bytes
+    # read, two of one written; `samples` is how many numbers there are.
+    ("fp8_cast", "forward"): (0, 0, 4),
     # Weight updates: `samples` is the number of parameters. State is kept in fp32 whatever the
     # precision: SGD with momentum reads 3 and writes 2 values, Adam reads 4 and writes 3.
     ("sgd_update", "forward"): (0, 0, 20),

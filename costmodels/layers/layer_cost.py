@@ -22,6 +22,7 @@ from costmodels.layers.layer_passes import (
     statistics_time,
 )
 from costmodels.layers.local_work import local_parameters, local_size
+from costmodels.layers.reduced_precision import weight_copies
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import bucketed_time, gradient_link_time, gradient_time
 from costmodels.step.training import Training
@@ -242,7 +243,7 @@ def layer_costs(
         gradient_time=bucketed_time(topology, group, gradient, largest_bucket, algorithm),
         gradient_alone=gradient_time(topology, group, gradient, algorithm) * (gradient > 0.0),
         gradient_link=gradient_link_time(topology, group, gradient, algorithm),
-        weights=parameters * training.weight_size,
+        weights=parameters * (training.weight_size + weight_copies(layer, training)),
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,
         output=output,

@@ -20,6 +20,7 @@ from costmodels.distribution import Candidates
 from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
 from costmodels.layers.local_work import local_size, local_work, side_work, update_work
+from costmodels.layers.reduced_precision import cast_work, runs_in_fp8
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time, outermost_time
 
@@ -55,8 +56,11 @@ def _compute(
     # products in single precision read any layout
     transposes = machine.training.transposes and machine.compute.arithmetic != "fp32"
     sides = side_work(layer, candidates, direction, transposes=transposes)
+    fp8 = training.precision == "fp8" and runs_in_fp8(layer)
+    sides += cast_work(layer, candidates, direction) if fp8 else []
     for work in local_work(layer, candidates, direction):
-        time, source = machine.compute.time(work)
+        compute = machine.compute
+        time, source = compute.time(work, fp8=True) if fp8 else compute.time(work)
         time, source = np.broadcast_to(time, count), np.broadcast_to(source, count)
         if layer.operation in FUSED_OPERATIONS and direction == "forward":
             # read by the kernel of the layer before

@@ -100,7 +100,8 @@ class WeightArrivals:
         # passes of weights alone read none, but where they are gathered
         if waiting and (cut or phase != WEIGHT):
             size = sum(pieces[name].weights / shards.cuts(name) for name in waiting)
-            sent = size * shards.training.held.weights / shards.training.weight_size
+            numbers = sum(pieces[name].parameters / shards.cuts(name) for name in waiting)
+            sent = numbers * shards.training.held.weights
             key: Key = ("weights from host", unit, place)
             arrived: Local = ("weights from host " + phase, unit, place)
             made = ((arrived, "weights", size),)

@@ -106,11 +106,10 @@ class WeightWork:
     @property
     def host_memory(self) -> float:
         """What waits in the host for a device throughout: weights, state, and gradients for it."""
-        held, total = self.training.held, 0.0
-        share = held.weights / self.training.weight_size
+        total = 0.0
         for name, piece in self.pieces.items():
             if "weights" in self.offloaded:
-                total += piece.weights / self.cuts(name, "weights") * share
+                total += piece.parameters * self.training.held.weights / self.cuts(name, "weights")
             if "optimizer" in self.offloaded:
                 total += (piece.state + piece.gradients) / self.cuts(name, "state")
         return total

@@ -75,5 +75,6 @@ def recipe_of(name: str, precision: str) -> Recipe:
         )
     if precision in _FULL:
         return Recipe()
-    recipe: Recipe = getattr(known[name], precision)
+    # FP8 is that of products alone (`costmodels.layers.reduced_precision`)
+    recipe: Recipe = getattr(known[name], "bf16" if precision == "fp8" else precision)
     return recipe

@@ -9,8 +9,9 @@ from costmodels.compute import ATTENTION_KERNELS
 from costmodels.errors import InputError, require_between
 from costmodels.step.recipes import USUAL_RECIPE, Recipe, recipe_of
 
-# Bytes of one number of activations and their gradients; of weights, see `costmodels.step.recipes`.
-_SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+# Bytes of one number of activations and their gradients, of which none is kept in FP8; of weights,
+# see `costmodels.step.recipes`.
+_SIZES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 # Single-precision numbers that an optimizer keeps for each weight.
 _STATE = {"sgd": 1, "adam": 2}
 OPTIMIZERS = tuple(_STATE)
@@ -25,7 +26,7 @@ class Training:
     Parameters
     ----------
     precision
-        "fp32", "tf32", "fp16" or "bf16".
+        "fp32", "tf32", "fp16", "bf16" or "fp8".
     recipe
         Whose mixed precision: what of a weight is held, see `costmodels.step.recipes`.
     optimizer

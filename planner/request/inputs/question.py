@@ -77,8 +77,9 @@ PRECISION: Input[str | None] = Input(
     default=None,
     option="--precision",
     metavar="NAME",
-    help="fp32, tf32, fp16 or bf16.",
-    text='"fp32", "tf32", "fp16" or "bf16"; the usual one of the cluster by default.',
+    help="fp32, tf32, fp16, bf16 or fp8.",
+    text='"fp32", "tf32", "fp16", "bf16" or "fp8", in which linear layers of blocks multiply while '
+    "all else is bf16; the usual one of the cluster by default.",
     chosen="precision {precision}, the usual one on {cluster}",
 )
 OPTIMIZER: Input[str | None] = Input(

@@ -1,0 +1,65 @@
+"""Products in FP8, as NVIDIA's Transformer Engine runs them: casts, and which layers.
+
+Linear layers within the blocks of a transformer multiply in FP8, where their dims are multiples of
+16; embeddings, the head, routers of few experts, attention and all that multiplies nothing stay in
+16 bits, as do activations between layers. What a product reads is cast by a kernel that also
+transposes it and finds the largest value for the scale of a later step (delayed scaling): the input
+and the weight before the forward pass, the gradient of the output before the backward pass
+(docs.nvidia.com/deeplearning/transformer-engine, "Using FP8").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.compute import Work
+from costmodels.distribution import Candidates
+from costmodels.graph import Layer
+from costmodels.layers.local_work import local_size
+from costmodels.step.training import Training
+
+# A weight in FP8 and its transpose, kept from the forward to the backward pass beside the weight in
+# 16 bits, its master copy and its gradient, of which FP8 takes nothing away. [B]
+_COPIES = 2
+# What extents of a product in FP8 are multiples of.
+_MULTIPLE = 16
+
+
+def runs_in_fp8(layer: Layer) -> bool:
+    """Whether the products of a layer run in FP8: a linear layer of a block."""
+    in_block = any(part.isdigit() for part in layer.name.split("."))
+    if layer.operation != "linear" or not layer.parameters or not in_block:
+        return False
+    return all(layer.dims[dim] % _MULTIPLE == 0 for dim in ("channel", "filter"))
+
+
+def weight_copies(layer: Layer, training: Training) -> int:
+    """Copies in FP8 of each number of a layer's weight. [B]"""
+    return _COPIES if training.precision == "fp8" and runs_in_fp8(layer) else 0
+
+
+def cast_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
+    """The casts of one pass.
+
+    Parameters
+    ----------
+    layer, candidates, direction
+        As of `costmodels.layers.local_work.local_work`.
+    """
+    # the gradient of the output is cast once for both products of the backward pass
+    if direction == "backward_weight":
+        return [_cast(local_size(layer.output, candidates))]
+    if direction != "forward":
+        return []
+    weight = np.ones(1)
+    for dim in layer.weight_dims:
+        weight = weight * candidates.local(dim, layer.dims[dim])
+    return [_cast(local_size(layer.inputs[0], candidates)), _cast(weight)]
+
+
+def _cast(numbers: NDArray[np.float64]) -> Work:
+    one = np.ones(1)
+    return Work(
+        operation="fp8_cast", direction="forward", samples=numbers, channels=one, filters=one
+    )

@@ -1,0 +1,75 @@
+"""Products in FP8: which run in it, what casts take, what is held, and who has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import planner
+from costmodels.cluster import dump_cluster, load_cluster, load_device
+from planner.cli.command import planner_command
+
+ASKED = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 8, "input_size": 2048, "tp": 2}
+
+
+def seconds(simulation, layer: str, kind: str) -> float:
+    tasks = simulation.simulated.task_times.graph.tasks
+    return sum(t.seconds for t in tasks if t.name == layer and t.kind == kind)
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return {
+        precision: planner.simulate("llama3-8b", precision=precision, runtime="megatron", **ASKED)
+        for precision in ("bf16", "fp8")
+    }
+
+
+def test_linear_layers_of_blocks_run_in_fp8_and_nothing_else(steps):
+    half, eighth = steps["bf16"], steps["fp8"]
+    for layer in ("layers.3.mlp.down", "layers.3.attn.qkv"):
+        for kind in ("forward", "backward"):
+            before, after = (seconds(step, layer, kind) for step in (half, eighth))
+            # at most twice as fast, and casts take their part: of small products all that is gained
+            assert before / 2 < after != before, (layer, kind)
+            assert after < before or layer == "layers.3.attn.qkv"
+    for layer in ("head", "layers.3.attn", "layers.3.attn_norm", "token_embedding", "loss"):
+        assert seconds(eighth, layer, "forward") == seconds(half, layer, "forward"), layer
+
+
+def test_weights_in_fp8_and_their_transposes_are_held_beside_all_else(steps):
+    half, eighth = (steps[p].simulated.roles[0].memory.holders for p in ("bf16", "fp8"))
+    graph = steps["fp8"].subject.graph
+    blocks = sum(
+        layer.parameters
+        for layer in graph.compute_layers
+        if layer.kind == "linear" and layer.name.startswith("layers.")
+    )
+    assert eighth["weights"] - half["weights"] == 2 * blocks / 2  # over two ranks
+    for holder in ("weight gradients", "optimizer state"):
+        assert eighth[holder] == half[holder]
+
+
+def test_faster_memory_makes_casts_faster(tmp_path):
+    cluster = load_cluster("dgx-h100")
+    times = []
+    for factor in (1.0, 2.0):
+        rate = load_device("h100").memory_bandwidth * factor
+        path = tmp_path / f"{factor}.toml"
+        device = replace(cluster.device, memory_bandwidth=rate)
+        path.write_text(dump_cluster(replace(cluster, device=device)), encoding="utf-8")
+        step = planner.simulate("llama3-8b", precision="fp8", **{**ASKED, "cluster": str(path)})
+        times.append(seconds(step, "layers.3.mlp.down", "forward"))
+    assert times[1] < times[0]
+
+
+@pytest.mark.parametrize("command", ["simulate", "optimize"])
+def test_a_device_without_fp8_is_refused_and_told_who_has_it(command):
+    words = f"{command} gpt2 --gpus 8 --cluster dgx-a100 --precision fp8".split()
+    result = CliRunner().invoke(planner_command, words)
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    for name in ("a100-80gb", "h100", "h200", "b200", "choose bf16"):
+        assert name in result.stderr
