@@ -146,6 +146,7 @@ class JointSearch:
             if simulates:
                 self._simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
+                bound = bound if self.best is None else min(bound, self.best.seconds)
             else:
                 bound = min(left, min((bounds.of(one.choice) for one in ranked), default=left))
         except KeyboardInterrupt:
