@@ -91,7 +91,8 @@ WORDS: Mapping[str, str] = {
     ),
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
-        "and expert parallelism; the bound holds for all other splits, too"
+        "and expert parallelism, which the bound is of; with other splits of layers no step takes "
+        "less than {bound}, by computation alone"
     ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "

@@ -134,6 +134,11 @@ class ComputeModel:
         self._deviation: float | None = 0.0
         self._slips = True
 
+    @property
+    def arithmetic(self) -> str:
+        """The precision of products outside of FP8."""
+        return self._arithmetic(self.usual)
+
     def _arithmetic(self, precision: str) -> str:
         """The precision of products: single where the device only stores numbers in a shorter one.
 

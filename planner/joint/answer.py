@@ -9,17 +9,24 @@ from dataclasses import replace
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.search import JointResult, JointSearch
+from planner.joint.verdict import MOST_LAYERS, infeasible, search_notes, summary
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
-from planner.plan import Finalist, Plan, SearchSummary
+from planner.plan import Finalist, Plan
 from planner.planning.answer import Answers
-from planner.planning.infeasible import stopped_error
 from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, UsualTrial, named, usual_degrees, usual_trials
+from planner.planning.staged import (
+    StagedStep,
+    UsualTrial,
+    named,
+    tried,
+    usual_degrees,
+    usual_trials,
+)
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
@@ -27,9 +34,6 @@ from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
-# The single stage of a network with more layers is not searched layer by layer: that takes longer
-# than the rest of the answer. [items]
-MOST_LAYERS = 500
 # Part of the time limit that the search over global choices may take.
 SHARE = 0.5
 
@@ -43,8 +47,9 @@ def joint_plan(
 ) -> Plan:
     """The fastest plan that fits in memory, of one stage or of several.
 
-    Transformers are searched in the whole joint space. Other networks are where something is held
-    fixed or ruled out. Where nothing is, no usual way to train is faster than the answer.
+    Transformers are searched in the whole joint space. Other networks are where memory binds, or
+    something is held fixed or ruled out. Where nothing is, no usual way to train is faster than the
+    answer.
 
     Parameters
     ----------
@@ -68,8 +73,7 @@ def joint_plan(
     """
     deadline = deadline or Deadline(options.time_limit)
     one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
-    searched = wishes.any or is_transformer(setting.graph)
-    if wishes.splits_alone or (not wishes.any and one_stage) or not searched:
+    if wishes.splits_alone or (not wishes.any and one_stage):
         return plan_for(setting, options, deadline, known)
     if one_stage and setting.gpus > 1:
         raise ConflictError(
@@ -77,43 +81,123 @@ def joint_plan(
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
     setting.check_reserve()
-    options.tell("estimating pipelines")
-    search = JointSearch(
-        setting=setting,
-        runtime=load_runtime(DEFAULT_RUNTIME),
-        options=options,
-        deadline=deadline.part(SHARE) if _few_layers(setting, wishes) else deadline,
-        wishes=wishes,
+    if not wishes.any and not is_transformer(setting.graph):
+        return _splits_first(setting, options, deadline, known)
+    found, usual = _searched(
+        setting,
+        options,
+        deadline.part(SHARE) if _few_layers(setting, wishes) else deadline,
+        wishes,
+        until=deadline,
     )
-    found = search.run()
-    # who interrupts does not wait for comparisons either
-    until = Deadline(0.0) if found.stopped_by == "interrupt" else deadline
-    usual: tuple[UsualTrial, ...] = ()
-    try:
-        usual = usual_trials(setting, search.runtime, until, _usual(setting, found))
-    except KeyboardInterrupt:
-        found = replace(found, stopped_by="interrupt")
-    if not wishes.any:
-        found = _with_usual(found, usual)
     single = None
     if wishes.leaves_splits and _worth_splitting(setting, found):
         # that no split fits says nothing of micro-batches, sharding and recomputation
         with suppress(InfeasibleError):
             single = plan_for(setting, options, deadline, known)
+    return _faster(setting, found, usual, single)
+
+
+def _splits_first(
+    setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
+) -> Plan:
+    """The plan of a network without attention: its splits, and all else where memory binds.
+
+    Parameters
+    ----------
+    setting, options, deadline, known
+        As of `joint_plan`.
+    """
+    layer, single, early = "", None, deadline
+    if deadline.remaining < math.inf and not _fits_as_usual(setting):
+        early = deadline.part(SHARE)
+    try:
+        single = plan_for(setting, options, early, known)
+    except InfeasibleError as error:
+        if error.stopped_by == "interrupt":
+            raise
+        layer = error.layer
+    if single is not None and (
+        not single.search.memory_binds or single.search.stopped_by == "interrupt"
+    ):
+        return single
+    found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
+    return _faster(setting, found, usual, single, layer)
+
+
+def _fits_as_usual(setting: Setting) -> bool:
+    """Whether plain data parallelism fits."""
+    step, _ = tried(setting, Degrees(), load_runtime(DEFAULT_RUNTIME))
+    return step is not None and step.fits
+
+
+def _searched(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    wishes: Wishes,
+    *,
+    until: Deadline,
+) -> tuple[JointResult, tuple[UsualTrial, ...]]:
+    """What the search over global choices comes to, and the usual ways to train beside it.
+
+    Parameters
+    ----------
+    setting, options, wishes
+        As of `joint_plan`.
+    deadline, until
+        When the search, and when the comparison is to be there.
+    """
+    options.tell("estimating pipelines")
+    search = JointSearch(
+        setting=setting,
+        runtime=load_runtime(DEFAULT_RUNTIME),
+        options=options,
+        deadline=deadline,
+        wishes=wishes,
+    )
+    found = search.run()
+    if found.stopped_by == "interrupt":
+        # who interrupts does not wait for comparisons either
+        until = Deadline(0.0)
+    usual: tuple[UsualTrial, ...] = ()
+    try:
+        usual = usual_trials(setting, search.runtime, until, _usual(setting, found))
+    except KeyboardInterrupt:
+        found = replace(found, stopped_by="interrupt")
+    return (found if wishes.any else _with_usual(found, usual)), usual
+
+
+def _faster(
+    setting: Setting,
+    found: JointResult,
+    usual: Sequence[UsualTrial],
+    single: Plan | None,
+    layer: str = "",
+) -> Plan:
+    """The faster of two plans, with a bound of both.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    found, usual
+        As of `_searched`.
+    single
+        The plan of one stage without micro-batches, where there is one.
+    layer
+        Which layer holds most where no split of one stage fits.
+
+    Raises
+    ------
+    InfeasibleError
+        When there is neither.
+    """
     best = found.best
     if single is not None and (best is None or single.step_time_s <= best.seconds):
-        note = words(
-            Note.of(
-                "pipelines-estimated",
-                choices=found.num_choices,
-                simulated=len(found.simulated),
-                bound=format_seconds(found.bound),
-            )
-        )
-        # the fastest of several stages is as good a plan as those of one
-        return _with_note(single, note)
+        return _joint_single(single, found)
     if best is None:
-        raise infeasible(setting, found)
+        raise infeasible(setting, found, layer)
     return plan_of_stages(
         best,
         summary(found, best),
@@ -121,6 +205,27 @@ def joint_plan(
         baselines=tuple(one.baseline for one in usual),
         finalists=_finalists(found, best),
     )
+
+
+def _joint_single(single: Plan, found: JointResult) -> Plan:
+    """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
+    note = Note.of(
+        "pipelines-estimated",
+        choices=found.num_choices,
+        simulated=len(found.simulated),
+        bound=format_seconds(found.bound),
+    )
+    bound = min(single.search.lower_bound_s, found.bound)
+    gap = (single.step_time_s - bound) / single.step_time_s
+    search = replace(
+        single.search,
+        lower_bound_s=bound,
+        gap=gap,
+        proven_optimal=gap <= PROVEN_GAP,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        stopped_by=single.search.stopped_by or found.stopped_by,
+    )
+    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
 
 
 def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
@@ -156,71 +261,11 @@ def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
 
 
-def _with_note(plan: Plan, note: str) -> Plan:
-    return replace(plan, fallbacks=(*plan.fallbacks, note))
-
-
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
     if found.stopped_by == "interrupt" or len(setting.graph.compute_layers) > MOST_LAYERS:
         return False
     return found.best is None or found.single_bound < found.best.seconds
-
-
-def _undercut(found: JointResult, best: StagedStep) -> bool:
-    """Whether a step is below what should bound it by more than rounding: then it is no bound."""
-    return found.bound > (1.0 + PROVEN_GAP) * best.seconds
-
-
-def summary(found: JointResult, best: StagedStep) -> SearchSummary:
-    """How a plan was found, and how good it is known to be.
-
-    The bound holds for all plans, whatever they need of memory.
-    """
-    bound = 0.0 if _undercut(found, best) else min(found.bound, best.seconds)
-    gap = (best.seconds - bound) / best.seconds
-    return SearchSummary(
-        solver="estimates of all choices, the best simulated",
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        lower_bound_s=bound,
-        proven_optimal=gap <= PROVEN_GAP,
-        gap=gap,
-        num_sensible=0,
-        num_candidates=0,
-        cap=0,
-        num_costed=len(found.simulated),
-        stopped_by=found.stopped_by,
-        num_choices=found.num_choices,
-    )
-
-
-def search_notes(
-    found: JointResult, best: StagedStep, single: Plan | None = None
-) -> tuple[Note, ...]:
-    """What is worth knowing of the search.
-
-    Parameters
-    ----------
-    found, best
-        What it came to.
-    single
-        The plan of one stage, where that was searched.
-    """
-    notes = [Note.of("splits-by-degrees")]
-    if _undercut(found, best):
-        notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
-    layers = len(best.placed.graph.compute_layers)
-    if single is None and layers > MOST_LAYERS and found.single_bound < best.seconds:
-        notes.append(Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS))
-    elif single is None and found.single_bound >= best.seconds:
-        notes.append(Note.of("single-stage-slower", bound=format_seconds(found.single_bound)))
-    if found.left_out:
-        notes.append(
-            Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])
-        )
-    if found.stopped_by:
-        notes.append(Note.of("search-stopped", reason=found.stopped_by))
-    return tuple(notes)
 
 
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
@@ -233,44 +278,3 @@ def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
         )
         for one in rows
     )
-
-
-def infeasible(setting: Setting, found: JointResult) -> InfeasibleError:
-    """That nothing fits, and whether that is proven: every weight is somewhere, with its state."""
-    if found.stopped_by and not found.simulated:
-        return stopped_error(found.stopped_by)
-    device = setting.cluster.device
-    least = least_held(setting) / setting.gpus + device.reserved_memory
-    proven = least > device.memory
-    tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
-    short = max(least if proven else tightest, least) - device.memory
-    smallest = (
-        f"the smallest of {len(found.simulated)} simulated needs {format_bytes(tightest)} a GPU"
-        if found.simulated
-        else "none could be simulated"
-    )
-    verdict = (
-        f"no plan fits in memory: weights, gradients and optimizer state alone are "
-        f"{format_bytes(least)} a GPU with what the framework reserves"
-        if proven
-        else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
-        f"not proven that there is none: {smallest}"
-    )
-    return InfeasibleError(
-        f"{verdict}, and {device.name} has {format_bytes(device.memory)}; use more GPUs or a "
-        "smaller batch",
-        missing_bytes=max(short, 0.0),
-        layer="",
-        proven=proven,
-        stopped_by="" if proven else found.stopped_by,
-    )
-
-
-def least_held(setting: Setting) -> float:
-    """What all devices hold together at least of weights, gradients and optimizer state. [B]
-
-    Whatever the runtime that a way to train runs under, whose precision recipes differ.
-    """
-    runtimes = (load_runtime(name) for name in (DEFAULT_RUNTIME, "zero1", "fsdp"))
-    each = min(setting.under(one).machine.training.parameter_size for one in runtimes)
-    return float(setting.graph.parameters) * each

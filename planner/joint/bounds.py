@@ -1,118 +1,155 @@
-"""What no step of any pipeline takes less than, by computation alone.
+"""What no step of a global choice takes less than, and no device of it holds less than.
 
-Let every micro-batch take a device of stage i at least c_i, and let c be what all stages take
-together. A device of stage i works m c_i, and waits before its first and after its last micro-batch
-for the stages before it: the step T is at least m c_i + c_0 + ... + c_(i-1). The c_i that sum to c
-with the smallest T make all of these equal, c_i = T/m (1 - 1/m)^i, so that
-
-    T >= c / (1 - (1 - 1/m)^p).
-
-With several chunks a group only its share counts, T >= m c / p. Neither knows of communication, of
-recomputation or of memory; both hold for every split of every layer, and for every cut.
+They know the splits of a choice and their communication, the exchange of gradients, updates and
+memory; docs/joint-search.md has the proofs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass
 
-from costmodels.communication.topology import Topology
-from costmodels.errors import InputError
-from planner.joint.choices import divisors
-from planner.joint.reduced import Reduced
-from planner.planning.bounds.left_out import LayerComputation
-from planner.request.setting import Setting, training_graph
-from search.problem.deadline import Deadline
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.joint.choices import Choice
+from planner.joint.computation import pipelined
+from planner.joint.estimate import Estimates
+from planner.joint.inside import MicroBatch
+from planner.request.setting import Setting
+from planner.simulation.run import OVERLAP_FACTOR, waiting_time
+
+Floats = NDArray[np.float64]
+# Sums of hundreds of times, in other orders, differ by that.
+ROUNDING = 1e-9
 
 
-class PipelineBounds:
-    """Bounds of the steps of one question.
+@dataclass(slots=True, kw_only=True, eq=False)
+class ChoiceBounds:
+    """Bounds of choices by what they cannot avoid.
 
     Parameters
     ----------
     setting
         The question.
-    reduced
-        Its network without repeated blocks.
+    estimates
+        What choices cost.
+    chain
+        As of `pipelined`.
     """
 
-    def __init__(self, setting: Setting, reduced: Reduced) -> None:
-        self.setting = setting
-        self.times: dict[str, int] = {}
-        for layer in setting.graph.compute_layers:
-            name = reduced.like[layer.name]
-            self.times[name] = self.times.get(name, 0) + 1
-        self.network = reduced.network
-        self.known: dict[tuple[int, int], float] = {}
+    setting: Setting
+    estimates: Estimates
+    chain: bool
 
-    def micro_batch(self, gpus: int, samples: int) -> float:
-        """What a device computes at least for a micro-batch, all stages together. [s]
+    def of(self, choice: Choice) -> float:
+        """What no step of a choice that fits takes less than, +inf where none fits. [s]"""
+        inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        if self.least_memory(choice, inside) > self.setting.cluster.device.memory:
+            return math.inf
+        pp, count = choice.pp, choice.micro_batches
+        total = float(inside.least.sum())
+        chain = pipelined(total, pp, choice.chunks, count, chain=self.chain)
+        if choice.chunks > 1:
+            chain = max(chain, self._interleaved(choice, inside))
+        backward = total - float(inside.least_forward.sum())
+        updates = self._updates(choice, inside)
+        found = max(chain, (count * total + updates) / pp)
+        if choice.chunks == 1:
+            # no gradient travels before the last backward pass of its stage
+            travels = self._reductions(choice, inside)
+            found = max(found, (count * total - backward + travels + updates) / pp)
+        found += self._behind_gathers(choice, inside)
+        found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
+        return found * (1.0 - ROUNDING)
 
-        Parameters
-        ----------
-        gpus
-            Devices of a stage. [items]
-        samples
-            Of a micro-batch, on all of them. [samples]
+    def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
+        """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
+        if choice.zero < 3:
+            return 0.0
+        exchanges = self.estimates.exchanges
+        size = self.setting.machine.training.activation_size
+        gathered = 0.0
+        for number, cut in enumerate(inside.cuts):
+            whole = float(inside.parameters[inside.cut_of == number].sum()) * size
+            gathered += exchanges.time("all_gather", choice.pp, cut, whole)
+        beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
+        count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
+        return max(count * beside, 0.0) * slow / choice.pp
+
+    def _interleaved(self, choice: Choice, inside: MicroBatch) -> float:
+        """Each group works on all micro-batches, after the first stages of those before it. [s]"""
+        starts = self.estimates.cuts.starts(choice.parts)
+        each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
+        before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.chain
+        return float((choice.micro_batches * each.sum(axis=0) + before).max())
+
+    def _updates(self, choice: Choice, inside: MicroBatch) -> float:
+        """Updates of all stages. [s]"""
+        if not choice.zero:
+            return float(inside.update.sum())
+        return float((inside.update / self._ranks(choice, inside)).sum())
+
+    def _ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
+        """Ranks that hold the weight of each layer. [items]"""
+        exchanges = self.estimates.exchanges
+        each = np.array([float(exchanges.ranks(choice.pp, cut)) for cut in inside.cuts] + [1.0])
+        return each[inside.cut_of]
+
+    def _reductions(self, choice: Choice, inside: MicroBatch) -> float:
+        """Reductions of the gradients of all stages, one after the other. [s]
+
+        What a message takes grows less than its size: all that is left of gradients takes no less
+        than in a single one, and a gradient that fills a bucket has one of its own.
         """
-        key = (gpus, samples)
-        if key not in self.known:
-            setting = self.setting
-            topology = Topology.of(setting.cluster, setting.cluster.shape(gpus))
-            machine = replace(setting.machine, topology=topology)
-            graph = training_graph(self.network, samples, machine.training)
-            least: dict[tuple[object, ...], float] = {}
-            total = 0.0
-            for layer in graph.compute_layers:
-                wanted = graph.input_gradients(layer.name)
-                alike = (layer.signature, wanted)
-                if alike not in least:
-                    passes = LayerComputation.of(layer, machine, wanted).passes
-                    least[alike] = float(passes.min())
-                total += least[alike] * self.times.get(layer.name, 0)
-            self.known[key] = total
-        return self.known[key]
-
-    def of(self, pp: int, chunks: int, micro_batches: int) -> float:
-        """What no step takes less than with so many stages and micro-batches. [s]
-
-        Parameters
-        ----------
-        pp, chunks
-            Groups of devices, and stages of each. [items]
-        micro_batches
-            Of a step. [items]
-        """
-        each = self.micro_batch(
-            self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
-        )
-        if chunks > 1:
-            return micro_batches * each / pp
-        if micro_batches == 1:
-            return each
-        return each / (1.0 - (1.0 - 1.0 / micro_batches) ** pp)
-
-    def least(self, deadline: Deadline) -> float:
-        """What no step takes less than, whatever the stages and micro-batches. [s]
-
-        Parameters
-        ----------
-        deadline
-            After which nothing is proven, and it is 0.
-        """
-        setting = self.setting
-        found = float("inf")
-        layers = len(setting.graph.compute_layers)
-        for pp in divisors(setting.gpus):
-            if pp > layers:
-                break
-            try:
-                setting.cluster.shape(setting.gpus // pp)
-            except InputError:
-                continue
-            for count in divisors(setting.batch):
-                if deadline.passed:
-                    return 0.0
-                # several chunks wait the least, where there are any
-                chunks = 2 if pp > 1 else 1
-                found = min(found, self.of(pp, chunks, count))
+        exchanges = self.estimates.exchanges
+        kind = "reduce_scatter" if choice.zero > 1 else "all_reduce"
+        limit = self.estimates.runtime.bucket
+        found = 0.0
+        for number, cut in enumerate(inside.cuts):
+            sizes = inside.gradients[inside.cut_of == number]
+            if choice.zero == 3:
+                size = self.setting.machine.training.activation_size
+                sizes = inside.parameters[inside.cut_of == number] * size
+            whole = exchanges.time(kind, choice.pp, cut, float(sizes.sum()))
+            if choice.zero < 3 and limit is not None:
+                values, counts = np.unique(sizes[sizes >= limit], return_counts=True)
+                times = [exchanges.time(kind, choice.pp, cut, float(size)) for size in values]
+                whole = max(whole, float(counts @ np.array(times)) if times else 0.0)
+            found += whole
         return found
+
+    def least_memory(self, choice: Choice, inside: MicroBatch) -> float:
+        """What some device holds at least, wherever the stages are cut. [B]
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        """
+        ranks = self._ranks(choice, inside)
+        standing = (
+            inside.weights / (ranks if choice.zero > 2 else 1.0)
+            + inside.gradients / (ranks if choice.zero > 1 else 1.0)
+            + inside.state / (ranks if choice.zero > 0 else 1.0)
+        )
+        reserved = self.setting.cluster.device.reserved_memory
+        pp = choice.pp
+        least = float(standing.sum() + inside.kept.sum()) / pp
+        first = self.estimates.cuts.first
+        if choice.chunks == 1 and first:
+            held = np.add.reduceat(standing, first)
+            kept = np.add.reduceat(inside.kept, first)
+            flying = np.minimum(pp - np.arange(pp), choice.micro_batches)
+            if kept.min() > 0.0:
+                share = float((held / kept).min())
+                least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
+        elif choice.chunks > 1:
+            starts = self.estimates.cuts.starts(choice.parts)
+            shape = (choice.chunks, pp)
+            held = np.add.reduceat(standing, starts).reshape(shape).sum(axis=0)
+            kept = np.add.reduceat(inside.kept, starts).reshape(shape).min(axis=0)
+            under = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp
+            under = np.clip(under, 1, choice.micro_batches * choice.chunks)
+            least = max(least, float((held + under * kept).max()))
+        return least + reserved

@@ -39,6 +39,8 @@ class Choice:
         As of `Degrees`.
     micro_batches
         Of a step. [items]
+    blocks
+        Of each stage, where they are not equally many. [items]
     """
 
     inside: Degrees
@@ -49,6 +51,12 @@ class Choice:
     zero: int
     schedule: str
     micro_batches: int
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        """Stages. [items]"""
+        return self.pp * self.chunks
 
     @property
     def degrees(self) -> Degrees:
@@ -61,6 +69,7 @@ class Choice:
             zero=self.zero or None,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
+            stage_blocks=self.blocks or self.inside.stage_blocks,
         )
 
 

@@ -1,34 +1,30 @@
 """What a step of every global choice takes and holds, in closed form: which ones to simulate first.
 
-The pipeline is taken as Narayanan et al. 2021 do (section 2.2): the slowest group of devices works
-on all micro-batches, and each group waits for the others once, in as many parts as it has chunks.
-Gradients hide behind the last backward pass. A plan states what its simulation shows, not this.
+The pipeline is taken as Narayanan et al. 2021 do (section 2.2), with the messages between stages:
+the slowest group of devices works on all micro-batches, and each group waits for the others once,
+in as many parts as it has chunks. A plan states what its simulation shows, not this.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.collectives import (
-    all_gather_time,
-    all_reduce_time,
-    reduce_scatter_time,
-    send_recv_time,
-)
-from costmodels.communication.topology import Topology
-from costmodels.simulation import Runtime
-from costmodels.strategy.blocks import cut_stages
-from costmodels.strategy.propagate import inner_first
-from costmodels.strategy.usual import stage_shape
+from costmodels.simulation import Runtime, load_runtime
 from planner.joint.choices import Choice
+from planner.joint.cuts import Cuts
+from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides, MicroBatch
+from planner.joint.stages import StageCosts
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
+# By so much the heaviest stage must be lighter before stages get different numbers of blocks.
+WORTH_BALANCING = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +46,6 @@ class Estimate:
     memory: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Stages:
-    """What the stages of a pipeline cost; rows are chunks, columns groups of devices.
-
-    Parameters
-    ----------
-    forward, backward
-        On one micro-batch. [s]
-    kept
-        What a micro-batch leaves for its backward pass. [B]
-    parameters, weights, gradients, state, update
-        Of each group. [items], [B], [s]
-    sent
-        What the largest message between stages carries. [B]
-    """
-
-    forward: Floats
-    backward: Floats
-    kept: Floats
-    parameters: Floats
-    weights: Floats
-    gradients: Floats
-    state: Floats
-    update: Floats
-    sent: float
-
-
 class Estimates:
     """Estimates of the choices of one question.
 
@@ -85,168 +54,157 @@ class Estimates:
     setting
         The question.
     runtime
-        Under which steps are simulated.
-    insides
-        What micro-batches cost.
+        Under which steps are simulated that cut no weights.
     """
 
-    def __init__(self, setting: Setting, runtime: Runtime, insides: Insides) -> None:
-        self.setting, self.runtime, self.insides = setting, runtime, insides
-        self.stages: dict[tuple[object, ...], _Stages] = {}
-        self.cuts: dict[int, tuple[int, ...]] = {}
-        self.rates: dict[tuple[object, ...], float] = {}
-        self.topologies: dict[int, Topology] = {}
+    def __init__(self, setting: Setting, runtime: Runtime) -> None:
+        self.setting, self.runtime = setting, runtime
+        self.plain = Insides(setting, runtime)
+        self.sharded: Insides | None = None
+        self.exchanges = Exchanges(setting)
+        self.cuts = Cuts(setting.graph)
+        self.stages: dict[tuple[object, ...], StageCosts] = {}
+        self.balanced: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+    def insides(self, zero: int) -> Insides:
+        """What micro-batches cost, under the runtime of a stage of ZeRO."""
+        if zero < 3:
+            return self.plain
+        if self.sharded is None:
+            runtime = load_runtime("fsdp")
+            self.sharded = Insides(self.setting.under(runtime), runtime)
+        return self.sharded
 
     def of(self, choice: Choice) -> Estimate:
-        """The estimate of a choice."""
-        inside = self.insides.of(choice.inside, choice.samples)
+        """The estimate of a choice; where blocks do not divide, of its best numbers of blocks."""
+        inside = self.insides(choice.zero).of(choice.inside, choice.samples)
+        if not choice.blocks and not self.cuts.divides(choice.parts) and choice.chunks == 1:
+            choice = self._balanced(choice, inside)
+        elif choice.chunks == 1 < choice.pp and self.cuts.first and not choice.blocks:
+            rows = [self._estimate(one, inside) for one in (choice, self._balanced(choice, inside))]
+            capacity = self.setting.cluster.device.memory
+            better = rows[1].seconds < rows[0].seconds * (1.0 - WORTH_BALANCING)
+            return rows[better and (rows[1].memory <= capacity or rows[0].memory > capacity)]
+        return self._estimate(choice, inside)
+
+    def _balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
+        """The choice with numbers of blocks that balance the work of its stages."""
+        key = (choice.inside, choice.samples, choice.pp, choice.zero > 2)
+        if key not in self.balanced:
+            work = inside.forward + inside.backward
+            self.balanced[key] = self.cuts.balanced(choice.pp, work)
+        return replace(choice, blocks=self.balanced[key])
+
+    def _estimate(self, choice: Choice, inside: MicroBatch) -> Estimate:
+        """The estimate of a choice as it is."""
         stages = self._stages(choice, inside)
-        work = stages.forward + stages.backward
-        computed = choice.micro_batches * float(work.sum(axis=0).max())
+        forward, backward = stages.forward, stages.backward
         if choice.zero == 3:
-            gathers = self._gathers(choice, stages)
-            # what is gathered behind computation slows it down
-            work = np.maximum(work + OVERLAP_FACTOR * np.minimum(work, gathers), gathers)
-        groups = work.sum(axis=0)
-        steady = choice.micro_batches * float(groups.max())
-        waits = float(groups.sum() - groups.max()) / choice.chunks
-        sends = 0.0
+            forward, backward = stages.with_gathers(choice, self.exchanges)
+        send = 0.0
         if choice.pp > 1:
-            sends = 2.0 * (choice.pp - 1) * choice.chunks * self._send(choice, stages.sent)
-        seconds = steady + waits + sends + self._weights(choice, stages)
-        seconds += waiting_time(computed, self.setting.gpus)
+            send = self.exchanges.send(choice.pp, stages.sent)
+        seconds = _pipeline(choice, forward, backward, send)
+        # groups further back are through with their last backward pass earlier
+        early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
+        seconds += float((self._tails(choice, stages, backward) - early).max())
+        computed = choice.micro_batches * stages.computed.sum(axis=0) + stages.updates(choice)
+        seconds += waiting_time(float(computed.max()), self.setting.gpus)
         return Estimate(choice=choice, seconds=seconds, memory=self._memory(choice, stages, inside))
 
-    def _stages(self, choice: Choice, inside: MicroBatch) -> _Stages:
-        parts = choice.pp * choice.chunks
-        key = (choice.inside, choice.samples, parts, choice.pp)
+    def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
+        cut = (choice.pp, choice.chunks, choice.blocks)
+        key = (choice.inside, choice.samples, *cut, choice.zero > 2)
         if key not in self.stages:
-            starts = list(self._cut(parts))
-
-            def by_stage(values: Floats) -> Floats:
-                return np.add.reduceat(values, starts).reshape(choice.chunks, choice.pp)
-
-            def by_group(values: Floats) -> Floats:
-                total: Floats = by_stage(values).sum(axis=0)
-                return total
-
-            ends = [start - 1 for start in starts[1:]]
-            self.stages[key] = _Stages(
-                forward=by_stage(inside.forward),
-                backward=by_stage(inside.backward),
-                kept=by_stage(inside.kept),
-                parameters=by_group(inside.parameters),
-                weights=by_group(inside.weights),
-                gradients=by_group(inside.gradients),
-                state=by_group(inside.state),
-                update=by_group(inside.update),
-                sent=float(inside.output[ends].max(initial=0.0)),
-            )
+            starts = self.cuts.starts(choice.parts, choice.blocks)
+            units = self.insides(choice.zero).units
+            self.stages[key] = StageCosts.of(choice, inside, starts, units, self.exchanges)
         return self.stages[key]
 
-    def _cut(self, parts: int) -> tuple[int, ...]:
-        """The first layer of each stage."""
-        if parts not in self.cuts:
-            place = {name: number for number, name in enumerate(self.insides.layers)}
-            cut = cut_stages(self.setting.graph, parts, None)
-            self.cuts[parts] = tuple(place[names[0]] for names in cut)
-        return self.cuts[parts]
-
-    def _topology(self, pp: int) -> Topology:
-        """Links of the devices of a stage."""
-        if pp not in self.topologies:
-            shape = stage_shape(self.setting.machine.topology.shape, pp)
-            self.topologies[pp] = Topology.of(self.setting.cluster, shape)
-        return self.topologies[pp]
-
-    def _exchange(self, choice: Choice, kind: str, num_bytes: float) -> float:
-        """A collective over the ranks that hold the same weights. [s]
+    def _tails(self, choice: Choice, stages: StageCosts, backward: Floats) -> Floats:
+        """What gradients and the update add after the last backward pass of each group. [s]
 
         Parameters
         ----------
-        choice
-            Says which ranks those are.
-        kind
-            Of the collective.
-        num_bytes
-            The whole of what is exchanged. [B]
+        choice, stages
+            The choice, and what its stages cost.
+        backward
+            Of each stage on one micro-batch. [s]
         """
-        ranks = choice.dp * choice.inside.cp
-        if ranks == 1 or num_bytes <= 0.0:
-            return 0.0
-        key = (kind, choice.pp, choice.inside.tp, num_bytes)
-        if key not in self.rates:
-            topology = self._topology(choice.pp)
-            inner = inner_first(choice.inside.tp, topology.shape)
-            assert inner is not None, "tensor parallelism divides a stage"
-            pairs = zip(topology.shape, inner, strict=True)
-            group = np.array([size // ways for size, ways in pairs])
-            if kind == "all_reduce":
-                time = all_reduce_time(topology, group, num_bytes)
-            elif kind == "reduce_scatter":
-                time = reduce_scatter_time(topology, group, num_bytes)
-            else:
-                time = all_gather_time(topology, group, num_bytes / ranks)
-            self.rates[key] = float(time)
-        return self.rates[key]
+        total, last = stages.reductions(choice, self.exchanges)
+        at = np.full(choice.pp, -math.inf)
+        spent = np.zeros(choice.pp)
+        overlaps = self.runtime.overlap
+        for chunk in reversed(range(choice.chunks)):
+            # a chunk is through so many passes of the later ones before the end
+            rounds = min(choice.pp, choice.micro_batches)
+            after = rounds * backward[:chunk].sum(axis=0)
+            begin = -after - backward[chunk] * overlaps
+            at = np.maximum(np.maximum(at, begin) + total[chunk], last[chunk] - after)
+            spent += total[chunk]
+        exposed = np.maximum(at, 0.0)
+        hidden = np.maximum(spent - exposed, 0.0)
+        tail: Floats = exposed + OVERLAP_FACTOR * hidden + stages.updates(choice)
+        if 0 < choice.zero < 3:
+            tail += stages.gathered_after(choice, self.exchanges)
+        return tail
 
-    def _send(self, choice: Choice, num_bytes: float) -> float:
-        """A message from one stage to the next. [s]"""
-        key = ("send", choice.pp, num_bytes)
-        if key not in self.rates:
-            whole = self.setting.machine.topology
-            inner = stage_shape(whole.shape, choice.pp)
-            level = max(i for i, size in enumerate(inner) if size < whole.shape[i])
-            self.rates[key] = float(send_recv_time(whole, level, num_bytes))
-        return self.rates[key]
-
-    def _gathers(self, choice: Choice, stages: _Stages) -> Floats:
-        """Weights that are cut, gathered for both passes. [s]"""
-        size = self.setting.machine.training.activation_size
-        each = [
-            2.0 * self._exchange(choice, "all_gather", float(number) * size / choice.chunks)
-            for number in stages.parameters
-        ]
-        return np.broadcast_to(np.array(each), stages.forward.shape)
-
-    def _weights(self, choice: Choice, stages: _Stages) -> float:
-        """What gradients and the update add to a step. [s]"""
-        training = self.setting.machine.training
-        kind = "reduce_scatter" if choice.zero > 1 else "all_reduce"
-        cut = choice.dp * choice.inside.cp if choice.zero else 1
-        worst = 0.0
-        for group in range(choice.pp):
-            exchange = self._exchange(choice, kind, float(stages.gradients[group]))
-            # the last gradient is ready when the backward pass ends
-            behind = float(stages.backward[:, group].sum())
-            each = self.runtime.each_micro_batch or choice.zero == 3
-            times = choice.micro_batches if each else 1
-            spent = max(times * exchange - behind * self.runtime.overlap, 0.0)
-            spent += OVERLAP_FACTOR * min(times * exchange, behind) * self.runtime.overlap
-            if 0 < choice.zero < 3:
-                whole = float(stages.parameters[group]) * training.activation_size
-                spent += self._exchange(choice, "all_gather", whole)
-            worst = max(worst, spent + float(stages.update[group]) / cut)
-        return worst
-
-    def _memory(self, choice: Choice, stages: _Stages, inside: MicroBatch) -> float:
+    def _memory(self, choice: Choice, stages: StageCosts, inside: MicroBatch) -> float:
         """The most that a device holds. [B]"""
-        ranks = choice.dp * choice.inside.cp
-        standing = (
-            stages.weights / (ranks if choice.zero > 2 else 1)
-            + stages.gradients / (ranks if choice.zero > 1 else 1)
-            + stages.state / (ranks if choice.zero > 0 else 1)
-        )
-        buffers = 2.0 * (self.runtime.bucket or 0.0)
-        buffers = min(buffers, float(stages.gradients.max()))
-        order = np.arange(choice.pp)
-        count = choice.micro_batches
-        if choice.chunks > 1:
-            ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
-            ahead = np.minimum(ahead, count * choice.chunks)
-            activations = ahead * stages.kept.mean(axis=0)
-        else:
-            activations = np.minimum(choice.pp - order, count) * stages.kept[0]
+        standing = stages.standing(choice)
+        buffers = min(2.0 * (self.runtime.bucket or 0.0), float(stages.gradients.sum(axis=0).max()))
+        if choice.zero == 3:
+            buffers = stages.largest_units(choice, inside)
+        held = standing + activations(choice, stages.kept)
         reserved = self.setting.cluster.device.reserved_memory
-        most = float((standing + activations).max())
-        return most + inside.passing + buffers + reserved
+        return float(held.max()) + inside.passing + buffers + reserved
+
+
+def _pipeline(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:
+    """Passes over all micro-batches. [s]
+
+    Parameters
+    ----------
+    choice
+        Stages and micro-batches.
+    forward, backward
+        Of each stage on one micro-batch; (chunks, groups). [s]
+    send
+        A message between stages. [s]
+    """
+    groups = (forward + backward).sum(axis=0)
+    count, pp = choice.micro_batches, choice.pp
+    if choice.chunks > 1:
+        waits = float(groups.sum() - groups.max()) / choice.chunks
+        sends = 2.0 * (pp - 1) * choice.chunks * send
+        return count * float(groups.max()) + waits + sends
+    rate = float(groups.max())
+    # a stage with all its micro-batches under way waits for the first one to come back
+    behind = np.arange(pp, 0, -1)
+    back = (groups[::-1].cumsum()[::-1] + 2.0 * (behind - 1) * send) / behind
+    waiting = back[behind < count]
+    rate = max(rate, float(waiting.max(initial=0.0)))
+    return float(groups.sum()) + 2.0 * (pp - 1) * send + (count - 1) * rate
+
+
+def activations(choice: Choice, kept: Floats) -> Floats:
+    """What the micro-batches under way hold at most in each group. [B]
+
+    Parameters
+    ----------
+    choice
+        Stages and micro-batches.
+    kept
+        Of each stage and micro-batch. [B]
+    """
+    order = np.arange(choice.pp)
+    count = choice.micro_batches
+    if choice.chunks == 1:
+        under_way: Floats = np.minimum(choice.pp - order, count) * kept[0]
+        return under_way
+    ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
+    ahead = np.minimum(ahead, count * choice.chunks)
+    if count == choice.pp:
+        ahead = np.full(choice.pp, count * choice.chunks)
+    found: Floats = ahead * kept.mean(axis=0)
+    return found

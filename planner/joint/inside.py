@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.strategy import Strategy
+from costmodels.strategy.blocks import is_transformer
+from planner.joint.again import Again, Recomputation, units_of
+from planner.joint.operations import full_buckets, seconds_of_layers, spans_of_units
 from planner.joint.reduced import Reduced
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
@@ -42,6 +46,11 @@ class MicroBatch:
     ----------
     forward, backward
         Computation, and communication of activations; recomputation is part of backward. [s]
+    computed, forward_computed
+        Computation of both, and of the forward pass. [s]
+    least, least_forward
+        What no device spends less on both, or on the forward pass, whatever it does beside them: of
+        layers, or of whole blocks at their first layer. [s]
     kept
         What waits for the backward pass. [B]
     parameters, weights, gradients, state, update
@@ -51,10 +60,20 @@ class MicroBatch:
         Size of the output of every layer, as it is sent to another stage. [B]
     passing
         What a pass over the network holds on top of all that. [B]
+    cuts
+        Ways that weights are cut at each level of the cluster, without repetition. [ways]
+    cut_of
+        Which of them the weight of a layer is cut by.
+    full
+        Whether a bucket of gradients is full with that of a layer.
     """
 
     forward: Floats
     backward: Floats
+    computed: Floats
+    forward_computed: Floats
+    least: Floats
+    least_forward: Floats
     kept: Floats
     parameters: Floats
     weights: Floats
@@ -63,25 +82,9 @@ class MicroBatch:
     update: Floats
     output: Floats
     passing: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Again:
-    """What is computed again, layer by layer.
-
-    Parameters
-    ----------
-    computed
-        Whether the forward pass of a layer runs again.
-    kept
-        What waits for the backward pass even so. [B]
-    passing
-        What the recomputation of a block holds at most. [B]
-    """
-
-    computed: NDArray[np.bool_]
-    kept: Floats
-    passing: float
+    cuts: tuple[tuple[int, ...], ...]
+    cut_of: NDArray[np.int64]
+    full: NDArray[np.bool_]
 
 
 class Insides:
@@ -101,6 +104,12 @@ class Insides:
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, dict[tuple[int, ...], Pieces]]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
+        self.recomputation: Recomputation | None = None
+        self.units = list(units_of(self.layers).values())
+        # stages of a transformer are made of whole blocks
+        self.by_blocks = is_transformer(setting.graph) and all(
+            places == list(range(places[0], places[-1] + 1)) for places in self.units
+        )
 
     def of(self, degrees: Degrees, samples: int) -> MicroBatch:
         """What a micro-batch costs.
@@ -140,20 +149,46 @@ class Insides:
         )
         strategy, _, _ = strategy_by_degrees(small, replace(degrees, dp=dp))
         whole = self._measured(small, strategy, known)
+        if self.recomputation is None:
+            self.recomputation = Recomputation(graph, self.reduced.like, self.layers)
         again = {
-            "none": _Again(
-                computed=np.zeros(len(self.layers), dtype=bool), kept=whole.kept, passing=0.0
-            ),
-            "selective": self._selective(small.graph, whole),
-            "full": self._full(small.graph, whole),
+            "none": self.recomputation.none(whole.kept),
+            "selective": self.recomputation.selective(whole.kept, whole.output),
+            "full": self.recomputation.full(whole.kept, whole.output),
         }
         for what, rows in again.items():
+            anew = whole.forward * rows.computed
             self.known[replace(degrees, recompute=what), samples] = replace(
                 whole,
-                backward=whole.backward + whole.forward * rows.computed,
+                backward=whole.backward + anew,
+                computed=whole.computed + anew,
+                least=self._least(whole, rows, what),
                 kept=rows.kept,
                 passing=whole.passing + rows.passing,
             )
+
+    def _least(self, whole: MicroBatch, rows: Again, what: str) -> Floats:
+        """As of `MicroBatch`, with what is computed again.
+
+        Parameters
+        ----------
+        whole
+            The micro-batch without recomputation.
+        rows, what
+            What is computed again, and what that is called.
+        """
+        if what == "none":
+            return whole.least
+        computed = whole.computed + whole.forward_computed * rows.computed
+        if not self.by_blocks:
+            return computed
+        starts = [places[0] for places in self.units]
+        whole_units = np.zeros(len(self.layers))
+        # one pass after the other, or what is computed alone, beside all communication
+        whole_units[starts] = np.add.reduceat(computed, starts)
+        if what == "full":
+            return np.maximum(whole_units, whole.least + whole.least_forward * rows.computed)
+        return np.maximum(whole_units, whole.least)
 
     def _measured(
         self, small: Setting, strategy: Strategy, known: dict[tuple[int, ...], Pieces]
@@ -178,13 +213,16 @@ class Insides:
         )
         compiler = Compiler(job, known)
         phases, pieces = compiler.programs[0].phases, compiler.view.pieces
-        seconds: dict[str, dict[str, float]] = {FORWARD: {}, BACKWARD: {}}
-        for phase, found in seconds.items():
-            for operation in phases[phase]:
-                if operation.queue in (Queue.COMPUTE, Queue.FEATURE):
-                    name = _layer(operation.name, pieces)
-                    taken = operation.seconds + operation.transfer
-                    found[name] = found.get(name, 0.0) + taken
+        seconds = {phase: seconds_of_layers(phases[phase], pieces) for phase in (FORWARD, BACKWARD)}
+        alone = {
+            phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))
+            for phase in seconds
+        }
+        least = alone
+        if self.by_blocks:
+            least = {
+                phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds
+            }
         made = {
             tensor: size
             for operation in phases[FORWARD]
@@ -201,56 +239,55 @@ class Insides:
         return MicroBatch(
             forward=self._rows(seconds[FORWARD]),
             backward=self._rows(seconds[BACKWARD]),
+            computed=alone[FORWARD] + alone[BACKWARD],
+            forward_computed=alone[FORWARD],
+            least=least[FORWARD] + least[BACKWARD],
+            least_forward=least[FORWARD],
             kept=self._rows(kept),
-            **{
-                what: self._of_pieces(pieces, what)
-                for what in ("parameters", "weights", "gradients", "state", "update", "output")
-            },
+            parameters=self._of_pieces(pieces, "parameters"),
+            weights=self._of_pieces(pieces, "weights"),
+            gradients=self._of_pieces(pieces, "gradients"),
+            state=self._of_pieces(pieces, "state"),
+            update=self._of_pieces(pieces, "update"),
+            output=self._of_pieces(pieces, "output"),
             passing=max(memory.total - standing - sum(kept.values()), 0.0),
+            **self._cuts(small.machine.topology.shape, pieces),
         )
+
+    def _cuts(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
+        """By how many ways weights are cut, and in which buckets their gradients travel.
+
+        Parameters
+        ----------
+        shape, pieces
+            The devices of one replica, and the layers on them.
+        """
+        rows = {
+            name: tuple(n // same for n, same in zip(shape, piece.gradient_group, strict=True))
+            for name, piece in pieces.items()
+        }
+        found = tuple(sorted({rows[name] for name, piece in pieces.items() if piece.parameters}))
+        number = {cut: place for place, cut in enumerate(found)}
+        like = self.reduced.like
+        cut_of = np.array([number.get(rows[like[name]], -1) for name in self.layers])
+        sizes = [pieces[like[name]].gradients for name in self.layers]
+        return {
+            "cuts": found,
+            "cut_of": cut_of,
+            "full": full_buckets(sizes, cut_of.tolist(), self.runtime.bucket),
+        }
 
     def _rows(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct layers for all layers of the network."""
         like = self.reduced.like
         return np.array([values.get(like[name], 0.0) for name in self.layers])
 
+    def _of_units(self, values: Mapping[str, float]) -> Floats:
+        """Values of distinct units, at the first layer of each unit of the network."""
+        rows, like = np.zeros(len(self.layers)), self.reduced.like
+        for places in self.units:
+            rows[places[0]] = values.get(unit_of(like[self.layers[places[0]]]), 0.0)
+        return rows
+
     def _of_pieces(self, pieces: Mapping[str, Piece], what: str) -> Floats:
         return self._rows({name: getattr(piece, what) for name, piece in pieces.items()})
-
-    def _selective(self, graph: Graph, whole: MicroBatch) -> _Again:
-        """Attention is computed again; what the next layer reads of it stays."""
-        like = self.reduced.like
-        attends = np.array([graph.layers[like[n]].kind == "attention" for n in self.layers])
-        kept = np.where(attends, np.minimum(whole.kept, whole.output), whole.kept)
-        most = float((whole.kept - kept).max(initial=0.0))
-        return _Again(computed=attends, kept=kept, passing=most)
-
-    def _full(self, graph: Graph, whole: MicroBatch) -> _Again:
-        """Blocks are computed again from what they read of others."""
-        units: dict[str, list[int]] = {}
-        for place, name in enumerate(self.layers):
-            units.setdefault(unit_of(name), []).append(place)
-        computed = np.zeros(len(self.layers), dtype=bool)
-        kept = whole.kept.copy()
-        most = 0.0
-        like = self.reduced.like
-        for places in units.values():
-            if len(places) < 2:
-                continue
-            computed[places] = True
-            for place in places:
-                readers = graph.consumers[like[self.layers[place]]]
-                home = unit_of(like[self.layers[place]])
-                if all(unit_of(edge.target) == home for edge in readers):
-                    kept[place] = 0.0
-                else:
-                    kept[place] = whole.output[place]
-            most = max(most, float(whole.kept[places].sum() - kept[places].sum()))
-        return _Again(computed=computed, kept=kept, passing=most)
-
-
-def _layer(name: str, known: Mapping[str, object]) -> str:
-    """The layer that an operation belongs to: changes of layout are named after their maker."""
-    while name not in known and "." in name:
-        name = name.rpartition(".")[0]
-    return name

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.simulation import load_runtime
-from planner.joint.answer import infeasible, search_notes, summary
 from planner.joint.estimate import Estimate
-from planner.joint.search import MEMORY_MARGIN, JointSearch, choice_runtime
+from planner.joint.ranking import MEMORY_MARGIN
+from planner.joint.search import JointSearch, choice_runtime
+from planner.joint.verdict import infeasible, search_notes, summary
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.plan import Plan
 from planner.planning.options import SearchOptions

@@ -12,26 +12,27 @@ from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from planner.joint.bounds import PipelineBounds
+from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
+from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.inside import Insides
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
-from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
 # Parts of the time left that may go into bounds, and then into estimates.
 BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
-# Estimates and simulations differ by a few percent: what is estimated to be slower than the best
-# simulated step by more than this is not simulated.
-MARGIN = 0.03
 # Simulations of a question: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
-# How far the estimate of memory may be above the memory of a device. The simulation decides.
-MEMORY_MARGIN = 0.03
+# Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
+# nothing is faster. [items]
+MOST_WORK = 6_000
+# Micro-batches that are, where the others are folded. [items]
+FEW_LAID_OUT = 4
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
 
@@ -47,7 +48,9 @@ class JointResult:
     simulated
         All strategies that were simulated.
     bound
-        What no step takes less than. [s]
+        What no step of any choice takes less than. [s]
+    any_split
+        What none takes less than, however stages split their layers. [s]
     single_bound
         What no step of one stage and one micro-batch takes less than. [s]
     num_choices, num_wished
@@ -69,6 +72,7 @@ class JointResult:
     estimates: tuple[Estimate, ...] = ()
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
+    any_split: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,7 +103,9 @@ class JointSearch:
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
+    tried: set[Choice] = field(default_factory=set)
     cut_short: bool = False
+    estimates: Estimates = field(init=False)
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
@@ -119,18 +125,30 @@ class JointSearch:
         every
             Whether all choices are estimated.
         """
-        made = Insides(self.setting, self.runtime)
-        bounds = PipelineBounds(self.setting, made.reduced)
-        bound, single, stopped, ranked = 0.0, 0.0, "", list[Estimate]()
+        self.estimates = Estimates(self.setting, self.runtime)
+        floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
+        bounds = ChoiceBounds(setting=self.setting, estimates=self.estimates, chain=floors.chain)
+        single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
+        ranked: list[Estimate] = []
         try:
             early = self.deadline.part(BOUND_SHARE)
-            groups = self._groups(bounds, early)
-            wished = groups[0][0] if groups else math.inf
-            bound = wished if self.wishes.any else bounds.least(early)
-            single = bounds.of(1, 1, 1)
-            ranked = self._estimated(Estimates(self.setting, self.runtime, made), groups, every)
+            rows = self._floors(floors, early)
+            bound = min((floor for floor, _ in rows), default=math.inf)
+            anyhow, single = floors.least(early), floors.of(1, 1, 1)
+            ranking = Ranking(
+                estimates=self.estimates,
+                deadline=self.deadline.part(ESTIMATE_SHARE),
+                capacity=self.setting.cluster.device.memory,
+                left_out=self.left_out,
+            )
+            ranked, left = ranking.of(rows, every)
+            self.cut_short |= ranking.cut_short
             if simulates:
                 self._simulate(ranked, bound)
+                bound = self._prove(ranked, left, bounds)
+                bound = bound if self.best is None else min(bound, self.best.seconds)
+            else:
+                bound = min(left, min((bounds.of(one.choice) for one in ranked), default=left))
         except KeyboardInterrupt:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short) and not stopped:
@@ -139,6 +157,7 @@ class JointSearch:
             best=self.best,
             simulated=tuple(self.simulated),
             bound=bound,
+            any_split=anyhow,
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
@@ -147,68 +166,29 @@ class JointSearch:
             stopped_by=stopped,
         )
 
-    def _estimated(
-        self, estimates: Estimates, groups: Sequence[tuple[float, list[Choice]]], every: bool
-    ) -> list[Estimate]:
-        """Estimates of choices, the fastest first.
+    def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:
+        """All choices whose weights fit, with what no step of them takes less than, by that.
 
         Parameters
         ----------
-        estimates
-            Makes them.
-        groups
-            Choices with what no step of them takes less than. [s]
-        every
-            Whether also of those that cannot be the fastest.
-        """
-        found, refused = list[Estimate](), set[Degrees]()
-        capacity = self.setting.cluster.device.memory
-        best = math.inf
-        deadline = self.deadline.part(ESTIMATE_SHARE)
-        for least, group in groups:
-            self.cut_short |= deadline.passed
-            if (deadline.passed and found) or (least > best * (1.0 + MARGIN) and not every):
-                break
-            for choice in group:
-                if choice.inside in refused:
-                    continue
-                if deadline.passed and found:
-                    break
-                try:
-                    one = estimates.of(choice)
-                except InputError as error:
-                    refused.add(choice.inside)
-                    self.left_out.append(str(error))
-                    continue
-                found.append(one)
-                if one.memory <= capacity:
-                    best = min(best, one.seconds)
-        return sorted(found, key=lambda one: one.seconds)
-
-    def _groups(
-        self, bounds: PipelineBounds, deadline: Deadline
-    ) -> list[tuple[float, list[Choice]]]:
-        """All choices with the same bound, those with the least one first.
-
-        Parameters
-        ----------
-        bounds
-            What no step takes less than.
+        floors
+            Knows it.
         deadline
-            After which a group gets 0 for a bound.
+            After which a choice gets 0.
 
         Raises
         ------
         InputError
             When what is held fixed and ruled out leaves nothing.
         """
-        groups: dict[tuple[int, int, int], list[Choice]] = {}
+        rows: list[tuple[float, Choice]] = []
+        weights = LeastWeights(self.setting)
         for choice in choices(self.setting, list(insides(self.setting))):
             self.num_choices += 1
             if self.wishes.allows(choice):
                 self.num_wished += 1
-                key = (choice.pp, min(choice.chunks, 2), choice.micro_batches)
-                groups.setdefault(key, []).append(choice)
+                if weights.fit(choice):
+                    rows.append((0.0 if deadline.passed else floors.floor(choice), choice))
         if self.wishes.any and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(
@@ -216,9 +196,6 @@ class JointSearch:
                 f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
                 "or forbid less"
             )
-        rows = [
-            (0.0 if deadline.passed else bounds.of(*key), group) for key, group in groups.items()
-        ]
         return sorted(rows, key=lambda row: row[0])
 
     def _simulate(self, ranked: list[Estimate], bound: float) -> None:
@@ -228,22 +205,70 @@ class JointSearch:
         # where what is expected to fit does not, what holds the least may do after all
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         for count, one in enumerate([*fitting[:MOST_MISSES], *smallest]):
-            limit = math.inf if self.best is None else self.best.seconds * (1.0 + MARGIN)
+            best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
-            if one.seconds > limit or (self.deadline.passed and self.simulated):
+            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
-            if count >= MOST_SIMULATED and self.best is not None:
+            if count >= MOST_SIMULATED and one.seconds > best * (1.0 - MARGIN):
                 break
-            found, reason = tried(
-                self.setting, one.choice.degrees, choice_runtime(self.runtime, one.choice)
-            )
-            if found is None:
-                self.left_out.append(reason)
+            self._try(one.choice, bound)
+
+    def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
+        """Simulate what may still be faster, those with the least bound first, as far as is cheap.
+
+        Parameters
+        ----------
+        ranked
+            What was estimated.
+        left
+            What no other choice takes less than. [s]
+        bounds
+            Of choices.
+
+        Returns
+        -------
+        What no choice that fits takes less than. [s]
+        """
+        if self.best is None:
+            return 0.0  # there is no plan to bound
+        fastest = self.best.seconds
+        rows: list[tuple[float, float, Choice]] = []
+        for one in ranked:
+            self.cut_short |= self.deadline.passed
+            if self.deadline.passed:
+                return 0.0
+            rows.append((bounds.of(one.choice), one.seconds, one.choice))
+        rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
+        work = 0
+        layers = len(self.setting.graph.compute_layers)
+        for place, (least, _, choice) in enumerate(rows):
+            fastest = self.best.seconds
+            if least >= fastest:
+                return min(left, least)
+            if choice in self.tried:
                 continue
-            self.simulated.append(found)
-            if found.fits and (self.best is None or found.seconds < self.best.seconds):
-                self.best = found
-                self.options.tell("simulating", found.seconds, bound)
+            count = choice.micro_batches
+            work += layers * (count if choice.zero > 2 else min(count, FEW_LAID_OUT))
+            if work > MOST_WORK or self.deadline.passed:
+                rest = (row[0] for row in rows[place:] if row[2] not in self.tried)
+                return min(left, fastest, *rest)
+            self._try(choice, min(left, least))
+        return left
+
+    def _try(self, choice: Choice, bound: float) -> None:
+        """Simulate a choice; keep it where it is the best that fits."""
+        if choice in self.tried:
+            return
+        self.tried.add(choice)
+        runtime = choice_runtime(self.runtime, choice)
+        found, reason = tried(self.setting, choice.degrees, runtime)
+        if found is None:
+            self.left_out.append(reason)
+            return
+        self.simulated.append(found)
+        if found.fits and (self.best is None or found.seconds < self.best.seconds):
+            self.best = found
+            self.options.tell("simulating", found.seconds, bound)
 
 
 def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:

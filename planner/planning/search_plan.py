@@ -75,6 +75,13 @@ class PlanSearchResult:
         """The fastest assignment that fits."""
         return self.incumbent.choices
 
+    @property
+    def memory_binds(self) -> bool:
+        """Whether the fastest assignment that was met does not fit."""
+        fastest = min(self.met.values(), key=lambda costed: costed.step.total, default=None)
+        limit = self.formulation.cluster.device.memory
+        return fastest is not None and fastest.memory.total > limit
+
 
 def search_plan(
     formulation: Formulation,

@@ -41,6 +41,7 @@ def summarise(found: Attempt, decision: Decision, step: float) -> SearchSummary:
         cap=found.cap,
         num_costed=found.result.num_costed,
         stopped_by=decision.stopped_by,
+        memory_binds=found.result.memory_binds,
     )
 
 

@@ -1,0 +1,85 @@
+"""What recomputation changes of a micro-batch: forward passes that run again, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.graph import Graph
+from costmodels.simulation.buckets import unit_of
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Again:
+    """What is computed again, layer by layer.
+
+    Parameters
+    ----------
+    computed
+        Whether the forward pass of a layer runs again.
+    kept
+        What waits for the backward pass even so. [B]
+    passing
+        What the recomputation of a block holds at most. [B]
+    """
+
+    computed: NDArray[np.bool_]
+    kept: Floats
+    passing: float
+
+
+def units_of(layers: Sequence[str]) -> dict[str, list[int]]:
+    """The places of the layers of every unit, such as a block, in their order."""
+    units: dict[str, list[int]] = {}
+    for place, name in enumerate(layers):
+        units.setdefault(unit_of(name), []).append(place)
+    return units
+
+
+class Recomputation:
+    """What can be computed again of one network.
+
+    Parameters
+    ----------
+    graph
+        The network without repeated blocks.
+    like
+        For each layer of the whole network, the one that it is like.
+    layers
+        Of the whole network, in the order of the forward pass.
+    """
+
+    def __init__(self, graph: Graph, like: Mapping[str, str], layers: Sequence[str]) -> None:
+        self.attends = np.array([graph.layers[like[n]].kind == "attention" for n in layers])
+        self.blocks = [places for places in units_of(layers).values() if len(places) > 1]
+        self.computed = np.zeros(len(layers), dtype=bool)
+        self.leaves = np.zeros(len(layers), dtype=bool)
+        for places in self.blocks:
+            self.computed[places] = True
+            for place in places:
+                name = like[layers[place]]
+                readers = graph.consumers[name]
+                # what other units read stays
+                self.leaves[place] = any(unit_of(e.target) != unit_of(name) for e in readers)
+
+    def none(self, kept: Floats) -> Again:
+        """Nothing is computed again."""
+        return Again(computed=np.zeros(len(kept), dtype=bool), kept=kept, passing=0.0)
+
+    def selective(self, kept: Floats, output: Floats) -> Again:
+        """Attention is computed again; what the next layer reads of it stays. [B]"""
+        left = np.where(self.attends, np.minimum(kept, output), kept)
+        most = float((kept - left).max(initial=0.0))
+        return Again(computed=self.attends, kept=left, passing=most)
+
+    def full(self, kept: Floats, output: Floats) -> Again:
+        """Blocks are computed again from what they read of others. [B]"""
+        left = np.where(self.computed, np.where(self.leaves, output, 0.0), kept)
+        saved = kept - left
+        most = max((float(saved[places].sum()) for places in self.blocks), default=0.0)
+        return Again(computed=self.computed, kept=left, passing=max(most, 0.0))

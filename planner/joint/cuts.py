@@ -1,0 +1,106 @@
+"""Where a network is cut into stages: equal numbers of blocks, or numbers that balance the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.graph import Graph
+from costmodels.strategy.blocks import block_numbers, cut_stages, is_transformer
+
+# The heaviest stage of a cut is at most that part heavier than that of the best cut.
+_EXACT = 1e-4
+
+
+class Cuts:
+    """Cuts of one network.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        names = [layer.name for layer in graph.compute_layers]
+        self.place = {name: number for number, name in enumerate(names)}
+        self.first: list[int] = []  # of each block the first layer; what comes before with it
+        if is_transformer(graph):
+            numbers = block_numbers(names)
+            seen = {block: self.place[n] for n, block in reversed(numbers.items())}
+            self.first = [seen[block] for block in sorted(seen)]
+            self.first[:1] = [0]
+        self.known: dict[int, tuple[int, ...]] = {}
+
+    def divides(self, parts: int) -> bool:
+        """Whether stages have equally many blocks, or need none."""
+        return not self.first or len(self.first) % parts == 0
+
+    def starts(self, parts: int, blocks: Sequence[int] = ()) -> tuple[int, ...]:
+        """The first layer of each stage.
+
+        Parameters
+        ----------
+        parts
+            Stages. [items]
+        blocks
+            How many each has; as the network is usually cut by default.
+        """
+        if blocks:
+            return tuple(self.first[sum(blocks[:stage])] for stage in range(parts))
+        if parts not in self.known:
+            if self.first and self.divides(parts):
+                each = len(self.first) // parts
+                self.known[parts] = tuple(self.first[::each])
+            else:
+                rows = cut_stages(self.graph, parts, None)
+                self.known[parts] = tuple(self.place[names[0]] for names in rows)
+        return self.known[parts]
+
+    def balanced(self, parts: int, work: NDArray[np.float64]) -> tuple[int, ...]:
+        """Blocks of each stage so that the heaviest one has the least work.
+
+        Parameters
+        ----------
+        parts
+            Stages, no more than blocks. [items]
+        work
+            Of every layer. [s]
+        """
+        each = np.add.reduceat(work, self.first)
+        ends = np.concatenate(([0.0], np.cumsum(each)))
+        low, high = max(float(each.max()), float(ends[-1]) / parts), float(ends[-1])
+        found = _filled(ends, parts, high)
+        while high > low * (1.0 + _EXACT):
+            middle = (low + high) / 2.0
+            trial = _filled(ends, parts, middle)
+            if trial:
+                found, high = trial, middle
+            else:
+                low = middle
+        return found
+
+
+def _filled(ends: NDArray[np.float64], parts: int, most: float) -> tuple[int, ...]:
+    """Blocks of each stage of at most so much work, none without a block; empty if it cannot be.
+
+    Parameters
+    ----------
+    ends
+        Work up to each block. [s]
+    parts, most
+        Stages, and the most that one may have. [items], [s]
+    """
+    blocks, at, count = [], 0, len(ends) - 1
+    for left in range(parts, 0, -1):
+        reach = int(np.searchsorted(ends, ends[at] + most * (1.0 + 1e-12), side="right")) - 1
+        # one block at least is left for every stage that follows
+        reach = min(reach, count - left + 1)
+        if reach <= at:
+            return ()
+        blocks.append(reach - at)
+        at = reach
+    return tuple(blocks) if at == count else ()

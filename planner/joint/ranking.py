@@ -1,0 +1,152 @@
+"""Which choices are estimated, and which are left with a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodels.errors import InputError
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimate, Estimates
+from planner.request.parts import Degrees
+from search.problem.deadline import Deadline
+
+# Estimates and simulations differ by a few percent: what is estimated to be slower than the best
+# simulated step by more than this is not simulated.
+MARGIN = 0.03
+# How far the estimate of memory may be above the memory of a device. The simulation decides.
+MEMORY_MARGIN = 0.03
+# More ways to split layers than that are estimated with few samples first. [items]
+MOST_COSTED = 160
+# A way whose best estimate is above the best of all by more is not estimated with more samples.
+PROMISING = 1.5
+# Choices, each with what no step of it takes less than, the least first. [s]
+Rows = Sequence[tuple[float, Choice]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ranking:
+    """Estimates of the choices of one question.
+
+    Parameters
+    ----------
+    estimates
+        Makes them.
+    deadline
+        When to stop, once there are some.
+    capacity
+        The memory of a device. [B]
+    left_out
+        Why ways of parallelism were left out that do not fit the network.
+    cut_short
+        Whether there was no time for all of them.
+    """
+
+    estimates: Estimates
+    deadline: Deadline
+    capacity: float
+    left_out: list[str] = field(default_factory=list)
+    cut_short: bool = False
+
+    def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
+        """Estimates of choices, the fastest first, and what all others take at least. [s]
+
+        Where there are many ways to split layers, each is estimated on few samples first, and on
+        more where that promises something.
+
+        Parameters
+        ----------
+        rows
+            Choices by what no step of them takes less than. [s]
+        every
+            Whether also of those that cannot be the fastest.
+        """
+        found: list[Estimate] = []
+        deadline = self.deadline
+        costed = {(_split(one), one.samples, one.zero > 2) for _, one in rows}
+        if len(costed) <= MOST_COSTED:
+            left = self._estimate_all(rows, every, deadline, found)
+        else:
+            left = self._estimate_promising(rows, every, deadline, found)
+        return sorted(found, key=lambda one: one.seconds), left
+
+    def _estimate_promising(
+        self,
+        rows: Rows,
+        every: bool,
+        deadline: Deadline,
+        found: list[Estimate],
+    ) -> float:
+        """As `_estimate_all`, all of a split only where the least samples of it promise something.
+
+        Parameters
+        ----------
+        rows, every, deadline, found
+            As of `_estimate_all`.
+        """
+        least: dict[Degrees, int] = {}
+        for _, choice in rows:
+            split = _split(choice)
+            least[split] = min(least.get(split, choice.samples), choice.samples)
+        few = [row for row in rows if row[1].samples == least[_split(row[1])] and row[1].zero < 3]
+        left = self._estimate_all(few, every, deadline, found)
+        best: dict[Degrees, float] = {}
+        capacity = self.capacity
+        for one in found:
+            if one.memory <= capacity * (1.0 + MEMORY_MARGIN):
+                split = _split(one.choice)
+                best[split] = min(best.get(split, math.inf), one.seconds)
+        limit = PROMISING * min(best.values(), default=math.inf)
+        seen = {row[1] for row in few}
+        others = [row for row in rows if row[1] not in seen]
+        # what fits with its weights cut alone is not known to be slow
+        kept = [row for row in others if best.get(_split(row[1]), 0.0) <= limit]
+        dropped = [row[0] for row in others if best.get(_split(row[1]), 0.0) > limit]
+        later = self._estimate_all(kept, every, deadline, found)
+        return min(left, later, *dropped)
+
+    def _estimate_all(
+        self,
+        rows: Rows,
+        every: bool,
+        deadline: Deadline,
+        found: list[Estimate],
+    ) -> float:
+        """Estimate choices that may be the fastest; return what all others take at least. [s]
+
+        Parameters
+        ----------
+        rows, every
+            As of `of`.
+        deadline
+            When to stop, once there are estimates.
+        found
+            Estimates so far, to which these are added.
+        """
+        capacity = self.capacity
+        fitting = (one.seconds for one in found if one.memory <= capacity)
+        best = min(fitting, default=math.inf)
+        refused: set[object] = set()
+        for floor, choice in rows:
+            late = deadline.passed and bool(found)
+            self.cut_short |= late
+            if late or (floor > best * (1.0 + MARGIN) and not every):
+                return floor
+            if choice.inside in refused:
+                continue
+            try:
+                one = self.estimates.of(choice)
+            except InputError as error:
+                refused.add(choice.inside)
+                self.left_out.append(str(error))
+                continue
+            found.append(one)
+            if one.memory <= capacity:
+                best = min(best, one.seconds)
+        return math.inf
+
+
+def _split(choice: Choice) -> Degrees:
+    """How the layers of a choice are split."""
+    return replace(choice.inside, recompute="none")

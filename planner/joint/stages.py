@@ -1,0 +1,232 @@
+"""What the stages of one cut cost: sums of layers, and exchanges of their weights and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.joint.choices import Choice
+from planner.joint.exchanges import Exchanges
+from planner.joint.inside import MicroBatch
+from planner.simulation.run import OVERLAP_FACTOR
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageCosts:
+    """What the stages of a pipeline cost; rows are chunks, columns groups of devices.
+
+    Parameters
+    ----------
+    inside
+        The layers.
+    starts, units
+        The first layer of each stage, and the layers of each unit.
+    forward, backward, computed
+        On one micro-batch. [s]
+    kept
+        What a micro-batch leaves for its backward pass. [B]
+    parameters, weights, gradients, state, update
+        Of each group, by how weights are cut; (cuts, groups). [items], [B], [s]
+    travels
+        Gradients of each stage, by how weights are cut; (cuts, chunks, groups). [B]
+    buckets
+        In so many messages; (cuts, chunks, groups). [items]
+    ranks
+        That hold the same weight, by how weights are cut. [items]
+    size
+        Of an element of activations. [B]
+    sent
+        What the largest message between stages carries. [B]
+    reduced
+        What reductions take, once they are known, by kind.
+    """
+
+    inside: MicroBatch
+    starts: tuple[int, ...]
+    units: Sequence[Sequence[int]]
+    forward: Floats
+    backward: Floats
+    computed: Floats
+    kept: Floats
+    parameters: Floats
+    weights: Floats
+    gradients: Floats
+    state: Floats
+    update: Floats
+    travels: Floats
+    buckets: Floats
+    ranks: Floats
+    size: float
+    sent: float
+    reduced: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        choice: Choice,
+        inside: MicroBatch,
+        starts: tuple[int, ...],
+        units: Sequence[Sequence[int]],
+        exchanges: Exchanges,
+    ) -> StageCosts:
+        """The stages of a choice.
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        starts, units, exchanges
+            As above.
+        """
+        shape = (choice.chunks, choice.pp)
+        masks = [inside.cut_of == number for number in range(len(inside.cuts))]
+        by_layer = np.stack([inside.forward, inside.backward, inside.computed, inside.kept])
+        rows = np.add.reduceat(by_layer, starts, axis=1).reshape(-1, *shape)
+        weights = np.stack(
+            [
+                values * mask
+                for values in (
+                    *(inside.parameters, inside.weights, inside.gradients),
+                    *(inside.state, inside.update, inside.full),
+                )
+                for mask in masks
+            ]
+        )
+        held = np.add.reduceat(weights, starts, axis=1).reshape(6, len(masks), *shape)
+        groups = held.sum(axis=2)
+        ends = [start - 1 for start in starts[1:]]
+        return cls(
+            inside=inside,
+            starts=starts,
+            units=units,
+            forward=rows[0],
+            backward=rows[1],
+            computed=rows[2],
+            kept=rows[3],
+            parameters=groups[0],
+            weights=groups[1],
+            gradients=groups[2],
+            state=groups[3],
+            update=groups[4],
+            travels=held[2],
+            buckets=np.maximum(np.round(held[5] + 0.5), 1.0),
+            ranks=np.array([[float(exchanges.ranks(choice.pp, cut))] for cut in inside.cuts]),
+            size=float(exchanges.setting.machine.training.activation_size),
+            sent=float(inside.output[ends].max(initial=0.0)),
+        )
+
+    def standing(self, choice: Choice) -> Floats:
+        """Weights, gradients and optimizer state of each group. [B]"""
+        rows = (
+            self.weights / (self.ranks if choice.zero > 2 else 1.0)
+            + self.gradients / (self.ranks if choice.zero > 1 else 1.0)
+            + self.state / (self.ranks if choice.zero > 0 else 1.0)
+        )
+        total: Floats = rows.sum(axis=0)
+        return total
+
+    def updates(self, choice: Choice) -> Floats:
+        """Updates of the weights of each group. [s]"""
+        total: Floats = (self.update / (self.ranks if choice.zero else 1.0)).sum(axis=0)
+        return total
+
+    def reductions(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
+        """Reductions of gradients of each stage, and those that wait for its first layer. [s]
+
+        Parameters
+        ----------
+        choice, exchanges
+            The choice, and what messages take.
+        """
+        kind = "reduce_scatter" if choice.zero > 1 else "all_reduce"
+        if kind in self.reduced and choice.zero < 3:
+            return self.reduced[kind]
+        total = np.zeros((choice.chunks, choice.pp))
+        last = np.zeros_like(total)
+        if choice.zero == 3:
+            _, scattered = self._by_unit(choice, exchanges)
+            rows = np.add.reduceat(scattered, self.starts).reshape(total.shape)
+            # all but the last unit are behind the backward pass already
+            firsts = scattered[list(self.starts)].reshape(total.shape)
+            return firsts, np.minimum(firsts, rows)
+        firsts = self.inside.gradients[list(self.starts)].reshape(total.shape)
+        for number, cut in enumerate(self.inside.cuts):
+            for place, num_bytes in np.ndenumerate(self.travels[number]):
+                whole, count = float(num_bytes), float(self.buckets[number][place])
+                each = exchanges.time(kind, choice.pp, cut, whole / count)
+                total[place] += count * each
+                tail = min(max(float(firsts[place]), whole / count), whole)
+                last[place] = max(float(last[place]), exchanges.time(kind, choice.pp, cut, tail))
+        self.reduced[kind] = (total, last)
+        return total, last
+
+    def gathered_after(self, choice: Choice, exchanges: Exchanges) -> Floats:
+        """Updated weights, gathered where each rank has updated its part. [s]"""
+        found = np.zeros(choice.pp)
+        for group in range(choice.pp):
+            whole = self.parameters[:, group] * self.size
+            cut = self.inside.cuts[int(whole.argmax())]
+            found[group] = exchanges.time("all_gather", choice.pp, cut, float(whole.sum()))
+        return found
+
+    def _by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
+        """Gathers of weights and reductions of gradients, at the first layer of each unit. [s]"""
+        inside, pp = self.inside, choice.pp
+        # whatever is computed again, weights are the same
+        key = (id(inside.parameters), pp)
+        if key in exchanges.by_unit:
+            return exchanges.by_unit[key]
+        gathers, scatters = np.zeros(len(inside.forward)), np.zeros(len(inside.forward))
+        for places in self.units:
+            numbers = inside.parameters[places]
+            if not numbers.any():
+                continue
+            cut = inside.cuts[inside.cut_of[places[int(numbers.argmax())]]]
+            if exchanges.ranks(pp, cut) > 1:
+                num_bytes = float(numbers.sum()) * self.size
+                gathers[places[0]] = exchanges.time("all_gather", pp, cut, num_bytes)
+            for number, other in enumerate(inside.cuts):
+                mine = inside.cut_of[places] == number
+                num_bytes = float(numbers[mine].sum()) * self.size
+                scatters[places[0]] += exchanges.time("reduce_scatter", pp, other, num_bytes)
+        exchanges.by_unit[key] = (gathers, scatters)
+        return gathers, scatters
+
+    def with_gathers(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
+        """Both passes of each stage where weights are gathered unit by unit. [s]
+
+        Beside a unit travel the weights of the next one, and the gradients of the one before.
+        """
+        gathers, scatters = self._by_unit(choice, exchanges)
+        firsts = np.array([places[0] for places in self.units])
+        owner = np.repeat(firsts, [len(places) for places in self.units])
+        order = np.concatenate([np.asarray(places) for places in self.units])
+        stage = np.searchsorted(self.starts, firsts, side="right")
+        # backward, the unit before is the one behind; a forward pass follows a backward pass
+        behind = np.zeros_like(gathers)
+        same = stage[1:] == stage[:-1]
+        behind[firsts[:-1]] = np.where(same, scatters[firsts[1:]], 0.0)
+        before = np.zeros_like(gathers)
+        opening = np.concatenate(([True], ~same))
+        before[firsts] = np.where(opening, scatters[firsts], 0.0)
+        rows = []
+        for work, moved in (
+            (self.inside.forward, gathers + before),
+            (self.inside.backward, gathers + behind),
+        ):
+            unit = np.zeros_like(work)
+            np.add.at(unit, owner, work[order])
+            # what is gathered behind computation slows it down
+            both = np.maximum(unit, moved) + OVERLAP_FACTOR * np.minimum(unit, moved)
+            rows.append(np.add.reduceat(both, self.starts).reshape(self.forward.shape))
+        return rows[0], rows[1]
+
+    def largest_units(self, choice: Choice, inside: MicroBatch) -> float:
+        """Two units of weights as they are gathered, and the gradients of one. [B]"""
+        sizes = [float(inside.parameters[places].sum()) for places in self.units]
+        return 3.0 * max(sizes, default=0.0) * self.size

@@ -1,0 +1,125 @@
+"""What is said of a search over global choices: how good a plan is, and why there is none."""
+
+from __future__ import annotations
+
+import math
+
+from costmodels.simulation import load_runtime
+from costmodels.units import format_bytes, format_seconds
+from planner.errors import InfeasibleError
+from planner.joint.search import JointResult
+from planner.plan import Plan, SearchSummary
+from planner.planning.infeasible import stopped_error
+from planner.planning.staged import StagedStep
+from planner.planning.summary import PROVEN_GAP
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+from search.problem.notes import Note
+
+# The single stage of a network with more layers is not searched layer by layer: that takes longer
+# than the rest of the answer. [items]
+MOST_LAYERS = 500
+
+
+def _undercut(found: JointResult, best: StagedStep) -> bool:
+    """Whether a step is below what should bound it by more than rounding: then it is no bound."""
+    return found.bound > (1.0 + PROVEN_GAP) * best.seconds
+
+
+def summary(found: JointResult, best: StagedStep) -> SearchSummary:
+    """How a plan was found, and how good it is known to be.
+
+    The bound holds for all plans, whatever they need of memory.
+    """
+    bound = 0.0 if _undercut(found, best) else min(found.bound, best.seconds)
+    gap = (best.seconds - bound) / best.seconds
+    return SearchSummary(
+        solver="estimates of all choices, the best simulated",
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        lower_bound_s=bound,
+        proven_optimal=gap <= PROVEN_GAP,
+        gap=gap,
+        num_sensible=0,
+        num_candidates=0,
+        cap=0,
+        num_costed=len(found.simulated),
+        stopped_by=found.stopped_by,
+        num_choices=found.num_choices,
+    )
+
+
+def search_notes(
+    found: JointResult, best: StagedStep, single: Plan | None = None
+) -> tuple[Note, ...]:
+    """What is worth knowing of the search.
+
+    Parameters
+    ----------
+    found, best
+        What it came to.
+    single
+        The plan of one stage, where that was searched.
+    """
+    notes = [Note.of("splits-by-degrees", bound=format_seconds(found.any_split))]
+    if _undercut(found, best):
+        notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
+    layers = len(best.placed.graph.compute_layers)
+    if single is None and layers > MOST_LAYERS and found.single_bound < best.seconds:
+        notes.append(Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS))
+    elif single is None and found.single_bound >= best.seconds:
+        notes.append(Note.of("single-stage-slower", bound=format_seconds(found.single_bound)))
+    if found.left_out:
+        notes.append(
+            Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])
+        )
+    if found.stopped_by:
+        notes.append(Note.of("search-stopped", reason=found.stopped_by))
+    return tuple(notes)
+
+
+def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:
+    """That nothing fits, and whether that is proven: every weight is somewhere, with its state.
+
+    Parameters
+    ----------
+    setting, found
+        The question, and what the search came to.
+    layer
+        Which layer holds most, if that is known.
+    """
+    if found.stopped_by and not found.simulated:
+        return stopped_error(found.stopped_by)
+    device = setting.cluster.device
+    least = least_held(setting) / setting.gpus + device.reserved_memory
+    proven = least > device.memory
+    tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
+    short = max(least if proven else tightest, least) - device.memory
+    smallest = (
+        f"the smallest of {len(found.simulated)} simulated needs {format_bytes(tightest)} a GPU"
+        if found.simulated
+        else "none could be simulated"
+    )
+    verdict = (
+        f"no plan fits in memory: weights, gradients and optimizer state alone are "
+        f"{format_bytes(least)} a GPU with what the framework reserves"
+        if proven
+        else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
+        f"not proven that there is none: {smallest}"
+    )
+    return InfeasibleError(
+        f"{verdict}, and {device.name} has {format_bytes(device.memory)}; use more GPUs or a "
+        "smaller batch",
+        missing_bytes=max(short, 0.0),
+        layer=layer,
+        proven=proven,
+        stopped_by="" if proven else found.stopped_by,
+    )
+
+
+def least_held(setting: Setting) -> float:
+    """What all devices hold together at least of weights, gradients and optimizer state. [B]
+
+    Whatever the runtime that a way to train runs under, whose precision recipes differ.
+    """
+    runtimes = (load_runtime(name) for name in (DEFAULT_RUNTIME, "zero1", "fsdp"))
+    each = min(setting.under(one).machine.training.parameter_size for one in runtimes)
+    return float(setting.graph.parameters) * each

@@ -1,0 +1,52 @@
+"""What every device holds at least of weights, gradients and optimizer state under a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodels.simulation import load_runtime
+from planner.joint.choices import Choice
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+
+
+class LeastWeights:
+    """What weights hold, by counts of parameters alone.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        layers = setting.graph.compute_layers
+        self.experts = float(sum(one.parameters for one in layers if "expert" in one.dims))
+        self.others = float(setting.graph.parameters) - self.experts
+        device = setting.cluster.device
+        self.usable = device.memory - device.reserved_memory
+        self.sizes: Mapping[bool, tuple[float, float, float]] = {
+            sharded: _sizes(setting, "fsdp" if sharded else DEFAULT_RUNTIME)
+            for sharded in (False, True)
+        }
+
+    def of(self, choice: Choice) -> float:
+        """What the fullest group of devices holds at least: the mean of all. [B]"""
+        weight, gradient, state = self.sizes[choice.zero > 2]
+        ranks = choice.dp * choice.inside.cp
+        total = 0.0
+        for parameters, ways in ((self.others, 1), (self.experts, choice.inside.ep)):
+            same = max(ranks / ways, 1.0)
+            each = weight / (same if choice.zero > 2 else 1.0)
+            each += gradient / (same if choice.zero > 1 else 1.0)
+            each += state / (same if choice.zero > 0 else 1.0)
+            total += parameters / ways * each
+        return total / choice.inside.tp / choice.pp
+
+    def fit(self, choice: Choice) -> bool:
+        """Whether that is within the memory of a device."""
+        return self.of(choice) <= self.usable
+
+
+def _sizes(setting: Setting, runtime: str) -> tuple[float, float, float]:
+    training = setting.under(load_runtime(runtime)).machine.training
+    return training.weight_size, training.gradient_size, training.state_size

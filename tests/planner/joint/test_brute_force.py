@@ -1,0 +1,135 @@
+"""The joint search against every choice, simulated, on small networks."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from costmodels.simulation import load_runtime
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.cuts import Cuts, _filled
+from planner.joint.estimate import Estimates
+from planner.joint.search import JointSearch, choice_runtime
+from planner.joint.weights import LeastWeights
+from planner.planning.options import SearchOptions
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
+from search.problem.deadline import Deadline
+
+RUNTIME = load_runtime("ddp")
+
+
+def _setting(path, rng):
+    """A question with a network of a few blocks and memory that may bind."""
+    hidden = rng.choice([256, 512, 1024])
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": hidden,
+                "intermediate_size": 3 * hidden,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 8,
+                "num_hidden_layers": rng.choice([2, 3, 4]),
+                "vocab_size": rng.choice([1000, 32000]),
+                "max_position_embeddings": 512,
+                "tie_word_embeddings": rng.random() < 0.3,
+            }
+        )
+    )
+    asked = {
+        "model": str(path),
+        "gpus": rng.choice([2, 4]),
+        "cluster": rng.choice(["dgx-a100", "aws-p3.2xlarge"]),
+        "global_batch_size": rng.choice([4, 8]),
+        "precision": "fp16" if rng.random() < 0.3 else "fp32",
+        "optimizer": "adam",
+    }
+    return resolve(make_request("optimize", asked))
+
+
+def _limited(setting, memory):
+    device = replace(setting.cluster.device, memory=memory)
+    return replace(setting, cluster=replace(setting.cluster, device=device))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path, seed):
+    rng = random.Random(seed)
+    setting = _setting(tmp_path / "config.json", rng)
+    estimates = Estimates(setting, RUNTIME)
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, chain=floors.chain)
+    weights = LeastWeights(setting)
+    reserved = setting.cluster.device.reserved_memory
+    steps = {}
+    for choice in choices(setting, list(insides(setting))):
+        one = estimates.of(choice)
+        found, reason = tried(setting, one.choice.degrees, choice_runtime(RUNTIME, choice))
+        assert found is not None, reason
+        assert bounds.of(choice) <= found.seconds
+        assert floors.floor(choice) <= found.seconds
+        inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        assert bounds.least_memory(choice, inside) <= found.peak_memory
+        assert weights.of(choice) + reserved <= found.peak_memory
+        steps[choice] = found
+    smallest = min(one.peak_memory for one in steps.values())
+    largest = max(one.peak_memory for one in steps.values())
+    before = 0.0
+    for share in (1.0, 0.5, 0.2, 0.05, 0.0):
+        memory = math.ceil(smallest + share * (largest - smallest))
+        search = JointSearch(
+            setting=_limited(setting, memory),
+            runtime=RUNTIME,
+            options=SearchOptions(),
+            deadline=Deadline(None),
+        )
+        result = search.run()
+        best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
+        assert result.best is not None
+        assert result.bound <= best * (1 + 1e-9)
+        assert best <= result.best.seconds * (1 + 1e-9) <= best * 1.03
+        assert result.best.seconds >= before * (1 - 0.03)
+        before = result.best.seconds
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_balanced_cuts_are_the_best_of_all(seed):
+    rng = random.Random(seed)
+    work = [0.0, *(rng.choice([1.0, 1.0, 2.5, rng.random() + 0.1]) for _ in range(8))]
+    ends = [sum(work[: place + 1]) for place in range(len(work))]
+    parts = rng.randint(1, 4)
+
+    def heaviest(left, begin):
+        if left == 1:
+            return ends[-1] - ends[begin]
+        return min(
+            max(ends[end] - ends[begin], heaviest(left - 1, end))
+            for end in range(begin + 1, len(ends) - left + 1)
+        )
+
+    best = heaviest(parts, 0)
+    cuts = object.__new__(Cuts)
+    cuts.first = list(range(8))
+    counts = cuts.balanced(parts, _array(work[1:]))
+    assert sum(counts) == 8
+    assert min(counts) >= 1
+    at, found = 0, 0.0
+    for count in counts:
+        found = max(found, ends[at + count] - ends[at])
+        at += count
+    assert best <= found <= best * (1 + 2e-4)
+    assert _filled(_array(ends), parts, best * 0.999) == ()
+
+
+def _array(values):
+    import numpy as np
+
+    return np.array(values)
