@@ -122,6 +122,8 @@ def _mend_journal(path: str) -> None:
 
     if not os.path.exists(path):
         return
+    if not os.path.isfile(path):
+        raise ValueError("it is no file")
     with open(path, "rb") as file:
         file.seek(max(os.path.getsize(path) - 1, 0))
         if file.read(1) in (b"", b"\n"):
@@ -129,7 +131,7 @@ def _mend_journal(path: str) -> None:
     with get_lock_file(JournalFileSymlinkLock(path)), open(path, "r+b") as file:
         whole = file.read()
         if not whole.endswith(b"\n"):
-            if not whole.startswith(b"{"):
+            if not whole.startswith(b'{"op_code":'):
                 raise ValueError("it is no journal of Optuna")
             file.truncate(whole.rfind(b"\n") + 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 from pathlib import Path
 
 import optuna
@@ -14,7 +15,7 @@ from costmodels.errors import InputError
 from planner.study import trials as trials_module
 from planner.study.answers import StudyAnswer
 from planner.study.sweep import StudyQuestion
-from planner.study.trials import MOST_DEATHS, Trials, this_worker, without_password
+from planner.study.trials import MOST_DEATHS, Trials, storage_errors, this_worker, without_password
 
 QUESTIONS = tuple(StudyQuestion(values={"gpus": n}, key=f"key {n}") for n in (1, 2))
 REFUSED = StudyAnswer(status="refused", message="no")
@@ -150,6 +151,26 @@ def test_a_journal_whose_last_line_was_never_finished_is_mended(tmp_path, monkey
     assert states(Trials.open("study.journal", "s")) == ["COMPLETE", "RUNNING"]
 
 
+def test_a_full_disk_costs_a_journal_no_answer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trials = Trials.open("study.journal", "s")
+    trials.keep(trials.take(QUESTIONS)[0], REFUSED)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = os.path.getsize("study.journal") + 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
+    try:
+        with (
+            pytest.raises(InputError, match="cannot be kept up to date"),
+            storage_errors("study.journal", "kept up to date"),
+        ):
+            trials.take(QUESTIONS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    again = Trials.open("study.journal", "s")
+    assert again.take(QUESTIONS)[1].key == "key 2"
+    assert states(again) == ["COMPLETE", "RUNNING"]
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -158,8 +179,10 @@ def test_a_journal_whose_last_line_was_never_finished_is_mended(tmp_path, monkey
         ("sqlite:///missing/study.db", "cannot be opened (unable to open database file)"),
         ("sqlite:///notes.txt", "cannot be opened (file is not a database)"),
         ("notes.txt", "cannot be opened"),
+        ("notes.json", "cannot be opened (it is no journal of Optuna)"),
         ("missing/study.journal", "cannot be opened (No such file or directory)"),
-        (".", "cannot be opened"),
+        (".", "cannot be opened (it is no file)"),
+        ("/dev/full", "cannot be opened (it is no file)"),
         ("nothing://there", "cannot be opened"),
         ("mysql+nothing://a:secret@b/c", "cannot be opened"),
         ("postgresql+pg8000://a:secret@localhost:1/c", "cannot be opened"),
@@ -170,12 +193,14 @@ def test_a_journal_whose_last_line_was_never_finished_is_mended(tmp_path, monkey
 def test_a_study_that_cannot_be_opened_is_one_sentence(url, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("these are notes\nand no study\n" * 99)
+    Path("notes.json").write_text('{\n"notes": 3\n}')
     with pytest.raises(InputError) as caught:
         Trials.open(url, "s")
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
     assert str(caught.value).isprintable()
     assert Path("notes.txt").read_text().count("notes") == 99
+    assert Path("notes.json").read_text().endswith("3\n}")
 
 
 def test_passwords_are_not_shown():
