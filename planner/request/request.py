@@ -207,12 +207,12 @@ def _traced(source: object, inputs: object) -> dict[str, object]:
     InputError
         When it cannot be traced, or inputs are given with something else.
     """
-    given = not isinstance(inputs, tuple) or len(inputs) > 0
+    none_given = inputs is None or (isinstance(inputs, tuple | list | dict) and not inputs)
     if is_reference(source) or callable(source):
         return {"source": network_of_source(source, inputs), "inputs": ()}
-    if given:
+    if not none_given:
         raise ConflictError(
-            "--input gives the inputs of a PyTorch module but the model is none; leave it out, or "
+            "--input must be given for a PyTorch module but the model is none; leave it out, or "
             "name a module like my_package.my_module:build"
         )
     return {}

@@ -185,7 +185,7 @@ def test_inputs_of_what_is_no_module_are_refused():
         planner_command, ["optimize", "resnet50", "--gpus", "4", "--input", "8,3,224,224"]
     )
     assert done.exit_code == 2
-    assert "gives the inputs of a PyTorch module but the model is none" in str(done.exception) + (
+    assert "must be given for a PyTorch module but the model is none" in str(done.exception) + (
         done.output
     )
 
