@@ -112,6 +112,10 @@ WORDS: Mapping[str, str] = {
         "the least memory found is {found} a GPU; proven: no plan at all fits in less than {bound}"
     ),
     "plan-differs": "the plan was made for other inputs: {inputs}",
+    "opaque-layers": (
+        "{part:.1%} of the computation is of opaque layers, costed by the bytes that they read and "
+        "write and split by sample only: {layers}"
+    ),
     "gpus-without-work": (
         "{idle} of {gpus} GPUs have no work of their own, and repeat that of others: {enough} "
         "would be enough"

@@ -33,6 +33,7 @@ FLOORS = {
         ("notes",),
         ("plan",),
         ("models", "tables"),
+        ("torch",),
         ("request",),
         ("simulation",),
         ("planning",),

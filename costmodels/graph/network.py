@@ -31,6 +31,8 @@ def _plain_value(value: object) -> object:
     """An option as files have it: tuples, and numbers of the language itself."""
     if isinstance(value, list | tuple):
         return tuple(map(_plain_value, value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain_value(each) for key, each in value.items()}
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value

@@ -16,6 +16,7 @@ from planner.cli.catalogue import (
     models_command,
     runtimes_command,
 )
+from planner.cli.exporting import export_command
 from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.front import pareto_command
 from planner.cli.plans import evaluate_command, optimize_command, report_command
@@ -85,6 +86,7 @@ for _command in (
     pareto_command,
     study_command,
     report_command,
+    export_command,
     models_command,
     clusters_command,
     devices_command,

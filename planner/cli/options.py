@@ -50,6 +50,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TYPES: Mapping[str, Any] = {
     "text": str,
     "texts": str,
+    "shapes": str,
     "counts": str,
     "object": str,
     "mixed": str,
@@ -94,7 +95,7 @@ def _option(one: AnyInput) -> Callable[[_F], _F]:
         one.called,
         metavar=one.metavar,
         type=_TYPES[one.kind],
-        multiple=one.kind == "texts",
+        multiple=one.kind in ("texts", "shapes"),
         required=one.required,
         help=one.help,
         shell_complete=COMPLETERS.get(one.name),
@@ -141,7 +142,7 @@ def command_line(command: str, plan: Plan, model: str, values: Mapping[str, obje
     for kinds in (
         ("text", "object", "mixed", "counts", "whole", "count", "number"),
         ("switch",),
-        ("texts",),
+        ("texts", "shapes"),
     ):
         for one in COMMANDS[command]:
             if one.kind in kinds and one.option and one.recorded:

@@ -86,7 +86,9 @@ def assemble_plan(
     )
     if not all(row.costed for row in baselines):
         notes = (*notes, Note.of("no-time-for-baselines"))
+    layers = _layer_plans(formulation, costed, step)
     remarks: tuple[AnyNote, ...] = (
+        *opaque_notes(layers),
         *_idle_notes(setting, formulation, costed),
         *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(costed.sources, formulation.machine),
@@ -114,7 +116,7 @@ def assemble_plan(
         memory_capacity_bytes=cluster.device.memory,
         communication_bytes=step.received,
         search=summary,
-        layers=_layer_plans(formulation, costed, step),
+        layers=layers,
         baselines=baselines,
         compute_sources_s=dict(costed.sources),
         provenance=dict(formulation.machine.compute.describe()),
@@ -263,6 +265,25 @@ def _idle_notes(setting: Setting, formulation: Formulation, costed: Costed) -> t
     return (
         (Note.of("gpus-without-work", idle=idle, gpus=setting.gpus, enough=enough),) if idle else ()
     )
+
+
+def opaque_notes(layers: Mapping[str, LayerPlan]) -> tuple[Note, ...]:
+    """Layers of which nothing is known but what they read and write, the longest first.
+
+    Parameters
+    ----------
+    layers
+        The layers of a plan.
+    """
+    spent = {name: layer.forward_s + layer.backward_s for name, layer in layers.items()}
+    total = sum(spent.values()) or 1.0
+    opaque = [name for name, layer in layers.items() if layer.kind == "opaque"]
+    opaque.sort(key=lambda name: -spent[name])
+    if not opaque:
+        return ()
+    shares = ", ".join(f"{name} {spent[name] / total:.1%}" for name in opaque)
+    part = sum(spent[name] for name in opaque) / total
+    return (Note.of("opaque-layers", part=part, layers=shares),)
 
 
 def memory_notes(part: float) -> tuple[Note, ...]:

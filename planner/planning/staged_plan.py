@@ -20,7 +20,7 @@ from planner.plan import (
     given_solver,
     shard_plan,
 )
-from planner.planning.assemble import input_hashes, memory_notes
+from planner.planning.assemble import input_hashes, memory_notes, opaque_notes
 from planner.planning.staged import StagedStep, usual_trials
 from planner.request.plans import carried_for
 from planner.request.setting import DEFAULT_RUNTIME
@@ -101,7 +101,9 @@ def plan_of_stages(
     causes = dict(slowest.causes)
     # whether it is for tasks of other devices or for slower ones
     causes["waiting"] = causes.pop("idle") + found.waiting + found.outside
+    layers = _staged_layers(found, parts)
     remarks: tuple[AnyNote, ...] = (
+        *opaque_notes(layers),
         *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(found.compiler.sources, machine),
         *memory_notes(found.peak_memory / cluster.device.memory),
@@ -129,7 +131,7 @@ def plan_of_stages(
         memory_capacity_bytes=cluster.device.memory,
         communication_bytes=max(role.received for role in step.roles),
         search=summary,
-        layers=_staged_layers(found, parts),
+        layers=layers,
         baselines=baselines,
         compute_sources_s=dict(found.compiler.sources),
         provenance=dict(machine.compute.describe()),

@@ -21,6 +21,7 @@ from planner.request.inputs import question as asked
 from planner.request.inputs import searching as searched
 from planner.request.inputs import simulating as simulated
 from planner.request.parts import Degrees, Loading
+from planner.torch.source import is_reference, network_of_source
 
 Source: TypeAlias = str | os.PathLike[str] | Plan | Network
 StrategySource: TypeAlias = str | os.PathLike[str] | Plan | Strategy
@@ -69,6 +70,7 @@ class Request:
     global_batch_size: int | None = asked.GLOBAL_BATCH_SIZE.default
     precision: str | None = asked.PRECISION.default
     optimizer: str | None = asked.OPTIMIZER.default
+    inputs: object = asked.INPUTS.default
     input_size: int | None = asked.INPUT_SIZE.default
     vocab_padding: int | None = asked.VOCAB_PADDING.default
     expert_capacity: float | None = asked.EXPERT_CAPACITY.default
@@ -193,4 +195,25 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
                 f"{name} are given as a whole and one by one ({', '.join(given)}); leave one out"
             )
         fields[name] = _PARTS[name](**given)
+    if "source" in fields and "inputs" in fields:
+        fields |= _traced(fields["source"], fields["inputs"])
     return Request(**fields)
+
+
+def _traced(source: object, inputs: object) -> dict[str, object]:
+    """The network of a PyTorch module, and its inputs no more; nothing where it is another source.
+
+    Raises
+    ------
+    InputError
+        When it cannot be traced, or inputs are given with something else.
+    """
+    none_given = inputs is None or (isinstance(inputs, tuple | list | dict) and not inputs)
+    if is_reference(source) or callable(source):
+        return {"source": network_of_source(source, inputs), "inputs": ()}
+    if not none_given:
+        raise ConflictError(
+            "--input must be given for a PyTorch module but the model is none; leave it out, or "
+            "name a module like my_package.my_module:build"
+        )
+    return {}

@@ -24,6 +24,7 @@ STRANGE: dict[str, tuple[object, ...]] = {
     "texts": ("x.csv", 5, [5], [None], {"a": 1}, b"x.csv", True),
     "counts": (4, True, [1.5], ["4"], [True], {4: 8}, 2.5, b"4"),
     "mixed": (1.5, b"alexnet", {}, 1j, [1.5]),
+    "shapes": (5, "8,3", [None], {"a": 1}, b"8", 1j),
     "object": (5, True, [], b"alexnet", 1.5, {}),
 }
 QUANTITIES = (True, float("nan"), [1], b"1 GiB", 1j, {})

@@ -60,9 +60,37 @@ def _check_heads(name: str, heads: int, kv_heads: int) -> int:
     return kv_heads
 
 
-def _heads(name: str, inputs: Sequence[Tensor], heads: int, kv_heads: int) -> _Heads:
-    """The heads that tensors hold: all in one, or queries, keys with values, keys of all heads."""
+def _heads(
+    name: str, inputs: Sequence[Tensor], heads: int, kv_heads: int, separate: bool
+) -> _Heads:
+    """The heads that tensors hold: all in one, or queries, keys with values, keys of all heads.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the tensors that it reads.
+    heads, kv_heads, separate
+        As of `attention`.
+    """
     kv_heads = _check_heads(name, heads, kv_heads)
+    if separate:
+        if len(inputs) != 3:
+            raise InputError(
+                f"layer '{name}': separate queries, keys and values must be three layers but "
+                f"{len(inputs)} are read; correct its inputs"
+            )
+        widths = [
+            _divided(name, what, x.extent("hidden"), parts, "heads")
+            for what, x, parts in zip(
+                ("queries", "keys", "values"), inputs, (heads, kv_heads, kv_heads), strict=True
+            )
+        ]
+        if widths[0] != widths[1]:
+            raise InputError(
+                f"layer '{name}': a head of keys must be as wide as one of queries but has "
+                f"{widths[1]} features and not {widths[0]}; correct the layers before it"
+            )
+        return _Heads(queries=heads, keys=kv_heads, width=widths[0], value_width=widths[2])
     if len(inputs) > 3:
         raise InputError(
             f"layer '{name}': attention must read one layer (queries, keys and values side by "
@@ -144,6 +172,7 @@ def attention(
     fused: bool = True,
     dropout: bool = False,
     position_buckets: int = 0,
+    separate: bool = False,
 ) -> Layer:
     """Scaled dot-product attention.
 
@@ -174,21 +203,22 @@ def attention(
         Whether probabilities are dropped, which keeps a mask where the kernel is not fused.
     position_buckets
         Distances between positions for which every head has a bias of its own. [items]
+    separate
+        Whether three tensors hold queries, keys and values, each by itself.
     """
     if window < 0 or position_buckets < 0:
         raise InputError(
             f"layer '{name}': window and position_buckets must be at least 0 but are {window} and "
             f"{position_buckets}; leave them out for none"
         )
-    split = _heads(name, inputs, heads, kv_heads)
+    split = _heads(name, inputs, heads, kv_heads, separate)
     x, memory = inputs[0], inputs[min(1, len(inputs) - 1)]
     samples, length, keys = x.extent("sample"), x.extent("sequence"), memory.extent("sequence")
     units = split.keys if split.keys < heads else 0
-    kv_width = split.keys * (split.width - split.shared_width + split.value_width)
-    views = [
-        _view(x, heads * split.width, "sequence", "head", 0),
-        _view(memory, kv_width, None, "head", units),
-    ]
+    kept = [split.width - split.shared_width, split.value_width]
+    views = [_view(x, heads * split.width, "sequence", "head", 0)]
+    for width in kept if separate else [sum(kept)]:
+        views.append(_view(memory, split.keys * width, None, "head", units))
     if split.shared_width:
         views.append(_view(inputs[2], split.shared_width, None, None, 0))
     seen = seen_positions(length, keys, causal, window) if fused else float(keys)

@@ -144,7 +144,9 @@ _STATISTICS = ("local", "spatial", "synchronised")
 
 
 @layer_kind("batch_norm")
-def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local") -> Layer:
+def batch_norm(
+    name: str, inputs: Sequence[Tensor], *, statistics: str = "local", weights: int = 2
+) -> Layer:
     """Batch norm with statistics of the local part, or summed over ranks.
 
     Parameters
@@ -154,6 +156,8 @@ def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local"
     statistics
         "local", "spatial" (over all that split the space of the same samples) or "synchronised"
         (over all that split the samples, too).
+    weights
+        Trained numbers of each channel. [items]
     """
     (x,) = inputs
     if statistics not in _STATISTICS:
@@ -170,7 +174,7 @@ def batch_norm(name: str, inputs: Sequence[Tensor], *, statistics: str = "local"
         inputs,
         "batch_norm",
         keeps_inputs=True,
-        parameters=2 * x.extent(features_axis(x)),
+        parameters=weights * x.extent(features_axis(x)),
         statistics=None
         if statistics == "local"
         else Statistics(over=over, per=("channel",), count=2),
@@ -184,8 +188,16 @@ def affine(name: str, inputs: Sequence[Tensor]) -> Layer:
 
 
 @layer_kind("layer_norm")
-def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
-    """Layer norm over the features; splitting them needs their statistics summed."""
+def layer_norm(name: str, inputs: Sequence[Tensor], *, weights: int = 2) -> Layer:
+    """Layer norm over the features; splitting them needs their statistics summed.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    weights
+        Trained numbers of each feature. [items]
+    """
     (x,) = inputs
     per = tuple(a.name for a in x.axes if a.name not in ("hidden", "channel"))
     return _elementwise(
@@ -193,21 +205,28 @@ def layer_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
         inputs,
         "layer_norm",
         keeps_inputs=True,
-        parameters=2 * x.extent(features_axis(x)),
+        parameters=weights * x.extent(features_axis(x)),
         statistics=Statistics(over=("channel",), per=per, count=2),
     )
 
 
 @layer_kind("rms_norm")
-def rms_norm(name: str, inputs: Sequence[Tensor]) -> Layer:
-    """Norm of the features by their root mean square: one weight each, no mean and no bias."""
-    layer = layer_norm(name, inputs)
+def rms_norm(name: str, inputs: Sequence[Tensor], *, weights: int = 1) -> Layer:
+    """Norm of the features by their root mean square: one weight each, no mean and no bias.
+
+    Parameters
+    ----------
+    name, inputs
+        The layer, and the one tensor that it reads.
+    weights
+        Trained numbers of each feature. [items]
+    """
+    layer = layer_norm(name, inputs, weights=weights)
     assert layer.statistics is not None, "layer norm sums over its features"
     return replace(
         layer,
         kind="rms_norm",
         operation="layer_norm",
-        parameters=layer.parameters // 2,
         statistics=replace(layer.statistics, count=1),
     )
 

@@ -19,8 +19,20 @@ Rule: TypeAlias = Callable[[Any], None]
 # What an input is: text, a whole number, one of at least 1, a number, a switch (on the command line
 # an option that switches something on, or off if it starts with "--no-"), paths (an option that may
 # be repeated), several whole numbers, or an object, for which the command line takes its name.
-# With "mixed" it is one of several, which its rule tells apart.
-Kind = Literal["text", "whole", "count", "number", "switch", "texts", "counts", "object", "mixed"]
+# With "mixed" it is one of several, which its rule tells apart; "shapes" are those of tensors on
+# the command line, and tensors or what makes them from Python.
+Kind = Literal[
+    "text",
+    "whole",
+    "count",
+    "number",
+    "switch",
+    "texts",
+    "counts",
+    "object",
+    "mixed",
+    "shapes",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ MODEL: Input[None] = Input(
     default=None,
     required=True,
     kind="object",
-    text="A built-in network, the path of a network file, or a `costmodels.graph.Network`.",
+    text="A built-in network, the path of a network file, a `costmodels.graph.Network`, a "
+    '`torch.nn.Module` or a function that makes one, or where that is, like "package.module:name".',
 )
 GPUS: Input[int | None] = Input(
     name="gpus",
@@ -91,6 +92,17 @@ OPTIMIZER: Input[str | None] = Input(
     text='"sgd" (with momentum) or "adam"; by default adam for networks with attention, sgd for '
     "all others.",
     chosen="optimizer {optimizer}, the usual one of such networks",
+)
+INPUTS: Input[tuple[object, ...]] = Input(
+    name="inputs",
+    default=(),
+    option="--input",
+    metavar="SHAPE",
+    kind="shapes",
+    help="Of a PyTorch module: a shape, samples first, such as 8,3,224,224, ids=8,128:int64, or a "
+    "factory of inputs; may be repeated.",
+    text="What a PyTorch module takes: tensors or shapes, samples first, in a list, by name, or as "
+    "a function that makes them.",
 )
 INPUT_SIZE: Input[int | None] = Input(
     name="input_size",
@@ -294,6 +306,7 @@ QUESTION: tuple[AnyInput, ...] = (
     GLOBAL_BATCH_SIZE,
     PRECISION,
     OPTIMIZER,
+    INPUTS,
     INPUT_SIZE,
     VOCAB_PADDING,
     EXPERT_CAPACITY,

@@ -57,6 +57,20 @@ EXAMPLES: dict[str, Layer] = {
     "attention, cross": make("attention", HIDDEN, {**MEMORY, "hidden": 8}, heads=4, kv_heads=2),
     "attention, latent": make("attention", HIDDEN, MEMORY, {**MEMORY, "hidden": 2}, heads=2),
     "attention, unfused": make("attention", HIDDEN, heads=2, fused=False, position_buckets=3),
+    "attention, separate": make(
+        "attention",
+        HIDDEN,
+        {**MEMORY, "hidden": 6},
+        {**MEMORY, "hidden": 10},
+        heads=4,
+        kv_heads=2,
+        separate=True,
+    ),
+    "pointwise": make("pointwise", HIDDEN, HIDDEN, weights=1),
+    "rearrange": make(
+        "rearrange", IMAGE, axes={"sequence": 80, "hidden": 6}, along={"hidden": "channel"}
+    ),
+    "opaque": make("opaque", HIDDEN, IMAGE, axes={"channel": 3}),
     "rotary": make("rotary", HIDDEN, heads=4, touched=3),
     "head_norm": make("head_norm", HIDDEN, heads=4, touched=3),
     "glu": make("glu", HIDDEN),

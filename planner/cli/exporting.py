@@ -1,0 +1,33 @@
+"""`planner export`: write a plan in the form of a framework."""
+
+from __future__ import annotations
+
+import click
+
+from planner.cli.completion import complete
+from planner.cli.screen import write
+
+
+@click.command("export")
+@click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
+@click.option(
+    "--to",
+    "framework",
+    required=True,
+    metavar="NAME",
+    help="torchtitan, megatron, deepspeed, accelerate, fsdp2 or jax.",
+)
+@click.option("-o", "--output", "folder", required=True, metavar="FOLDER", help="Where to.")
+def export_command(plan_file: str, framework: str, folder: str) -> None:
+    """Write a plan for a framework, and what of it that cannot express.
+
+    PLAN is a file that 'planner optimize -o' wrote.
+    """
+    from planner.plan import Plan
+    from planner.report.frameworks import export_plan
+
+    written, cannot = export_plan(Plan.load(plan_file), framework, folder)
+    for path in written:
+        write(f"written to {path}")
+    for sentence in cannot:
+        write(f"not expressed: {sentence}")

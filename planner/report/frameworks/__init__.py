@@ -1,0 +1,71 @@
+"""Plans in the form of the frameworks that people train with, and what these cannot express."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from costmodels.errors import InputError
+from planner.output import write_text
+from planner.plan import Plan
+from planner.report.frameworks.code import fsdp2, jax
+from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
+
+FRAMEWORKS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]]] = (
+    MappingProxyType(
+        {
+            "torchtitan": torchtitan,
+            "megatron": megatron,
+            "deepspeed": deepspeed,
+            "accelerate": accelerate,
+            "fsdp2": fsdp2,
+            "jax": jax,
+        }
+    )
+)
+
+
+def export_plan(
+    plan: Plan, framework: str, folder: str | os.PathLike[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write a plan for a framework; the files, and what of the plan they do not say.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    framework
+        One of `FRAMEWORKS`.
+    folder
+        Where to; it is made if it is not there.
+
+    Raises
+    ------
+    InputError
+        When there is no such framework, the folder cannot be written to, or a pipeline cannot be
+        said by one mesh.
+    """
+    if framework not in FRAMEWORKS:
+        rule = f"be one of {', '.join(FRAMEWORKS)}"
+        raise InputError.rule("the framework (--to)", rule, f"'{framework}'", "choose one")
+    if plan.num_groups > 1 and framework in ("fsdp2", "jax"):
+        raise InputError(
+            f"{framework} is written for plans of one stage but this has {plan.num_groups} groups "
+            "of stages; plan again with --keep pp=1, or use torchtitan or megatron"
+        )
+    files, cannot = FRAMEWORKS[framework](plan)
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder {place} cannot be made ({error.strerror}); choose another one (-o)"
+        ) from None
+    rows = "".join(f"- {sentence}\n" for sentence in cannot) or "Nothing.\n"
+    notes = f"# What of the plan for {plan.model} these files do not say\n\n{rows}"
+    written = {**files, "NOTES.md": notes}
+    for name, text in written.items():
+        write_text(place / name, text)
+    return tuple(str(place / name) for name in written), cannot

@@ -1,0 +1,156 @@
+"""Plans as meshes and placements in Python: exactly what they say, weight by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pprint import pformat
+
+from planner.plan import Mesh, Plan, TensorPlacement
+from planner.plan.sharding import known_sharding, sharded_dim
+
+Written = tuple[Mapping[str, str], tuple[str, ...]]
+
+_FSDP2 = '''"""The meshes and placements of a plan for {model}, made by 'planner export'."""
+
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+MESH_SHAPE = {shape}
+MESH_NAMES = {names}
+# Of each layer the placements of its weights and bias, one for each axis of the mesh.
+WEIGHTS = {weights}
+# Of each layer the placements of what it reads and writes.
+ACTIVATIONS = {activations}
+
+
+def device_mesh(device_type="cuda"):
+    return init_device_mesh(device_type, MESH_SHAPE, mesh_dim_names=MESH_NAMES)
+
+
+def placements(words):
+    named = {{"Replicate": Replicate(), **{{f"Shard({{dim}})": Shard(dim) for dim in range(6)}}}}
+    return [named[word] for word in words]
+
+
+def shard(model, mesh):
+    """Make DTensors of the weights of a module whose submodules are called as the layers are."""
+    for layer, weights in WEIGHTS.items():
+        module = model.get_submodule(layer)
+        for name, words in weights.items():
+            weight = getattr(module, name)
+            placed = distribute_tensor(weight.data, mesh, placements(words))
+            setattr(module, name, nn.Parameter(placed, requires_grad=weight.requires_grad))
+    return model
+'''
+_JAX = '''"""The mesh and partition specs of a plan for {model}, made by 'planner export'."""
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+MESH_SHAPE = {shape}
+MESH_NAMES = {names}
+# Of each layer the axes of the mesh that cut each dim of its weights and bias.
+WEIGHTS = {weights}
+# Of each layer those that cut what it reads and writes.
+ACTIVATIONS = {activations}
+
+
+def device_mesh(devices=None):
+    return jax.make_mesh(MESH_SHAPE, MESH_NAMES, devices=devices)
+
+
+def sharding(mesh, spec):
+    return NamedSharding(mesh, PartitionSpec(*spec))
+'''
+
+
+def _common(plan: Plan) -> tuple[str, ...]:
+    """What neither says."""
+    return tuple(_left_out(plan))
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    if plan.schedule.micro_batches > 1:
+        yield f"{plan.schedule.micro_batches} micro-batches: accumulate gradients over them"
+    if any(stage.recompute for stage in plan.stages):
+        yield "what is computed again: wrap these layers yourself, as stages[].recompute says"
+    if any(layer.sharded for layer in plan.layers.values()):
+        yield "what of weights is cut over ranks that hold the same (ZeRO): see layers[].sharded"
+    if any(dim in layer.degrees for layer in plan.layers.values() for dim in ("height", "width")):
+        yield "halos of convolutions that are split by space: exchange them in the layers"
+
+
+def _filled_in(plan: Plan, words: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    mesh = plan.mesh
+    return {
+        "model": plan.model.replace("\\", "").replace('"', ""),
+        "shape": repr(mesh.shape),
+        "names": repr(mesh.names),
+        **{name: pformat(dict(rows), width=100, sort_dicts=False) for name, rows in words.items()},
+    }
+
+
+def fsdp2(plan: Plan) -> Written:
+    """A module that makes DTensors of the weights of a model."""
+    layers = known_sharding(plan.sharding).layers
+    weights = {
+        name: {one.name: one.placements for one in layer.weights}
+        for name, layer in layers.items()
+        if layer.weights
+    }
+    activations = {
+        name: {
+            "inputs": tuple(one.placements for one in layer.inputs),
+            "output": layer.output.placements,
+        }
+        for name, layer in layers.items()
+    }
+    tables = _filled_in(plan, {"weights": weights, "activations": activations})
+    return {"sharded.py": _FSDP2.format(**tables)}, _common(plan)
+
+
+def partition_spec(tensor: TensorPlacement, mesh: Mesh) -> tuple[tuple[str, ...] | None, ...]:
+    """The axes that cut each dim of a tensor."""
+    cut: list[list[str]] = [[] for _ in tensor.dims]
+    for name, placement in zip(mesh.names, tensor.placements, strict=True):
+        dim = sharded_dim(placement)
+        if dim is not None:
+            cut[dim].append(name)
+    return tuple(tuple(names) or None for names in cut)
+
+
+def jax(plan: Plan) -> Written:
+    """A module with a mesh and partition specs."""
+    sharding = known_sharding(plan.sharding)
+    weights: dict[str, dict[str, object]] = {}
+    activations: dict[str, dict[str, object]] = {}
+    for name, layer in sharding.layers.items():
+        mesh = sharding.meshes[layer.mesh]
+        if layer.weights:
+            weights[name] = {one.name: partition_spec(one, mesh) for one in layer.weights}
+        activations[name] = {
+            "inputs": tuple(partition_spec(one, mesh) for one in layer.inputs),
+            "output": partition_spec(layer.output, mesh),
+        }
+    tables = _filled_in(plan, {"weights": weights, "activations": activations})
+    cannot = _common(plan)
+    uneven = [
+        name
+        for name, layer in sharding.layers.items()
+        if any(_is_uneven(one, sharding.meshes[layer.mesh]) for one in layer.tensors)
+    ]
+    if uneven:
+        cannot = (*cannot, f"blocks that are not equal, which JAX has not: {', '.join(uneven)}")
+    return {"sharded.py": _JAX.format(**tables)}, cannot
+
+
+def _is_uneven(tensor: TensorPlacement, mesh: Mesh) -> bool:
+    sizes = dict(zip(mesh.names, mesh.shape, strict=True))
+    for extent, names in zip(tensor.shape, partition_spec(tensor, mesh), strict=True):
+        ways = 1
+        for name in names or ():
+            ways *= sizes[name]
+        if extent % ways:
+            return True
+    return False

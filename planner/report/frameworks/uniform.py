@@ -1,0 +1,140 @@
+"""A plan as degrees of parallelism that hold for all layers, and what of it these leave out.
+
+Most frameworks have one number for each kind of parallelism. A layer that is split in another way
+is named: nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from costmodels.graph import SPATIAL_DIMS
+from planner.plan import LayerPlan, Plan
+
+_FEATURES = ("filter", "channel", "head")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformDegrees:
+    """Degrees of parallelism.
+
+    Parameters
+    ----------
+    dp, tp, cp, ep, pp
+        Ways that samples, features, sequences and experts are split, and groups of stages. [ways]
+    chunks
+        Stages of each group. [items]
+    zero
+        0 to 3: what of weights is cut over the ranks that hold the same.
+    shard_size
+        Ranks that it is cut over, all that split samples by default. [items]
+    sequence_parallel
+        Whether what tensor parallelism leaves whole is divided by the sequence.
+    recompute
+        "none", "selective" (attention only) or "full".
+    micro_batch
+        Samples of a micro-batch on a rank. [samples]
+    others
+        A sentence for each way to split layers that these degrees do not say.
+    """
+
+    dp: int
+    tp: int
+    cp: int
+    ep: int
+    pp: int
+    chunks: int
+    zero: int
+    shard_size: int
+    sequence_parallel: bool
+    recompute: str
+    micro_batch: float
+    others: tuple[str, ...]
+
+
+def uniform_degrees(plan: Plan) -> UniformDegrees:
+    """The degrees of a plan."""
+    layers = plan.layers
+    tp = _usual_degree([_degree_of(one, _FEATURES) for one in layers.values() if one.weights_bytes])
+    attention = [one for one in layers.values() if one.kind == "attention"]
+    cp = _usual_degree([_degree_of(one, ("sequence",)) for one in attention])
+    ep = max((_degree_of(one, ("expert",)) for one in layers.values()), default=1)
+    size = plan.gpus // plan.num_groups
+    dp = size // (tp * cp) if size % (tp * cp) == 0 else 1
+    others: dict[str, list[str]] = {}
+    for name, layer in layers.items():
+        if not _follows(layer, dp, tp, cp, ep):
+            others.setdefault(str(layer.distribution), []).append(name)
+    zeros = Counter(_zero(layer) for layer in layers.values() if layer.weights_bytes)
+    zero = max(zeros, default=0)
+    said = [
+        f"{len(names)} layers ({names[0]}{' .. ' + names[-1] if len(names) > 1 else ''}) are split "
+        f"{split}"
+        for split, names in others.items()
+    ]
+    if len(zeros) > 1:
+        said.append(f"{zeros[zero]} of {sum(zeros.values())} layers with weights have ZeRO {zero}")
+    sizes = {layer.shard_size for layer in layers.values() if layer.sharded}
+    whole = sizes <= {None, dp * cp}
+    return UniformDegrees(
+        dp=dp,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        pp=plan.num_groups,
+        chunks=max(1, len(plan.stages) // plan.num_groups),
+        zero=zero,
+        shard_size=dp * cp if whole else max(size or 1 for size in sizes),
+        sequence_parallel=tp > 1
+        and any(_degree_of(one, ("sequence",)) == cp * tp for one in layers.values()),
+        recompute=_recompute(plan),
+        micro_batch=plan.global_batch_size / plan.schedule.micro_batches / dp,
+        others=tuple(said),
+    )
+
+
+def _degree_of(layer: LayerPlan, dims: tuple[str, ...]) -> int:
+    return math.prod(layer.distribution.degree(dim) for dim in dims)
+
+
+def _usual_degree(degrees: list[int]) -> int:
+    """The most frequent degree of what is split, if at least as much is split as is not."""
+    split = Counter(degree for degree in degrees if degree > 1)
+    if not split or 2 * sum(split.values()) < len(degrees):
+        return 1
+    return max(split, key=lambda degree: (split[degree], -degree))
+
+
+def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int) -> bool:
+    """Whether a layer is split as degrees say.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    dp, tp, cp, ep
+        The degrees. [ways]
+    """
+    sample, sequence = _degree_of(layer, ("sample",)), _degree_of(layer, ("sequence",))
+    expert, features = _degree_of(layer, ("expert",)), _degree_of(layer, _FEATURES)
+    if any(dim in layer.degrees for dim in (*SPATIAL_DIMS, "table")):
+        return False
+    if expert > 1:
+        # experts take ranks of all other kinds
+        return expert == ep and features in (1, tp)
+    return sample == dp and sequence in (1, cp, cp * tp) and features in (1, tp)
+
+
+def _zero(layer: LayerPlan) -> int:
+    parts = ("state", "gradients", "weights")
+    return next((3 - n for n, part in enumerate(parts[::-1]) if part in layer.sharded), 0)
+
+
+def _recompute(plan: Plan) -> str:
+    again = [name for stage in plan.stages for part in stage.recompute for name in part]
+    if not again:
+        return "none"
+    attends = all(plan.layers[name].kind == "attention" for name in again)
+    return "selective" if attends else "full"

@@ -1,0 +1,137 @@
+"""Operators that move nothing: they say where numbers lie, and make no layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.torch.nodes import arguments, shape_of
+from planner.torch.operators.registry import operator, tensor_of
+from planner.torch.translation import Translation, UnsupportedError
+from planner.torch.values import AxisPart, Value, reshaped, sliced
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+
+@operator(
+    *("to", "_to_copy", "type_as", "float", "contiguous", "clone", "alias", "detach", "identity"),
+    *("lift_fresh_copy", "view_as_real", "requires_grad"),
+)
+def _as_it_is(net: Translation, node: Node) -> Value:
+    return tensor_of(net, node.all_input_nodes[0])
+
+
+@operator("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
+def _reshape(net: Translation, node: Node) -> Value:
+    value, shape = tensor_of(net, node.all_input_nodes[0]), shape_of(node)
+    found = reshaped(value, shape) if math.prod(shape) == math.prod(value.shape) else None
+    if found is None:
+        raise UnsupportedError
+    return found
+
+
+@operator("transpose", "permute", "t", "mT", "movedim", "swapaxes")
+def _permute(net: Translation, node: Node) -> Value:
+    given = arguments(node)
+    value = tensor_of(net, node.all_input_nodes[0])
+    count = len(value.dims)
+    order = list(range(count))
+    if "dims" in given:
+        order = [int(dim) % count for dim in given["dims"]]
+    elif "dim0" in given:
+        first, second = int(given["dim0"]) % count, int(given["dim1"]) % count
+        order[first], order[second] = second, first
+    elif count == 2:
+        order = [1, 0]
+    else:
+        raise UnsupportedError
+    return replace(value, dims=tuple(value.dims[dim] for dim in order))
+
+
+@operator("expand", "expand_as", "broadcast_to")
+def _expand(net: Translation, node: Node) -> Value:
+    value, shape = tensor_of(net, node.all_input_nodes[0]), shape_of(node)
+    dims = ((),) * (len(shape) - len(value.dims)) + value.dims
+    found = []
+    for dim, extent in zip(dims, shape, strict=True):
+        own = math.prod(part.extent for part in dim)
+        found.append(dim if own == extent else (AxisPart("", 1, extent),))
+    return replace(value, dims=tuple(found))
+
+
+def _taken(value: Value, dim: int, start: int, count: int) -> Value:
+    found = sliced(value, dim, start, count)
+    if found is None:
+        raise UnsupportedError
+    return found
+
+
+@operator("slice")
+def _slice(net: Translation, node: Node) -> Value:
+    given = arguments(node)
+    value = tensor_of(net, given["self"])
+    dim = int(given["dim"]) % len(value.dims)
+    extent = value.shape[dim]
+    if given["step"] != 1:
+        raise UnsupportedError
+    start, end = (
+        min(max(int(n) + extent * (int(n) < 0), 0), extent)
+        for n in (given["start"] or 0, extent if given["end"] is None else given["end"])
+    )
+    return _taken(value, dim, start, end - start)
+
+
+@operator("narrow")
+def _narrow(net: Translation, node: Node) -> Value:
+    given = arguments(node)
+    value = tensor_of(net, given["self"])
+    return _taken(value, int(given["dim"]) % len(value.dims), given["start"], given["length"])
+
+
+@operator("select")
+def _select(net: Translation, node: Node) -> Value:
+    given = arguments(node)
+    value = tensor_of(net, given["self"])
+    dim = int(given["dim"]) % len(value.dims)
+    return _at(value, dim, int(given["index"]) % value.shape[dim])
+
+
+def _at(value: Value, dim: int, index: int) -> Value:
+    """One position of a dim, which is then gone."""
+    found = _taken(value, dim, index, 1)
+    return replace(found, dims=(*found.dims[:dim], *found.dims[dim + 1 :]))
+
+
+@operator("unbind")
+def _unbind(net: Translation, node: Node) -> tuple[Value, ...]:
+    given = arguments(node)
+    value = tensor_of(net, given["self"])
+    dim = int(given["dim"]) % len(value.dims)
+    return tuple(_at(value, dim, index) for index in range(value.shape[dim]))
+
+
+@operator("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split")
+def _split_parts(net: Translation, node: Node) -> tuple[Value, ...]:
+    value = tensor_of(net, node.all_input_nodes[0])
+    dim = int(arguments(node)["dim"]) % len(value.dims)
+    found, start = [], 0
+    for part in node.meta["val"]:
+        count = int(part.shape[dim])
+        found.append(_taken(value, dim, start, count))
+        start += count
+    return tuple(found)
+
+
+@operator("getitem")
+def _getitem(net: Translation, node: Node) -> object:
+    source, index = node.args[0], node.args[1]
+    found = net.known[source]
+    if isinstance(found, tuple):
+        return found[index]
+    # the outputs of an operator that is one layer
+    value = tensor_of(net, source)
+    if value.shape == shape_of(node):
+        return value
+    return net.opaque(node)

@@ -1,0 +1,226 @@
+"""What a user names: a module of PyTorch or its factory, and the inputs that it takes.
+
+Importing the user's code is what naming it asks for; files of plans and networks never do so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from costmodels.errors import InputError
+from planner.torch.trace import require_torch
+
+if TYPE_CHECKING:
+    from costmodels.graph import Network
+
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_SHAPE = re.compile(r"(?:(\w+)=)?\s*(\d+(?:\s*,\s*\d+)*)\s*(?::(\w+))?", re.ASCII)
+_ADVICE = "give --input 8,3,224,224, input_ids=8,128:int64, or package.module:function"
+
+
+def is_reference(source: object) -> bool:
+    """Whether text names something in Python: package.module:name."""
+    return isinstance(source, str) and _REFERENCE.fullmatch(source) is not None
+
+
+def network_of_source(source: object, inputs: object) -> Network:
+    """The network of a module, of its factory, or of text that names one.
+
+    Parameters
+    ----------
+    source
+        The module, a function or class that makes one, or "package.module:name".
+    inputs
+        Shapes or tensors, the first extent of which is the samples.
+
+    Raises
+    ------
+    InputError
+        When there is no such module, or it cannot be traced with these inputs.
+    """
+    require_torch()
+    from planner.torch.ingest import network_of_module
+
+    called = f"'{source}'" if isinstance(source, str) else "the model"
+    found = _imported(source) if isinstance(source, str) else source
+    module, device = _module_of(found, called)
+    samples = _samples(inputs, device, module)
+    name = type(module).__name__
+    states = [(each, each.training) for each in module.modules()]
+    module.train()
+    try:
+        return network_of_module(module, samples, name)
+    finally:
+        for each, state in states:
+            each.training = state
+
+
+def _imported(reference: str) -> object:
+    """What text names, imported from the folder that a command runs in or from elsewhere."""
+    place, _, path = reference.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not place.startswith(error.name):
+            raise InputError(_own_failure(f"importing '{place}'", error)) from None
+        raise InputError(
+            f"'{reference}' must name a module that can be imported but there is no "
+            f"'{error.name}'; run the command in its folder, or install it"
+        ) from None
+    except Exception as error:
+        raise InputError(_own_failure(f"importing '{place}'", error)) from None
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise InputError(
+                f"'{reference}' must name something that is there but '{place}' has no '{part}'; "
+                "correct the name"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _own_failure(doing: str, error: Exception) -> str:
+    """What the user's own code raised, and where."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/planner/torch/" not in frame.filename and "importlib" not in frame.filename
+    ]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{doing} failed with {type(error).__name__}: {error}{where}; correct that code"
+
+
+def _module_of(source: object, called: str) -> tuple[Any, Any]:
+    """The module that is traced, and the device of its weights: none of them has numbers yet."""
+    import torch
+    from torch import nn
+
+    if isinstance(source, nn.Module):
+        first = next(iter(source.parameters()), None)
+        return source, torch.device("cpu") if first is None else first.device
+    if not callable(source):
+        raise InputError.rule(
+            called, "be a torch.nn.Module or make one", f"a {type(source).__name__}", "correct it"
+        )
+    meta = torch.device("meta")
+    try:
+        with meta:
+            module = source()
+    except Exception:
+        # what computes with numbers while it is made needs some
+        try:
+            module = source()
+            module = module.to(meta) if isinstance(module, nn.Module) else module
+        except Exception as error:
+            raise InputError(_own_failure(f"calling {called}", error)) from None
+    if not isinstance(module, nn.Module):
+        raise InputError.rule(
+            f"what {called} makes",
+            "be a torch.nn.Module",
+            f"a {type(module).__name__}",
+            "return one",
+        )
+    return module, meta
+
+
+def _samples(inputs: object, device: Any, module: Any) -> list[Any]:
+    """Tensors of the shapes of the inputs, with the names of those that are given by name."""
+    from planner.torch.ingest import Sample
+
+    rows = _flat_inputs(inputs, device)
+    if not rows:
+        raise InputError(f"the inputs of a module must be given with it but are not; {_ADVICE}")
+    if all(tensor.dim() and tensor.shape[0] == 1 for _, tensor in rows):
+        # a single sample cannot be told from what is the same for all samples
+        rows = [(name, tensor.new_empty((2, *tensor.shape[1:]))) for name, tensor in rows]
+    taken = inspect.signature(module.forward).parameters
+    for name, _ in rows:
+        variadic = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        if name and name not in taken and not variadic:
+            known = ", ".join(taken)
+            raise InputError(
+                f"the input '{name}' must be an argument of {type(module).__name__} but that takes "
+                f"{known}; correct --input"
+            )
+    found = [Sample(name=name, tensor=tensor) for name, tensor in rows]
+    # caches of keys and values are for inference
+    if "use_cache" in taken:
+        found.append(Sample(name="use_cache", tensor=False))
+    return found
+
+
+def _flat_inputs(inputs: object, device: Any) -> list[tuple[str, Any]]:
+    """Every input by name, empty for those that are given by their place."""
+    import torch
+
+    if isinstance(inputs, torch.Tensor):
+        return [("", torch.empty_like(inputs, device=device))]
+    if isinstance(inputs, Mapping):
+        return [
+            (str(name), row[1]) for name, one in inputs.items() for row in _flat_inputs(one, device)
+        ]
+    if isinstance(inputs, str):
+        return _from_text(inputs, device)
+    if isinstance(inputs, Sequence):
+        if inputs and all(isinstance(n, int) and not isinstance(n, bool) for n in inputs):
+            return [("", _empty("", inputs, "", device))]
+        return [row for one in inputs for row in _flat_inputs(one, device)]
+    if callable(inputs):
+        try:
+            made = inputs()
+        except Exception as error:
+            raise InputError(_own_failure("calling the factory of inputs", error)) from None
+        return _flat_inputs(made, device)
+    raise InputError.rule(
+        "an input of a module",
+        "be a tensor, a shape or several of them",
+        f"a {type(inputs).__name__}",
+        "correct it",
+    )
+
+
+def _from_text(text: str, device: Any) -> list[tuple[str, Any]]:
+    if is_reference(text):
+        return _flat_inputs(_imported(text), device)
+    found = _SHAPE.fullmatch(text.strip())
+    if found is None:
+        raise InputError.rule("an input (--input)", "be a shape", f"'{text}'", _ADVICE)
+    extents = [int(extent) for extent in found[2].split(",")]
+    return [(found[1] or "", _empty(found[1] or "", extents, found[3] or "", device))]
+
+
+def _empty(name: str, extents: Sequence[int], kind: str, device: Any) -> Any:
+    """A tensor of a shape; what is called ids is of whole numbers.
+
+    Parameters
+    ----------
+    name, extents
+        The input. [items]
+    kind
+        Its type, such as "int64"; empty for the usual one.
+    device
+        Where it is to be.
+    """
+    import torch
+
+    kind = kind or ("int64" if name.endswith("ids") else "float32")
+    dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError.rule(
+            "the type of an input (--input)", "be one of PyTorch's", f"'{kind}'", "such as int64"
+        )
+    if not extents or min(extents) < 1:
+        raise InputError.rule(
+            "the extents of an input (--input)", "be at least 1", list(extents), _ADVICE
+        )
+    return torch.empty(tuple(extents), dtype=dtype, device=device)

@@ -1,0 +1,178 @@
+"""Plans in the form of frameworks: their degrees, and what is said not to be expressed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import planner
+from costmodels.errors import InputError
+from planner.cli.command import planner_command
+from planner.plan import Plan
+from planner.report.frameworks import FRAMEWORKS, export_plan
+from planner.report.frameworks.uniform import uniform_degrees
+
+
+def evaluated(model: str, strategy: str, gpus: int = 8, **more) -> Plan:
+    question = {"cluster": "dgx-a100", "precision": "bf16", "optimizer": "adam", **more}
+    return planner.evaluate(model, gpus=gpus, strategy=strategy, **question)
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    return {
+        "tp": evaluated("gpt2", "megatron:tp=2,dp=4", global_batch_size=32),
+        "fsdp": evaluated("gpt2", "fsdp", global_batch_size=32),
+        "zero1": evaluated("gpt2", "zero1", global_batch_size=32),
+        "pp": evaluated("gpt2", "megatron:tp=2,pp=2,dp=2", global_batch_size=32),
+        "data": evaluated("resnet18", "data", global_batch_size=64),
+        "mixed": planner.optimize("vgg16", gpus=64, cluster="abci", global_batch_size=2048, cap=16),
+        "spatial": evaluated("mesh-1k", "spatial", gpus=4, global_batch_size=2),
+    }
+
+
+def files(plan: Plan, framework: str, folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    written, cannot = export_plan(plan, framework, folder)
+    return {Path(path).name: Path(path).read_text() for path in written}, cannot
+
+
+def test_degrees_are_those_of_the_strategy(plans):
+    rows = {
+        name: (of.dp, of.tp, of.pp, of.zero)
+        for name, of in ((name, uniform_degrees(plan)) for name, plan in plans.items())
+    }
+    assert rows["tp"] == (4, 2, 1, 0)
+    assert rows["fsdp"] == (8, 1, 1, 3)
+    assert rows["zero1"] == (8, 1, 1, 1)
+    assert rows["pp"] == (2, 2, 2, 0)
+    assert rows["data"] == (8, 1, 1, 0)
+    for name in ("tp", "fsdp", "zero1", "pp", "data"):
+        assert uniform_degrees(plans[name]).others == (), name
+    for name in ("mixed", "spatial"):
+        assert uniform_degrees(plans[name]).others, name
+
+
+def test_torchtitan(plans, tmp_path):
+    text, cannot = files(plans["pp"], "torchtitan", tmp_path)
+    tables = tomllib.loads(text["job.toml"])
+    of = tables["parallelism"]
+    assert (of["tensor_parallel_degree"], of["pipeline_parallel_degree"]) == (2, 2)
+    degrees = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel")
+    degrees += ("context_parallel", "pipeline_parallel")
+    total = 1
+    for degree in degrees:
+        total *= of[f"{degree}_degree"]
+    assert total == 8
+    assert tables["training"]["global_batch_size"] == 32
+    assert cannot == ()
+    text, _ = files(plans["fsdp"], "torchtitan", tmp_path)
+    of = tomllib.loads(text["job.toml"])["parallelism"]
+    assert (of["data_parallel_replicate_degree"], of["data_parallel_shard_degree"]) == (1, 8)
+    assert of["fsdp_reshard_after_forward"] == "always"
+    _, cannot = files(plans["zero1"], "torchtitan", tmp_path)
+    assert any("ZeRO 1" in sentence for sentence in cannot)
+
+
+def test_megatron(plans, tmp_path):
+    text, cannot = files(plans["pp"], "megatron", tmp_path)
+    lines = text["arguments.txt"].splitlines()
+    assert "--tensor-model-parallel-size 2" in lines
+    assert "--pipeline-model-parallel-size 2" in lines
+    assert "--global-batch-size 32" in lines
+    assert "--bf16" in lines
+    size = next(int(line.split()[1]) for line in lines if line.startswith("--micro-batch-size"))
+    assert size * plans["pp"].schedule.micro_batches * 2 == 32
+    assert cannot == ()
+    text, _ = files(plans["zero1"], "megatron", tmp_path)
+    assert "--use-distributed-optimizer" in text["arguments.txt"]
+    _, cannot = files(plans["fsdp"], "megatron", tmp_path)
+    assert any("ZeRO 3" in sentence for sentence in cannot)
+
+
+def test_deepspeed_and_accelerate(plans, tmp_path):
+    text, cannot = files(plans["fsdp"], "deepspeed", tmp_path)
+    document = json.loads(text["deepspeed.json"])
+    assert document["zero_optimization"] == {"stage": 3}
+    per_rank = document["train_micro_batch_size_per_gpu"] * document["gradient_accumulation_steps"]
+    assert per_rank * 8 == document["train_batch_size"] == 32
+    assert cannot == ()
+    _, cannot = files(plans["tp"], "deepspeed", tmp_path)
+    assert any("tensor parallelism of 2 ways" in sentence for sentence in cannot)
+    text, cannot = files(plans["fsdp"], "accelerate", tmp_path)
+    assert 'distributed_type: "FSDP"' in text["accelerate.yaml"]
+    assert "fsdp_reshard_after_forward: true" in text["accelerate.yaml"]
+    assert "num_processes: 8" in text["accelerate.yaml"]
+    assert cannot == ()
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "megatron", "deepspeed", "accelerate"])
+def test_what_is_split_otherwise_is_named(plans, framework, tmp_path):
+    plan = plans["mixed"]
+    text, cannot = files(plan, framework, tmp_path)
+    odd = {
+        str(layer.distribution)
+        for layer in plan.layers.values()
+        if layer.distribution.degree("filter") > 1
+    }
+    assert odd
+    for split in odd:
+        assert any(f"are split {split}" in sentence for sentence in cannot)
+    assert all(f"- {sentence}" in text["NOTES.md"] for sentence in cannot)
+    _, cannot = files(plans["spatial"], framework, tmp_path)
+    assert any("height" in sentence or "width" in sentence for sentence in cannot)
+
+
+def test_jax_gets_the_axes_that_cut_each_dim(plans, tmp_path):
+    text, cannot = files(plans["mixed"], "jax", tmp_path)
+    source = "\n".join(line for line in text["sharded.py"].splitlines() if "import" not in line)
+    known: dict = {}
+    exec(source, known)
+    plan = plans["mixed"]
+    sizes = dict(zip(known["MESH_NAMES"], known["MESH_SHAPE"], strict=True))
+    assert list(known["MESH_SHAPE"]) == list(plan.mesh.shape)
+    for name in plan.layers:
+        placed = plan.placements(name)
+        for weight in placed.weights:
+            spec = known["WEIGHTS"][name][weight.name]
+            for extent, local, axes in zip(weight.shape, weight.local_shape, spec, strict=True):
+                ways = 1
+                for axis in axes or ():
+                    ways *= sizes[axis]
+                assert -(-extent // ways) == local
+    assert any("blocks that are not equal" in s for s in cannot) == any(
+        extent % local
+        for name in plan.layers
+        for tensor in plan.placements(name).tensors
+        for extent, local in zip(tensor.shape, tensor.local_shape, strict=True)
+    )
+
+
+def test_pipelines_are_no_single_mesh(plans, tmp_path):
+    for framework in ("fsdp2", "jax"):
+        with pytest.raises(InputError, match="plans of one stage but this has 2 groups"):
+            export_plan(plans["pp"], framework, tmp_path)
+
+
+def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
+    path = tmp_path / "plan.json"
+    plans["mixed"].save(path)
+    for framework in FRAMEWORKS:
+        out = tmp_path / framework
+        words = ["export", str(path), "--to", framework, "-o", str(out)]
+        done = CliRunner().invoke(planner_command, words)
+        assert done.exit_code == 0, done.output
+        assert (out / "NOTES.md").exists()
+        assert f"written to {out / 'NOTES.md'}" in done.output
+    done = CliRunner().invoke(
+        planner_command, ["export", str(path), "--to", "keras", "-o", str(tmp_path / "x")]
+    )
+    assert "must be one of torchtitan, megatron" in done.output + str(done.exception)
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(
+        planner_command, ["export", str(path), "--to", "jax", "-o", str(tmp_path / "file")]
+    )
+    assert "cannot be made" in done.output + str(done.exception)
