@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("planner", "costmodels", "search")
 FOLDERS = (*PACKAGES, "benchmarks")
 # "about a dozen" entries at the top of a package, its `__init__` and `__main__` aside
-MOST_ENTRIES = 15
+MOST_ENTRIES = 16
 # of a function, its docstring aside
 MOST_LINES = 80
 MOST_LINES_OF_A_FILE = 360
