@@ -79,7 +79,8 @@ class Mixtures:
             The assignments.
         """
         table = np.array(assignments, dtype=np.int64)
-        ends = {(edge.source, edge.target) for edge in (*problem.edges, *rows.pairs)}
+        ends = {(edge.source, edge.target) for edge in problem.edges}
+        ends |= {(pair.source, pair.target) for pair in rows.pairs}
 
         def num_pairs() -> int:
             counts = [len(set(column)) for column in table.T.tolist()]
