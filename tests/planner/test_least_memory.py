@@ -19,6 +19,7 @@ from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning.bounds.least_memory import least_memory, one_of_each_split
 from planner.planning.bounds.least_on_tree import least_on_tree
+from planner.planning.memory import mixtures
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.mixtures import Mixtures
 from planner.planning.memory.prices import Climb, Point, balance
@@ -249,6 +250,26 @@ def test_of_a_pool_what_costs_least_within_a_limit_is_found(mixed, part):
 def test_a_pool_without_anything_within_a_limit_has_no_answer(mixed):
     pool, _, _, peaks = mixed
     assert pool.cheapest(0.99 * float(peaks.min())) is None
+
+
+def test_an_interrupt_of_what_looks_between_assignments_is_not_lost(mixed, monkeypatch):
+    pool, *_ = mixed
+    run_model = mixtures.run_model
+
+    def interrupted(*given, **named):
+        return replace(run_model(*given, **named), stopped_by="interrupt")
+
+    monkeypatch.setattr(mixtures, "run_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.smallest()
+
+
+def test_of_too_many_assignments_the_first_are_mixed(mixed, monkeypatch):
+    pool, *_ = mixed
+    monkeypatch.setattr(mixtures, "MOST_PAIRS", 10)
+    few = Mixtures.of(pool.problem, pool.rows, pool.assignments.tolist(), NO_LIMIT)
+    assert few.assignments.tolist() == pool.assignments[:1].tolist()
+    assert few.smallest() is None
 
 
 @pytest.mark.parametrize("seed", range(8))

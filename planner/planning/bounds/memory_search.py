@@ -233,8 +233,8 @@ class MemorySearch:
         near = sorted(points, key=paid.__getitem__)[:NEIGHBOURS]
         within = [c for c, point in points.items() if point.held.max() <= limit]
         within.sort(key=lambda choices: points[choices].cost)
-        some = [*within[:FURTHER], *self._smallest()[:FURTHER]]
-        pool = self._pool(problem, list(dict.fromkeys([*near, *some])))
+        some = [*self._smallest()[:FURTHER], *within[:FURTHER]]
+        pool = self._pool(problem, list(dict.fromkeys([*some[:1], *near, *some])))
         found = pool.cheapest(limit - self.margin)
         return self._meets_new(found if found or self.fits else pool.smallest(limit))
 
@@ -246,12 +246,7 @@ class MemorySearch:
 
     def _pool(self, problem: Problem, assignments: Sequence[Choices]) -> Mixtures:
         """What some assignments take of each layer."""
-        return Mixtures(
-            problem=problem,
-            rows=self.rows,
-            assignments=np.array(assignments, dtype=np.int64),
-            deadline=self.search.deadline,
-        )
+        return Mixtures.of(problem, self.rows, assignments, self.search.deadline)
 
     def _meets_new(self, found: Choices | None) -> bool:
         """Keep what was found; whether it was not met before."""

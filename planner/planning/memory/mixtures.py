@@ -21,6 +21,7 @@ from planner.planning.space.formulate import Floats
 from search.cpsat.run import run_model
 from search.problem import Problem
 from search.problem.deadline import Deadline
+from search.problem.interrupts import listening
 from search.problem.problem import costs_and_peaks
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ Choices = tuple[int, ...]
 UNIT = 1e-8
 # How often moments come in, and work of CP-SAT each time, about as many seconds.
 ROUNDS, WORK = 16, 0.3
+# Pairs of candidates of neighbours that a model may have: more take seconds to write down. [items]
+MOST_PAIRS = 20_000
 # Moments that come in at once: those at which an answer holds most. [items]
 MOMENTS_AT_ONCE = 8
 
@@ -57,6 +60,35 @@ class Mixtures:
     rows: MemoryRows
     assignments: Ints
     deadline: Deadline
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        rows: MemoryRows,
+        assignments: Sequence[Choices],
+        deadline: Deadline,
+    ) -> Mixtures:
+        """Mixtures of as many of the first of some assignments as there is room for.
+
+        Parameters
+        ----------
+        problem, rows, deadline
+            As above.
+        assignments
+            The assignments.
+        """
+        table = np.array(assignments, dtype=np.int64)
+        ends = {(edge.source, edge.target) for edge in problem.edges}
+        ends |= {(pair.source, pair.target) for pair in rows.pairs}
+
+        def num_pairs() -> int:
+            counts = [len(set(column)) for column in table.T.tolist()]
+            return sum(counts[a] * counts[b] for a, b in ends)
+
+        while len(table) > 1 and num_pairs() > MOST_PAIRS:
+            table = table[: len(table) // 2]
+        return cls(problem=problem, rows=rows, assignments=table, deadline=deadline)
 
     def cheapest(self, limit: float) -> Choices | None:
         """What costs least within a limit, None where nothing was found.
@@ -92,7 +124,9 @@ class Mixtures:
         model.hint(self.assignments[int(held.max(axis=1).argmin())].tolist())
         best, lowest = None, np.inf
         moments: set[int] = set()
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if len(self.assignments) > 1 else 0):
+            if self.deadline.passed:
+                break
             new = {moment for row in held for moment in _fullest(row)} - moments
             if not new:
                 break
@@ -259,8 +293,11 @@ class _Model:
 
     def solve(self, deadline: Deadline) -> Choices | None:
         """The best answer found, None without one."""
-        outcome = run_model(self.model, deadline=deadline, seed=0, work=WORK)
-        if not outcome.feasible or outcome.stopped_by == "interrupt":
+        with listening():
+            outcome = run_model(self.model, deadline=deadline, seed=0, work=WORK)
+        if outcome.stopped_by == "interrupt":
+            raise KeyboardInterrupt  # CP-SAT held it back
+        if not outcome.feasible:
             return None
         is_true = outcome.solver.boolean_value
         return tuple(next(c for c, var in chosen.items() if is_true(var)) for chosen in self.chosen)
