@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from costmodels.simulation import load_runtime
@@ -97,9 +96,13 @@ def joint_plan(
         found = _with_usual(found, usual)
     single = None
     if wishes.leaves_splits and _worth_splitting(setting, found):
-        # that no split fits says nothing of micro-batches, sharding and recomputation
-        with suppress(InfeasibleError):
+        try:
             single = plan_for(setting, options, deadline, known)
+            cut_short = single.search.stopped_by
+        except InfeasibleError as error:
+            # that no split fits says nothing of micro-batches, sharding and recomputation
+            cut_short = error.stopped_by
+        found = replace(found, stopped_by=found.stopped_by or cut_short)
     best = found.best
     if single is not None and (best is None or single.step_time_s <= best.seconds):
         note = words(
@@ -111,7 +114,8 @@ def joint_plan(
             )
         )
         # the fastest of several stages is as good a plan as those of one
-        return _with_note(single, note)
+        stopped = replace(single.search, stopped_by=found.stopped_by)
+        return _with_note(replace(single, search=stopped), note)
     if best is None:
         raise infeasible(setting, found)
     return plan_of_stages(
