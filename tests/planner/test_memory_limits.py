@@ -13,7 +13,10 @@ from machines import cluster, graph, machine
 import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.planning import answer
+from planner.planning.decision.decide import judge
 from planner.planning.decision.simulator import PlanSimulator
+from planner.planning.infeasible import stopped_error
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
 from planner.planning.search_plan import search_plan
@@ -210,3 +213,19 @@ def test_what_no_simulation_finds_to_fit_is_no_plan(monkeypatch):
     command = "optimize resnet18 --gpus 16 --cluster abci --global-batch-size 256 --memory"
     result = CliRunner().invoke(planner_command, [*command.split(), "1.2GiB"])
     assert result.exit_code == 4
+
+
+@pytest.mark.parametrize("stop", ["interrupt", ""])
+def test_an_interrupt_of_the_question_for_fewer_devices_is_told(monkeypatch, stop):
+    asked = []
+
+    def judged(attempt, *given):
+        asked.append(attempt.formulation.machine.topology.num_devices)
+        if len(asked) > 1:
+            raise stopped_error(stop)
+        return judge(attempt, *given)
+
+    monkeypatch.setattr(answer, "judge", judged)
+    plan = planner.optimize("alexnet", gpus=16, cluster="lassen", global_batch_size=1, cap=16)
+    assert asked == [16, 8]
+    assert plan.search.stopped_by == stop
