@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from costmodels.simulation import load_runtime
@@ -92,9 +91,13 @@ def joint_plan(
     )
     single = None
     if wishes.leaves_splits and _worth_splitting(setting, found):
-        # that no split fits says nothing of micro-batches, sharding and recomputation
-        with suppress(InfeasibleError):
+        try:
             single = plan_for(setting, options, deadline, known)
+            cut_short = single.search.stopped_by
+        except InfeasibleError as error:
+            # that no split fits says nothing of micro-batches, sharding and recomputation
+            cut_short = error.stopped_by
+        found = replace(found, stopped_by=found.stopped_by or cut_short)
     return _faster(setting, found, usual, single)
 
 

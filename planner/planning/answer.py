@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from costmodels.step.training import Training
+from planner.errors import InfeasibleError
 from planner.planning.bounds.additive_search import time_left
 from planner.planning.decision.decide import Decision, judge
 from planner.planning.decision.fewer import (
@@ -18,6 +19,7 @@ from planner.planning.decision.fewer import (
     least_computation,
 )
 from planner.planning.decision.finals import SIMPLER_WITHIN
+from planner.planning.infeasible import short_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import UsualStrategies, prepare, usual_strategies
 from planner.planning.search_plan import search_plan
@@ -62,6 +64,8 @@ class Inquiry:
         ------
         OutOfTime
             When there was no time to cost anything.
+        InfeasibleError
+            When what the search took to fit does not when it is simulated.
         """
         began = time.monotonic()
         found = search_widely(setting, self.options, self.deadline)
@@ -69,6 +73,8 @@ class Inquiry:
             return found, None
         judged = judge(found, self.options, self.deadline)
         decision = judged.decide()
+        if judged.short > 0.0 and not self.options.least_memory:
+            raise short_error(setting, judged.short, len(decision.finalists), decision.stopped_by)
         if self.options.least_memory or decision.stopped_by or decision.seconds == math.inf:
             return found, decision
         # what is so much slower for fewer can change no answer for this number, nor for more
@@ -116,7 +122,14 @@ class Inquiry:
         if self.deadline.remaining < took:
             raise OutOfTime
         unwatched = replace(self, options=replace(self.options, watch=None))
-        _, decision = unwatched.answer(fewer, rival)
+        try:
+            smaller, decision = unwatched.answer(fewer, rival)
+        except InfeasibleError as error:
+            decision, stopped_by = None, error.stopped_by
+        else:
+            stopped_by = smaller.result.incumbent.stopped_by
+        if decision is None and stopped_by == "interrupt":
+            raise KeyboardInterrupt
         return None if decision is None else SmallerAnswer.of(decision)
 
 

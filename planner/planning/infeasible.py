@@ -41,6 +41,32 @@ def infeasible_error(setting: Setting, found: PlanSearchResult) -> InfeasibleErr
     )
 
 
+def short_error(setting: Setting, short: float, simulated: int, stopped_by: str) -> InfeasibleError:
+    """That what the search took to fit does not when it is simulated.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    short
+        What a device lacks for the smallest. [B]
+    simulated
+        Plans that were simulated. [items]
+    stopped_by
+        What cut the search short.
+    """
+    device = setting.cluster.device
+    return InfeasibleError(
+        "no plan was found that fits in memory, nor is it proven that none does: the smallest of "
+        f"{simulated} simulated needs {format_bytes(short)} more than the "
+        f"{format_bytes(device.memory)} of {device.name}; give as much more, or a smaller batch",
+        missing_bytes=short,
+        layer="",
+        proven=False,
+        stopped_by=stopped_by,
+    )
+
+
 def stopped_error(stopped_by: str) -> InfeasibleError:
     """That a search ended before anything was costed.
 

@@ -39,7 +39,7 @@ def parallelism(plan: Plan) -> str:
     for layer, (samples, positions, features, apart) in ways:
         if "expert" in layer.degrees:
             experts.add((apart, features))
-        elif samples != data or not _split_alike(layer, positions, features, context, tensor):
+        elif samples != data or not _as_asked(layer, positions, features, context, tensor):
             return ""
         sequence |= positions > context
     if len(experts) > 1:
@@ -60,7 +60,9 @@ def _ways_of(layer: LayerPlan) -> tuple[int, int, int, int]:
     return total.get("sample", 1), total.get("sequence", 1), features, total.get("expert", 1)
 
 
-def _split_alike(layer: LayerPlan, positions: int, features: int, context: int, tensor: int) -> bool:
+def _as_asked(
+    layer: LayerPlan, positions: int, features: int, context: int, tensor: int
+) -> bool:
     """Whether a layer is split as context and tensor parallelism split it.
 
     Parameters

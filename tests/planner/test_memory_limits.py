@@ -13,6 +13,10 @@ from machines import cluster, graph, machine
 import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
+from planner.planning import answer
+from planner.planning.decision.decide import judge
+from planner.planning.decision.simulator import PlanSimulator
+from planner.planning.infeasible import stopped_error
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
 from planner.planning.search_plan import search_plan
@@ -179,3 +183,56 @@ def test_least_memory_is_said_when_asked():
     options = {"gpus": 16, "global_batch_size": least.global_batch_size}
     tight = planner.optimize("alexnet", memory=least.peak_memory * 1.01, **options)
     assert tight.peak_memory <= least.peak_memory * 1.01
+
+
+def simulated_with(monkeypatch: pytest.MonkeyPatch, further: float) -> None:
+    """Let simulations find that much more memory than the search counts. [B]"""
+    simulate = PlanSimulator.simulate
+
+    def more(self, choices, bucket_bytes):
+        trial = simulate(self, choices, bucket_bytes)
+        return replace(trial, peak_memory=trial.peak_memory + further)
+
+    monkeypatch.setattr(PlanSimulator, "simulate", more)
+
+
+QUESTION = {"gpus": 16, "cluster": "abci", "global_batch_size": 256, "memory": "1.2 GiB"}
+QUESTION_LIMIT = 1.2 * GIB
+
+
+def test_where_simulations_need_more_a_plan_is_chosen_that_still_fits(monkeypatch):
+    usual = planner.optimize("resnet18", **QUESTION)
+    least = min(row.peak_memory_bytes for row in usual.finalists)
+    # so that none of these fits any more
+    simulated_with(monkeypatch, QUESTION_LIMIT - least + 1.0)
+    plan = planner.optimize("resnet18", **QUESTION)
+    (chosen,) = (row for row in plan.finalists if row.chosen)
+    assert chosen.peak_memory_bytes <= QUESTION_LIMIT
+    assert plan.step_time_s > usual.step_time_s
+
+
+def test_what_no_simulation_finds_to_fit_is_no_plan(monkeypatch):
+    simulated_with(monkeypatch, 0.5 * GIB)
+    with pytest.raises(InfeasibleError, match=r"nor is it proven.*the smallest of \d+ sim") as told:
+        planner.optimize("resnet18", **QUESTION)
+    assert not told.value.proven
+    assert 0.0 < told.value.missing_bytes < 0.5 * GIB
+    command = "optimize resnet18 --gpus 16 --cluster abci --global-batch-size 256 --memory"
+    result = CliRunner().invoke(planner_command, [*command.split(), "1.2GiB"])
+    assert result.exit_code == 4
+
+
+@pytest.mark.parametrize("stop", ["interrupt", ""])
+def test_an_interrupt_of_the_question_for_fewer_devices_is_told(monkeypatch, stop):
+    asked = []
+
+    def judged(attempt, *given):
+        asked.append(attempt.formulation.machine.topology.num_devices)
+        if len(asked) > 1:
+            raise stopped_error(stop)
+        return judge(attempt, *given)
+
+    monkeypatch.setattr(answer, "judge", judged)
+    plan = planner.optimize("alexnet", gpus=16, cluster="lassen", global_batch_size=1, cap=16)
+    assert asked == [16, 8]
+    assert plan.search.stopped_by == stop

@@ -19,6 +19,7 @@ from planner.planning.decision.finals import (
     Finals,
     TimeToDecide,
     simulate_finalists,
+    simulate_smaller,
 )
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.options import SearchOptions
@@ -92,6 +93,15 @@ class Judged:
     attempt: Attempt
     stopped_by: str
 
+    @property
+    def short(self) -> float:
+        """What a device lacks for the smallest that was simulated, 0 where any fits. [B]"""
+        finals = self.finals
+        if finals.fits:
+            return 0.0
+        memory = finals.simulator.formulation.cluster.device.memory
+        return min(trial.peak_memory for trial in finals.best_of.values()) - memory
+
     def decide(self, promised: float = math.inf) -> Decision:
         """Choose the fastest assignment, or a simpler one that is hardly slower.
 
@@ -151,6 +161,8 @@ def judge(attempt: Attempt, options: SearchOptions, deadline: Deadline | None = 
         if go_on and finals.time.allows(MOVES):
             patterns = Patterns(formulation)
             simulate_finalists(finals, patterns, attempt, options.num_best)
+        if go_on and not finals.fits:
+            simulate_smaller(finals, result.met)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
     return Judged(finals=finals, patterns=patterns, attempt=attempt, stopped_by=stopped_by)

@@ -7,7 +7,7 @@ to simulate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,6 +18,7 @@ from planner.planning.decision.finalists import Patterns
 from planner.planning.decision.local_search import neighbours, simplified
 from planner.planning.decision.simulator import Choices, PlanSimulator, SimulatedChoices
 from planner.planning.search_plan import ASSEMBLY, SIMULATION
+from planner.planning.space.costing import Costed
 from planner.planning.tuning import Attempt, buckets_between
 from search.problem.deadline import Deadline
 
@@ -32,6 +33,8 @@ UNSURE = 0.03
 MOVES = 60.0
 # Assignments between the simplest that the estimates allow and the fastest that are simulated.
 SIMPLER_TRIALS = 2
+# Of what should fit so many are simulated until one does. [items]
+MOST_MISSES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,11 @@ class Finals:
         return not self.simulator.fits(trial), trial.seconds
 
     @property
+    def fits(self) -> bool:
+        """Whether any of them fits when it is simulated, or none was."""
+        return not self.best_of or self.simulator.fits(self.fastest)
+
+    @property
     def ranked(self) -> list[SimulatedChoices]:
         """All of them, those that fit first, each by its step."""
         return sorted(self.best_of.values(), key=self._rank)
@@ -125,6 +133,34 @@ class Finals:
     def fastest(self) -> SimulatedChoices:
         """The fastest that fits when it is simulated, or the fastest if none does."""
         return min(self.best_of.values(), key=self._rank)
+
+
+def simulate_smaller(finals: Finals, met: Mapping[Choices, Costed]) -> None:
+    """Simulate what was found to need less memory, the fastest first, until one fits.
+
+    The search counts memory a little otherwise than the simulation does. What it met is taken to
+    fit where it does so with all that the count was seen to be short of.
+
+    Parameters
+    ----------
+    finals
+        What was simulated so far, none of which fits.
+    met
+        All assignments that the search costed.
+    """
+    memory = finals.simulator.formulation.cluster.device.memory
+    for _ in range(MOST_MISSES):
+        counted = [(t, met[c].memory.total) for c, t in finals.best_of.items() if c in met]
+        short = max((trial.peak_memory - total for trial, total in counted), default=0.0)
+        left = [
+            one
+            for choices, one in met.items()
+            if choices not in finals.best_of and one.memory.total + short <= memory
+        ]
+        if not left or finals.fits or not finals.time.allows(SIMULATION):
+            return
+        fastest = min(left, key=lambda one: (one.step.total, one.choices))
+        finals.simulate([fastest.choices], min(finals.buckets))
 
 
 def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num_best: int) -> None:

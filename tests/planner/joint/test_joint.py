@@ -15,7 +15,7 @@ from costmodels.graph import build_graph
 from costmodels.simulation import load_runtime
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.joint import search
+from planner.joint import answer, search
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
@@ -27,6 +27,8 @@ from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
 from planner.plan import Plan
 from planner.planning import staged as staged_steps
+from planner.planning.infeasible import stopped_error
+from planner.planning.optimize import plan_for
 from planner.planning.staged import tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
@@ -431,3 +433,21 @@ def test_no_feasible_plan_is_missed_that_a_usual_strategy_has():
     )
     assert plan.fits
     assert plan.schedule.micro_batches > 1 or plan.is_staged
+
+
+@pytest.mark.parametrize("left", ["nothing", "a plan"])
+def test_an_interrupt_of_the_splits_of_one_stage_is_told(config, monkeypatch, left):
+    searched = []
+
+    def interrupted(*asked):
+        searched.append(asked)
+        if left == "nothing":
+            raise stopped_error("interrupt")
+        plan = plan_for(*asked)
+        return replace(plan, search=replace(plan.search, stopped_by="interrupt"))
+
+    monkeypatch.setattr(answer, "plan_for", interrupted)
+    monkeypatch.setattr(answer, "_worth_splitting", lambda *_: True)
+    plan = planner.optimize(config, **QUESTION)
+    assert searched
+    assert plan.search.stopped_by == "interrupt"
