@@ -157,18 +157,20 @@ def _title(degrees: Degrees, dp: int) -> str:
 
 def _micro_batches(setting: Setting, degrees: Degrees, dp: int) -> int:
     """Micro-batches of a step. [items]"""
-    each = degrees.micro_batch_size
-    if each is None:
-        return degrees.micro_batches or 1
+    size, count = degrees.micro_batch_size, degrees.micro_batches or 1
+    each, what = (count, "micro-batches") if size is None else (size, "the micro-batch size")
     needed = dp * each
     if setting.batch % needed:
         lower = setting.batch // needed * needed
         sizes = f"{lower} or {lower + needed}" if lower else f"{needed}"
+        factors, product = f"dp x {what}", f"{dp} x {each} = {needed}"
+        if each == 1 and size is None:
+            factors, product = "dp", str(dp)
         raise InputError(
-            f"the global batch must be a multiple of dp x the micro-batch size, {dp} x {each} = "
-            f"{needed}, but is {setting.batch}; {sizes} would do"
+            f"the global batch must be a multiple of {factors}, {product}, but is "
+            f"{setting.batch}; {sizes} would do"
         )
-    return setting.batch // needed
+    return count if size is None else setting.batch // needed
 
 
 def _dealt_out(strategy: Strategy, graph: Graph, blocks: str | Sequence[int]) -> bool:

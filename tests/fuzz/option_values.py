@@ -65,7 +65,7 @@ QUESTION: dict[str, Values] = {
     "--global-batch-size": Values(
         ("16", "32", "64"), (*_NO_COUNT,), ("1", "7", str(2**31), str(2**63), _DIGITS, *_ODD_COUNT)
     ),
-    "--precision": Values(("fp32", "fp16"), (*_NAMES, "fp99"), ("FP32", "tf32", "bf16")),
+    "--precision": Values(("fp32", "fp16"), (*_NAMES, "fp99"), ("FP32", "tf32", "bf16", "fp8")),
     "--optimizer": Values(("sgd", "adam"), _NAMES),
     "--input-size": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
     "--seq-len": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),

@@ -95,6 +95,8 @@ def test_a_named_strategy_is_what_its_degrees_are():
         ("gpt2 --recompute half", "what is computed again.*'half'"),
         ("gpt2 --zero 4", "from 0 to 3"),
         ("gpt2 --offload disk", "activations, weights, optimizer"),
+        ("gpt2 --tp 2 --global-batch-size 100", "multiple of dp, 8, but is 100; 96 or 104"),
+        ("gpt2 --tp 2 --global-batch-size 100 --micro-batches 3", "8 x 3 = 24.*96 or 120"),
         ("gpt2 --axes tp,dp", "without cp, ep, pp"),
         ("gpt2 --cp-kind star", "ring, all-to-all"),
         ("gpt2 --shard-size 2", "--zero or --fsdp"),
