@@ -391,7 +391,7 @@ def test_a_front_against_gpus_is_shown_and_written(tmp_path, suffix):
         ({"gpus": 4, "against": "hosts"}, "must be one of memory, gpus but is 'hosts'"),
         ({"gpus": "4-", "against": "gpus"}, "must be whole numbers or ranges"),
         ({"gpus": "3", "against": "gpus"}, "divide or fill the hosts"),
-        ({"gpus": True, "against": "gpus"}, "must be a whole number"),
+        ({"gpus": True, "against": "gpus"}, "must be a whole number but is True"),
     ],
 )
 def test_fronts_against_what_there_is_not_are_refused(given, said):
