@@ -159,28 +159,37 @@ def _samples(inputs: object, device: Any, module: Any) -> list[Any]:
     return found
 
 
-def _flat_inputs(inputs: object, device: Any) -> list[tuple[str, Any]]:
-    """Every input by name, empty for those that are given by their place."""
+def _flat_inputs(inputs: object, device: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Every input by name, empty for those that are given by their place.
+
+    Parameters
+    ----------
+    inputs
+        Tensors, shapes or what makes them.
+    device
+        Where tensors are to be.
+    name
+        What a single one is called.
+    """
     import torch
 
     if isinstance(inputs, torch.Tensor):
-        return [("", torch.empty_like(inputs, device=device))]
+        return [(name, torch.empty_like(inputs, device=device))]
     if isinstance(inputs, Mapping):
-        return [
-            (str(name), row[1]) for name, one in inputs.items() for row in _flat_inputs(one, device)
-        ]
+        named = ((one, _flat_inputs(each, device, str(one))) for one, each in inputs.items())
+        return [(str(one), tensor) for one, rows in named for _, tensor in rows]
     if isinstance(inputs, str):
-        return _from_text(inputs, device)
+        return _from_text(inputs, device, name)
     if isinstance(inputs, Sequence):
         if inputs and all(isinstance(n, int) and not isinstance(n, bool) for n in inputs):
-            return [("", _empty("", inputs, "", device))]
-        return [row for one in inputs for row in _flat_inputs(one, device)]
+            return [(name, _empty(name, inputs, "", device))]
+        return [row for one in inputs for row in _flat_inputs(one, device, name)]
     if callable(inputs):
         try:
             made = inputs()
         except Exception as error:
             raise InputError(_own_failure("calling the factory of inputs", error)) from None
-        return _flat_inputs(made, device)
+        return _flat_inputs(made, device, name)
     raise InputError.rule(
         "an input of a module",
         "be a tensor, a shape or several of them",
@@ -189,14 +198,15 @@ def _flat_inputs(inputs: object, device: Any) -> list[tuple[str, Any]]:
     )
 
 
-def _from_text(text: str, device: Any) -> list[tuple[str, Any]]:
+def _from_text(text: str, device: Any, name: str) -> list[tuple[str, Any]]:
     if is_reference(text):
-        return _flat_inputs(_imported(text), device)
+        return _flat_inputs(_imported(text), device, name)
     found = _SHAPE.fullmatch(text.strip())
     if found is None:
         raise InputError.rule("an input (--input)", "be a shape", f"'{text}'", _ADVICE)
     extents = [int(extent) for extent in found[2].split(",")]
-    return [(found[1] or "", _empty(found[1] or "", extents, found[3] or "", device))]
+    name = found[1] or name
+    return [(name, _empty(name, extents, found[3] or "", device))]
 
 
 def _empty(name: str, extents: Sequence[int], kind: str, device: Any) -> Any:
