@@ -43,7 +43,6 @@ def _gpt3(gpus: int, batch: int) -> dict[str, object]:
         "cluster": "dgx-a100",
         "gpus": gpus,
         "global_batch_size": batch,
-        "seq_len": 2048,
         "precision": "bf16",
         "optimizer": "adam",
     }
