@@ -4,7 +4,7 @@
     python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
         [--resume FILE] [--json]
 
-The tables, all but the last unless some are named:
+The tables, all but `joint` and `monotonic` unless some are named:
 
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
 gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memory and gap.
@@ -12,6 +12,7 @@ wide       ten networks that are too wide for elimination: time and gap on 64 GP
 limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
            exit status is 1 where more memory gives a slower plan.
 usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits.
+joint      plans over stages, micro-batches and sharding beside published ways to train.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
            questions, which take days, or a sample of N of three each, few GPUs first. Faults are
@@ -34,6 +35,7 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
+from benchmarks.planning.joint import joint_rows
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import COUNTS, KINDS, monotonic_rows
 from benchmarks.planning.speed import TARGETS, planning_rows
@@ -41,9 +43,9 @@ from benchmarks.planning.usual import usual_questions, usual_rows
 from benchmarks.planning.wide import WIDE
 
 Rows = list[dict[str, object]]
-TABLES = ("speed", "gaps", "wide", "limits", "usual", "heuristic", "monotonic")
-# The table that is only made when it is named.
-LARGE = "monotonic"
+TABLES = ("speed", "gaps", "wide", "limits", "usual", "joint", "heuristic", "monotonic")
+# The tables that are only made when they are named.
+ON_DEMAND = ("monotonic", "joint")
 
 
 def tables(
@@ -82,11 +84,15 @@ def tables(
             "plans beside the fastest usual strategy that fits, both as simulated",
             lambda: usual_rows(usual_questions(smoke)),
         ),
+        "joint": (
+            "plans beside published ways to train, both as simulated",
+            lambda: joint_rows(smoke),
+        ),
         "heuristic": (
             "longest-path heuristic against the exact optimum",
             lambda: heuristic_rows(models, 64),
         ),
-        LARGE: ("where more of something makes a plan slower", monotonic),
+        "monotonic": ("where more of something makes a plan slower", monotonic),
     }
 
 
@@ -127,7 +133,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")
     # a new process counts the memory of the one it was forked from: whole processes come first
-    named = options.tables or [name for name in known if name != LARGE]
+    named = options.tables or [name for name in known if name not in ON_DEMAND]
     wanted = [name for name in known if name in named]
     rows = {name: known[name][1]() for name in wanted}
     head = {

@@ -147,11 +147,9 @@ class Graph:
         found: set[str] = set()
         for name, layer in self.layers.items():
             before = {edge.source for edge in self.producers[name]}
-            after = before & found
-            rest = (self.layers[source] for source in before - found)
-            if layer.parameters or not all(other.kind == "input" for other in rest):
-                continue
-            if layer.frozen or after:
+            rest = (self.layers[source].kind for source in before - found)
+            trained = layer.parameters or any(kind != "input" for kind in rest)
+            if not trained and (layer.frozen or before & found):
                 found.add(name)
         return frozenset(found)
 

@@ -73,13 +73,13 @@ def study_command(
 
     sweep = read_sweep(sweep_file)
     url = storage or f"sqlite:///{Path(sweep_file).stem}.db"
-    _check(sweep, [sweep_file, *_file_of(url)], table, plans, output)
+    _check_study(sweep, [sweep_file, *_file_of(url)], table, plans, output)
     with progress(f"study {sweep.name}", quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:
         study = run_study(sweep, url, jobs=jobs, tell=tell)
     _write(study, table, plans, output, shown)
     if study.interrupted:
         raise KeyboardInterrupt
-    _end(study)
+    _end_study(study)
 
 
 def _file_of(url: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _file_of(url: str) -> Iterator[str]:
         yield path.partition(":///")[2]
 
 
-def _check(
+def _check_study(
     sweep: Sweep, inputs: list[str], table: str | None, plans: str | None, output: str | None
 ) -> None:
     """Refuse outputs that cannot be written before anybody waits."""
@@ -155,7 +155,7 @@ def _write(
             write("\n" + "\n".join(written))
 
 
-def _end(study: Study) -> None:
+def _end_study(study: Study) -> None:
     """A status of its own where no question has a plan."""
     if study.unanswered:
         raise Failure(

@@ -98,7 +98,7 @@ def joint_plan(
             # that no split fits says nothing of micro-batches, sharding and recomputation
             cut_short = error.stopped_by
         found = replace(found, stopped_by=found.stopped_by or cut_short)
-    return _faster(setting, found, usual, single)
+    return _faster_plan(setting, found, usual, single)
 
 
 def _splits_first(
@@ -125,7 +125,7 @@ def _splits_first(
     ):
         return single
     found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
-    return _faster(setting, found, usual, single, layer)
+    return _faster_plan(setting, found, usual, single, layer)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -171,7 +171,7 @@ def _searched(
     return (found if wishes.any else _with_usual(found, usual)), usual
 
 
-def _faster(
+def _faster_plan(
     setting: Setting,
     found: JointResult,
     usual: Sequence[UsualTrial],

@@ -48,7 +48,7 @@ class PipelineBounds:
     def __init__(self, setting: Setting, reduced: Reduced) -> None:
         self.setting, self.like = setting, reduced.like
         self.network = reduced.network
-        self.chain = is_chain(setting.graph, Cuts(setting.graph))
+        self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.known: dict[tuple[int, int], tuple[float, float]] = {}
 
     def micro_batch(self, gpus: int, samples: int) -> tuple[float, float]:
@@ -78,7 +78,7 @@ class PipelineBounds:
                 of_layer[layer.name] = least[alike]
             whole = setting.graph
             rows = [of_layer[self.like[layer.name]] for layer in whole.compute_layers]
-            self.known[key] = sum(rows), longest_path(whole, rows, chain=self.chain)
+            self.known[key] = sum(rows), longest_series(whole, rows, chain=self.chain)
         return self.known[key]
 
     def of(self, pp: int, chunks: int, micro_batches: int) -> float:
@@ -133,7 +133,7 @@ class PipelineBounds:
         return found
 
 
-def is_chain(graph: Graph, cuts: Cuts) -> bool:
+def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:
     """Whether each block of a network reads what the one before it makes."""
     if not cuts.first:
         return False
@@ -147,7 +147,7 @@ def is_chain(graph: Graph, cuts: Cuts) -> bool:
     return all((number - 1, number) in reads for number in range(1, len(cuts.first)))
 
 
-def longest_path(graph: Graph, times: list[float], *, chain: bool) -> float:
+def longest_series(graph: Graph, times: list[float], *, chain: bool) -> float:
     """The longest chain of layers, each of which waits for the one before. [s]
 
     Parameters

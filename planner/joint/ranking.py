@@ -64,7 +64,7 @@ class Ranking:
         """
         found: list[Estimate] = []
         deadline = self.deadline
-        costed = {(_split(one), one.samples, one.zero > 2) for _, one in rows}
+        costed = {(_split_alone(one), one.samples, one.zero > 2) for _, one in rows}
         if len(costed) <= MOST_COSTED:
             left = self._estimate_all(rows, every, deadline, found)
         else:
@@ -87,22 +87,24 @@ class Ranking:
         """
         least: dict[Degrees, int] = {}
         for _, choice in rows:
-            split = _split(choice)
+            split = _split_alone(choice)
             least[split] = min(least.get(split, choice.samples), choice.samples)
-        few = [row for row in rows if row[1].samples == least[_split(row[1])] and row[1].zero < 3]
+        few = [
+            row for row in rows if row[1].samples == least[_split_alone(row[1])] and row[1].zero < 3
+        ]
         left = self._estimate_all(few, every, deadline, found)
         best: dict[Degrees, float] = {}
         capacity = self.capacity
         for one in found:
             if one.memory <= capacity * (1.0 + MEMORY_MARGIN):
-                split = _split(one.choice)
+                split = _split_alone(one.choice)
                 best[split] = min(best.get(split, math.inf), one.seconds)
         limit = PROMISING * min(best.values(), default=math.inf)
         seen = {row[1] for row in few}
         others = [row for row in rows if row[1] not in seen]
         # what fits with its weights cut alone is not known to be slow
-        kept = [row for row in others if best.get(_split(row[1]), 0.0) <= limit]
-        dropped = [row[0] for row in others if best.get(_split(row[1]), 0.0) > limit]
+        kept = [row for row in others if best.get(_split_alone(row[1]), 0.0) <= limit]
+        dropped = [row[0] for row in others if best.get(_split_alone(row[1]), 0.0) > limit]
         later = self._estimate_all(kept, every, deadline, found)
         return min(left, later, *dropped)
 
@@ -147,6 +149,6 @@ class Ranking:
         return math.inf
 
 
-def _split(choice: Choice) -> Degrees:
+def _split_alone(choice: Choice) -> Degrees:
     """How the layers of a choice are split."""
     return replace(choice.inside, recompute="none")

@@ -25,7 +25,7 @@ class LeastWeights:
         device = setting.cluster.device
         self.usable = device.memory - device.reserved_memory
         self.sizes: Mapping[bool, tuple[float, float, float]] = {
-            sharded: _sizes(setting, "fsdp" if sharded else DEFAULT_RUNTIME)
+            sharded: _bytes_each(setting, "fsdp" if sharded else DEFAULT_RUNTIME)
             for sharded in (False, True)
         }
 
@@ -47,6 +47,6 @@ class LeastWeights:
         return self.of(choice) <= self.usable
 
 
-def _sizes(setting: Setting, runtime: str) -> tuple[float, float, float]:
+def _bytes_each(setting: Setting, runtime: str) -> tuple[float, float, float]:
     training = setting.under(load_runtime(runtime)).machine.training
     return training.weight_size, training.gradient_size, training.state_size

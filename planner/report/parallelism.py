@@ -60,9 +60,7 @@ def _ways_of(layer: LayerPlan) -> tuple[int, int, int, int]:
     return total.get("sample", 1), total.get("sequence", 1), features, total.get("expert", 1)
 
 
-def _as_asked(
-    layer: LayerPlan, positions: int, features: int, context: int, tensor: int
-) -> bool:
+def _as_asked(layer: LayerPlan, positions: int, features: int, context: int, tensor: int) -> bool:
     """Whether a layer is split as context and tensor parallelism split it.
 
     Parameters

@@ -39,7 +39,7 @@ def show_study(study: Study, console: Console) -> None:
         Where to.
     """
     console.print(Text(study_title(study), style="bold"))
-    if fixed := _common(study):
+    if fixed := _common_facts(study):
         show_sentence(console, f"all with {fixed}")
     console.print()
     # a line each, however long: what is cut into columns that fit nobody can read
@@ -78,7 +78,7 @@ def study_title(study: Study) -> str:
     return f"study {study.sweep.name}: {asked}{done}"
 
 
-def _common(study: Study) -> str:
+def _common_facts(study: Study) -> str:
     """Inputs that are the same for all questions, with their values."""
     varied, first = study.sweep.varied, study.rows[0].question.values
     return ", ".join(f"{name} {_text(first[name])}" for name in first if name not in varied)
@@ -208,7 +208,7 @@ def study_page(study: Study) -> str:
     ]
     facts = {
         "title": study_title(study),
-        "common": _common(study),
+        "common": _common_facts(study),
         "inputs": study.sweep.varied,
         "rows": rows,
         "remarks": _study_remarks(study),

@@ -161,7 +161,7 @@ def _values_of_grid(grid: Mapping[str, object], where: str) -> dict[str, Sequenc
         if one.called in found:
             raise InputError(f"{where} gives {one.called} twice; leave one out")
         try:
-            found[one.called] = [_checked(one, value) for value in _listed(name, given)]
+            found[one.called] = [_checked(one, value) for value in _values_of(name, given)]
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     missing = [one for one in ("model", "gpus") if one not in found]
@@ -170,7 +170,7 @@ def _values_of_grid(grid: Mapping[str, object], where: str) -> dict[str, Sequenc
     return found
 
 
-def _listed(name: str, given: object) -> Sequence[object]:
+def _values_of(name: str, given: object) -> Sequence[object]:
     """The values that a list, a range or one value stands for."""
     if isinstance(given, Mapping):
         return list(_range_values(name, given))
