@@ -105,9 +105,10 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
         else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
         f"not proven that there is none: {smallest}"
     )
+    holder = f" (layer '{layer}' holds most of it)" if layer and not proven else ""
     return InfeasibleError(
-        f"{verdict}, and {device.name} has {format_bytes(device.memory)}; use more GPUs or a "
-        "smaller batch",
+        f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; use more GPUs or "
+        "a smaller batch",
         missing_bytes=max(short, 0.0),
         layer=layer,
         proven=proven,

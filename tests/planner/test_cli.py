@@ -190,7 +190,7 @@ def test_weak_scaling_keeps_the_samples_of_a_gpu() -> None:
 
 def test_scale_shows_sizes_that_do_not_fit_and_goes_on() -> None:
     arguments = ["scale", "alexnet", "--gpus", "4,8", "--strong", "--global-batch-size", "4096"]
-    result = run(*arguments, "--cluster", "lassen", "--memory", "1.6 GiB")
+    result = run(*arguments, "--cluster", "lassen", "--memory", "850 MiB")
     assert "does not fit" in result.stdout
     assert result.exit_code in (0, 3)
     assert (result.exit_code == 3) == (result.stdout.count("does not fit") == 2)

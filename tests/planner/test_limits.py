@@ -28,6 +28,9 @@ from search.problem import deadline as deadlines
 from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline, OutOfTime
 
+# leaves the splits of one stage to search
+SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
+
 QUESTION = {"gpus": 8, "input_size": 64, "cluster": "lassen", "global_batch_size": 64, "cap": 16}
 ARGUMENTS = "resnet18 --gpus 8 --input-size 64 --cluster lassen --cap 16 --global-batch-size"
 # so many samples that nothing fits
@@ -106,9 +109,10 @@ def test_where_there_is_no_time_at_all_no_claim_is_made(clock, monkeypatch):
     monkeypatch.setattr(prepare, "FEW_LAYERS", 0)
     monkeypatch.setattr(layer_space, "layer_costs", takes(clock, 9.0, layer_space.layer_costs))
     with pytest.raises(InfeasibleError, match="stopped before a plan was found") as error:
-        planner.optimize("resnet18", time_limit=5.0, **QUESTION)
+        planner.optimize("resnet18", time_limit=5.0, forbid=SPLITS_ALONE, **QUESTION)
     assert (error.value.proven, error.value.stopped_by) == (False, "time limit")
-    result = run("optimize", *ARGUMENTS.split(), "64", "--time-limit", "5")
+    alone = ["--forbid", SPLITS_ALONE]
+    result = run("optimize", *ARGUMENTS.split(), "64", "--time-limit", "5", *alone)
     assert (result.exit_code, result.stdout) == (4, "")
     assert "stopped before a plan was found" in result.stderr
 
@@ -157,6 +161,7 @@ def test_a_search_cut_short_does_not_claim_that_nothing_fits(monkeypatch, stop):
 
     monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": cut_short})
     arguments = ["optimize", *ARGUMENTS.split(), str(MANY), "--memory", TIGHT]
+    arguments += ["--forbid", SPLITS_ALONE]
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (4, "")
     assert f"stopped before a plan was found, by the {stop}" in result.stderr
@@ -172,15 +177,26 @@ def test_a_search_that_ends_by_itself_claims_no_proof_without_one(monkeypatch):
 
     monkeypatch.setattr(additive_search, "SOLVERS", {**SOLVERS, "auto": nothing_found})
     with pytest.raises(InfeasibleError, match="nor is it proven") as error:
-        planner.optimize("resnet18", memory=TIGHT, **{**QUESTION, "global_batch_size": MANY})
+        planner.optimize(
+            "resnet18",
+            memory=TIGHT,
+            forbid=SPLITS_ALONE,
+            **{**QUESTION, "global_batch_size": MANY},
+        )
     assert (error.value.proven, error.value.status) == (False, "not found")
-    result = run("optimize", *ARGUMENTS.split(), str(MANY), "--memory", TIGHT)
+    alone = ["--forbid", SPLITS_ALONE]
+    result = run("optimize", *ARGUMENTS.split(), str(MANY), "--memory", TIGHT, *alone)
     assert result.exit_code == 4
 
 
 def test_the_proof_is_said_to_be_one() -> None:
     with pytest.raises(InfeasibleError, match=r"^no plan .*fits in memory") as error:
-        planner.optimize("resnet18", memory=SMALL, **{**QUESTION, "global_batch_size": MANY})
+        planner.optimize(
+            "resnet18",
+            memory=SMALL,
+            forbid=SPLITS_ALONE,
+            **{**QUESTION, "global_batch_size": MANY},
+        )
     assert (error.value.proven, error.value.status) == (True, "infeasible")
 
 

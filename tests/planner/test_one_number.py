@@ -139,6 +139,7 @@ class Found:
     def __init__(self, bound: float) -> None:
         self.bound, self.path, self.stopped_by = bound, "elimination", ""
         self.incumbent = self.result = self.formulation = self
+        self.memory_binds = False
         self.cap = self.num_sensible = self.num_candidates = self.num_costed = 1
 
 

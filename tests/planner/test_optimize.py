@@ -23,6 +23,9 @@ from planner.planning.search_plan import PlanSearchResult, search_plan
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation, formulate
 
+# leaves the splits of one stage to search
+SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
+
 LASSEN = load_cluster("lassen")
 
 
@@ -236,7 +239,13 @@ def test_memory_makes_the_search_leave_the_fastest_plan():
 def test_where_nothing_fits_the_message_names_layer_bytes_and_ways_out():
     with pytest.raises(InfeasibleError) as error:
         planner.optimize(
-            "mesh-1k", gpus=4, global_batch_size=64, cluster="lassen", memory="2 GiB", cap=16
+            "mesh-1k",
+            gpus=4,
+            global_batch_size=64,
+            cluster="lassen",
+            memory="2 GiB",
+            cap=16,
+            forbid=SPLITS_ALONE,
         )
     message = str(error.value)
     assert "\n" not in message
@@ -249,6 +258,7 @@ def test_where_nothing_fits_the_message_names_layer_bytes_and_ways_out():
 
 def test_the_advice_of_an_infeasible_answer_helps():
     options = {"gpus": 4, "cluster": "lassen", "memory": "3 GiB", "input_size": 64, "cap": 16}
+    options |= {"forbid": SPLITS_ALONE}
     with pytest.raises(InfeasibleError) as error:
         planner.optimize("resnet18", global_batch_size=16384, **options)
     words = str(error.value).split("global batch of about ")[1].split()

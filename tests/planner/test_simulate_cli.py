@@ -70,7 +70,7 @@ def test_a_pipeline_shows_every_section() -> None:
         "activation gradients",
         "largest then in",
         "Approximations and notes",
-        "optimizer sgd with momentum",
+        "optimizer adam, the usual one of such networks",
     ):
         assert text in result.stdout
     assert "OUT OF MEMORY" not in result.stdout
@@ -262,9 +262,9 @@ def test_many_stages_are_not_all_listed() -> None:
         (["/nowhere/plan.json"], "plan"),
         (["alexnet"], "add --gpus"),
         (["nothing", "--gpus", "8"], "'nothing'"),
-        ([*QUESTION, "--micro-batches", "7"], "must be a multiple of the micro-batches"),
+        ([*QUESTION, "--micro-batches", "7"], "must be a multiple of dp x micro-batches"),
         ([*QUESTION, "--micro-batches", "0"], "--micro-batches must be at least 1"),
-        ([*QUESTION, "--dp", "3", "--tp", "2"], "dp x tp x pp must be the 8 devices"),
+        ([*QUESTION, "--dp", "4", "--tp", "4"], "dp x tp x pp must be the 8 devices"),
         ([*QUESTION, "--pp", "3"], "dp x tp x pp must be the 8 devices"),
         ([*QUESTION, "--strategy", "data", "--dp", "8"], "not both"),
         ([*QUESTION, "--strategy", "best"], "the strategy must be one of"),

@@ -260,7 +260,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
         ({"reserved_memory": 16e9}, "less than memory"),
         ({"reserved_memory": -1.0}, "reserved_memory"),
         ({"peak_flops": {}}, "peak_flops"),
-        ({"peak_flops": {"fp8": 1e12}}, "fp8"),
+        ({"peak_flops": {"fp4": 1e12}}, "fp4"),
         ({"peak_flops": {"fp32": float("inf")}}, "fp32"),
         ({"num_sms": 0}, "num_sms"),
     ],

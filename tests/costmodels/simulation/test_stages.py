@@ -107,7 +107,7 @@ def test_stages_lie_on_devices_one_after_the_other():
         assert op.transfer == pytest.approx(2 * (BLOCK / 2) / BANDWIDTH)
     folded = hybrid(g, (2,), pp=2, micro_batches=2, schedule_kind="interleaved", chunks=2)
     roles = compile_job(g, folded, cluster(2)).compile(1).roles
-    assert [(r.name, r.first_device) for r in roles] == [("stage 0, 2", 0), ("stage 1, 3", 1)]
+    assert [(r.name, r.first_device) for r in roles] == [("stages 0, 2", 0), ("stages 1, 3", 1)]
 
 
 def test_stages_of_different_sizes_send_the_whole_tensor_once():

@@ -167,7 +167,6 @@ def test_the_command_imports_from_the_folder_that_it_runs_in():
         ("plain_models:nothing", (2, 3), ("has no 'nothing'",)),
         ("no_such_module:build", (2, 3), ("there is no 'no_such_module'",)),
     ],
-    ids=str,
 )
 def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))

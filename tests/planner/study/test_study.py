@@ -173,7 +173,9 @@ def test_a_stopped_study_goes_on_where_it_was(sign):
     soon(lambda: not Path(f"/proc/{workers[0].user_attrs['worker']['pid']}").exists())
     result = run("slow.toml", "--storage", url, "-q")
     assert result.stdout == "study slow: 2 questions, 2 with a plan\n"
-    assert [t.state.name for t in trials(url, "slow")] == ["FAIL", "COMPLETE", "COMPLETE"]
+    states = [t.state.name for t in trials(url, "slow")]
+    # a worker may be done with its question before it sees that the others are gone
+    assert states in (["FAIL", "COMPLETE", "COMPLETE"], ["COMPLETE", "COMPLETE"])
 
 
 def test_two_runs_share_a_study():
