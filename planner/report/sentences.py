@@ -41,7 +41,7 @@ def quality_sentence(plan: Plan) -> str:
     if found.status == "given":
         return "a given strategy was costed; nothing was searched"
     if found.proven_optimal:
-        text = "proven optimal under the cost model, among all splits of the layers"
+        text = f"proven optimal under the cost model, among {searched(plan)}"
     elif found.lower_bound_s > 0.0:
         text = (
             f"gap {figures.percent(found.gap)}: under the cost model, {_all_of(plan)} "
@@ -88,10 +88,16 @@ def how(plan: Plan) -> str:
     return ", ".join(part for part in (training_sentence(plan), split_words(plan)) if part)
 
 
+def searched(plan: Plan) -> str:
+    """What a proof is about."""
+    choices = plan.search.num_choices
+    return f"{choices:,} ways to train" if choices else "all splits of the layers"
+
+
 def _all_of(plan: Plan) -> str:
     """What a bound holds for."""
     if plan.search.num_choices:
-        return "no pipeline and no split of its layers"
+        return f"none of the {searched(plan)} that were searched"
     return "no split of the layers"
 
 

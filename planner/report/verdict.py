@@ -55,10 +55,11 @@ def _distance(plan: Plan) -> str:
     if found.lower_bound_s <= 0.0:
         return "how far from the best possible is not known"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
-        return f"the best {_space(plan)} there is"
-    return f"within {figures.percent(found.gap)} of the best {_space(plan)} there is"
+        return f"the best {_space(plan)}"
+    return f"within {figures.percent(found.gap)} of the best {_space(plan)}"
 
 
 def _space(plan: Plan) -> str:
     """What was searched."""
-    return "pipeline" if plan.search.num_choices else "split"
+    choices = plan.search.num_choices
+    return f"of {choices:,} ways to train" if choices else "split there is"
