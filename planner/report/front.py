@@ -134,7 +134,7 @@ def front_sentence(plans: Sequence[Plan], against: str) -> str:
     if against == "gpus":
         return (
             "each plan is the fastest found for its GPUs, and the numbers of GPUs left out are no "
-            "faster than fewer; a gap is to what no plan for so many GPUs is below"
+            "faster than fewer; a gap is to the bound of what was searched"
         )
     return (
         f"{first.search.num_choices:,} ways to train were estimated; no step of any takes less "
@@ -167,7 +167,7 @@ def front_facts(plans: Sequence[Plan], against: str = "memory") -> dict[str, obj
 
 def front_page(plans: Sequence[Plan], against: str = "memory") -> str:
     """The front as a page for review."""
-    words = "throughput and GPUs" if against == "gpus" else "step time and memory"
+    words = "throughput against GPUs" if against == "gpus" else "step time against memory"
     return page(
         "front.html",
         {
