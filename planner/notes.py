@@ -102,7 +102,7 @@ WORDS: Mapping[str, str] = {
         "the splits of one stage without micro-batches were not searched layer by layer: their "
         "steps take at least {bound}"
     ),
-    "degrees-left-out": "{count} of the degrees of parallelism were left out, the first since {first}",
+    "degrees-left-out": "{count} of the degrees tried were left out, the first since {first}",
     # the plan
     "older-plan": (
         "the plan was made by an older version: its times are those that the search thought with, "
