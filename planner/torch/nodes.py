@@ -71,12 +71,6 @@ def module_calls(node: Node) -> list[tuple[str, str, str]]:
     return found
 
 
-def path_of(node: Node) -> str:
-    """The path of the module that a node is of, empty for the outermost one."""
-    calls = module_calls(node)
-    return calls[-1][1] if calls else ""
-
-
 def data_nodes(nodes: list[Node], inputs: set[str]) -> set[Node]:
     """Nodes that depend on the samples, and not on their shapes only.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from costmodels.graph import SPATIAL_DIMS, LayerSpec, Tensor
 from costmodels.graph.kinds import KINDS, data
 from planner.torch.nodes import module_calls, operator_of, shape_of
-from planner.torch.values import AxisPart, Value, reshaped, whole
+from planner.torch.values import Value, reshaped, whole
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -269,9 +269,3 @@ def spatial_names(count: int) -> tuple[str, ...]:
 def features(value: Value) -> str:
     """The axis of the features of a value."""
     return "hidden" if "hidden" in value.axes else "channel"
-
-
-def heads_of(dim: tuple[AxisPart, ...], axis: str) -> tuple[AxisPart, ...] | None:
-    """The parts of a dim, if they are of one axis only; what repeats them is left out."""
-    parts = tuple(part for part in dim if part.axis)
-    return parts if all(part.axis == axis for part in parts) else None

@@ -160,7 +160,7 @@ def test_the_command_imports_from_the_folder_that_it_runs_in():
         (plain.VGG, "8,3,32,32:int99", ("such as int64",)),
         (plain.VGG, "y=8,3,32,32", ("must be an argument of VGG but that takes x",)),
         (plain.VGG, [(2, 3, 32, 32), (3, 3)], ("the first extent of all inputs",)),
-        (plain.VGG, (2, 3, 4, 5, 6, 7, 8), ("must have from 1 to 4 dims", "cannot be traced")),
+        (plain.VGG, (2, 3, 4, 5, 6, 7, 8), ("cannot be traced", "Expected 3D")),
         (plain.broken, (2, 3, 32, 32), ("OSError: no such weights", "plain_models.py, line")),
         (len, (2, 3), ("failed with TypeError",)),
         (dict, (2, 3), ("must be a torch.nn.Module but is a dict",)),
@@ -173,9 +173,9 @@ def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monk
     with pytest.raises(InputError) as error:
         network_of_source(kind, shape)
     text = str(error.value)
-    assert any(word in text for word in words)
+    assert all(word in text for word in words), text
     if kind in (plain.Branches, plain.Selects, plain.Chooses, plain.Prints):
-        assert all(word in text for word in (*words, "plain_models.py, line")), text
+        assert "plain_models.py, line" in text
     assert "\n" not in text
 
 
