@@ -51,7 +51,7 @@ class JobView:
     shared
         What each layer adds whose weight another layer of its stage holds.
     handling
-        What the framework adds around collectives of activations.
+        What the framework adds around collectives of activations of every stage.
     runtime
         The framework.
     launch_time
@@ -71,7 +71,7 @@ class JobView:
     weight_apart: bool
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
-    handling: Handling
+    handling: tuple[Handling, ...]
     runtime: Runtime
     fresh_size: float
     launch_time: float
@@ -85,7 +85,7 @@ class StageTensors:
         self.view, self.number = view, number
         self.graph, self.pieces = view.graph, view.pieces
         self.stage = view.strategy.stages[number]
-        self.changes = Changes(view.stage_links[number], view.handling)
+        self.changes = Changes(view.stage_links[number], view.handling[number])
         self.change_of: dict[Edge, Change] = {}
         self.summed_up: dict[int, tuple[Layouts, Layouts]] = {}
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}

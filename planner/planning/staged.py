@@ -67,7 +67,12 @@ class StagedStep:
     @property
     def fits(self) -> bool:
         """Whether that is within the memory of a device."""
-        return self.peak_memory <= self.placed.setting.cluster.device.memory
+        return self.step.peak.short <= 0.0
+
+    @property
+    def capacity(self) -> float:
+        """The memory of the devices that are the fullest. [B]"""
+        return self.step.peak.capacity
 
 
 def simulate_stages(
@@ -205,7 +210,7 @@ class UsualTrial:
                 reason=self.reason,
                 costed=self.costed,
             )
-        short = self.step.peak_memory - self.step.placed.setting.cluster.device.memory
+        short = self.step.step.peak.short
         return Baseline(
             name=self.name,
             step_time_s=self.step.seconds,

@@ -106,7 +106,7 @@ def plan_of_stages(
         *opaque_notes(layers),
         *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(found.compiler.sources, machine),
-        *memory_notes(found.peak_memory / cluster.device.memory),
+        *memory_notes(found.peak_memory / found.capacity),
         *notes,
     )
     one_stage = len(strategy.stages) == 1 and not strategy.stages[0].recompute
@@ -128,7 +128,7 @@ def plan_of_stages(
         hidden_s=dict(slowest.hidden),
         memory_bytes=dict(step.peak.memory.holders),
         memory_moment=_peak_moment(step),
-        memory_capacity_bytes=cluster.device.memory,
+        memory_capacity_bytes=found.capacity,
         communication_bytes=max(role.received for role in step.roles),
         search=summary,
         layers=layers,
@@ -140,7 +140,7 @@ def plan_of_stages(
         finalists=finalists,
         carried=carried_for(setting),
         model_flops=model_flops(setting.graph),
-        device_peak_flops=cluster.device.peak_flops[machine.training.precision],
+        device_peak_flops=cluster.mean_peak_flops(machine.training.precision),
         stages=() if one_stage else strategy.stages,
         schedule=strategy.schedule,
         gather_again=strategy.gather_again,

@@ -142,7 +142,7 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
         ),
     ]
     if simulated is not None:
-        role, capacity = simulated.peak, float(setting.cluster.device.memory)
+        role, capacity = simulated.peak, simulation.capacity
         share = figures.percent(role.memory.total / capacity)
         peak = f"{figures.size(role.memory.total)} of {figures.size(capacity)} a GPU ({share})"
         where = f" in {role.name}" if len(simulated.roles) > 1 else ""
@@ -212,17 +212,16 @@ def _show_role_memory(
     simulation: Simulation, simulated: SimulatedStep, console: Console, most: int
 ) -> None:
     show_section(console, "Peak memory of a GPU")
-    capacity = float(simulation.subject.setting.cluster.device.memory)
     roles = main_roles(simulated, most)
     table = terminal_table(["~role", ">peak", ">of capacity", ">after", "~moment"])
     for role in roles:
         table.add_row(
             role.name,
             figures.size(role.memory.total),
-            figures.percent(role.memory.total / capacity),
+            figures.percent(role.memory.total / role.capacity),
             figures.seconds(role.memory_time),
             role.memory.moment,
-            style="bold red" if role.memory.total > capacity else "",
+            style="bold red" if role.short > 0.0 else "",
         )
     show_below(console, table)
     few = main_roles(simulated, MAX_COLUMNS)
