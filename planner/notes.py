@@ -94,6 +94,16 @@ WORDS: Mapping[str, str] = {
         "and expert parallelism, which the bound is of; with other splits of layers no step takes "
         "less than {bound}, by computation alone"
     ),
+    "mixed-hosts": (
+        "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
+        "{pipelines:,} pipelines with every stage inside of one group, and some groups alone with "
+        "the others idle; pipelines were tried with the splits of layers that are fastest with "
+        "even shares, not with stages of several chunks, and not beside each other; no step of any "
+        "takes less than {bound}, by computation alone"
+    ),
+    "idle-hosts": (
+        "{idle} GPUs are left idle: every way to use them that was tried is slower, or does not fit"
+    ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
         "layers are too many for that (at most {most})"

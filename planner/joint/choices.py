@@ -96,6 +96,9 @@ def insides(setting: Setting) -> Iterator[Degrees]:
             for ep in divisors(experts) if experts > 1 else [1]:
                 if (setting.gpus // tp) % ep or (ep > 1 and ep % cp):
                     continue
+                # one replica must be a part of hosts, or whole ones
+                if not setting.cluster.can_use(tp * cp * max(ep // cp, 1)):
+                    continue
                 for split in (False, True) if tp > 1 and attends else (False,):
                     for again in RECOMPUTATIONS if attends else ("none", "full"):
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again)
