@@ -32,7 +32,7 @@ from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
-from costmodels.strategy import MemoryConfig
+from costmodels.strategy import MemoryConfig, Stage
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
@@ -73,6 +73,7 @@ class Compiler:
             holders=holders,
             shared=shared,
             stage_links=stage_links,
+            weight_links=self._weight_links(stage_links),
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
@@ -140,6 +141,15 @@ class Compiler:
         self.extra_after: dict[int, list[Mark]] = {}
         # by role and queue the ends of units whose weights it has brought
         self.units: dict[tuple[int, int], list[Mark]] = {}
+
+    def _weight_links(self, own: tuple[StageLinks, ...]) -> tuple[StageLinks, ...]:
+        """Links of all devices that hold the same weights: those of the stages, or more."""
+        job = self.job
+        if job.beyond is None:
+            return own
+        cluster, shape = job.beyond
+        whole = Stage(layers=(), first_device=0, shape=shape)
+        return (StageLinks(cluster, shape, whole, job.training.all_reduce, job.links),)
 
     def _handling(self, links: StageLinks) -> Handling:
         """What the framework adds around collectives of activations of a stage."""

@@ -146,4 +146,23 @@ def pieces_of_job(
     shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
     for name, block in shared.items():
         found[name] = with_block(found[name], block, job.training)
+    if job.beyond is not None:
+        found = {name: _among_all(piece, job.shape, job.beyond[1]) for name, piece in found.items()}
     return found, shared
+
+
+def _among_all(piece: Piece, shape: tuple[int, ...], whole: tuple[int, ...]) -> Piece:
+    """A piece whose weight the replicas of other hosts hold as well.
+
+    Parameters
+    ----------
+    piece
+        The piece on some hosts.
+    shape, whole
+        Members of each level: of those, and of all. [items]
+    """
+    group = tuple(
+        same * all_ // own
+        for same, own, all_ in zip(piece.gradient_group, shape, whole, strict=True)
+    )
+    return replace(piece, gradient_group=group)

@@ -40,6 +40,8 @@ class JobView:
         Of every layer.
     stage_links
         Links of every stage.
+    weight_links
+        Links of all devices that hold the weights of every stage.
     stage_of
         Stage of every layer.
     activation_size
@@ -66,6 +68,7 @@ class JobView:
     strategy: Strategy
     pieces: Mapping[str, Piece]
     stage_links: tuple[StageLinks, ...]
+    weight_links: tuple[StageLinks, ...]
     stage_of: Mapping[str, int]
     activation_size: int
     weight_apart: bool

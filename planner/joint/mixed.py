@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
 from planner.joint.pipelines import GroupedPipelines
+from planner.joint.replicas import Replicas
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.verdict import MOST_LAYERS, least_held, usual_of
 from planner.joint.wishes import Wishes
@@ -148,6 +149,7 @@ class MixedSearch:
             self._keep(single)
             binds, few = single is None or single.search.memory_binds, False
         if not attends and not binds:
+            self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()])
             return
         found = JointSearch(
             setting=evenly(part),
@@ -165,7 +167,9 @@ class MixedSearch:
             self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
         if part is self.setting:
             self.estimates = found
-        self._pipelines(part, found, runtime)
+        splits = fastest_splits(found, attends=attends)
+        self._shared_out(Replicas(part, runtime, self.wishes), splits)
+        self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
         if few and found.single_bound < self.seconds and not self.deadline.passed:
             self._keep(self._planned(part, self._splits))
 
@@ -173,16 +177,15 @@ class MixedSearch:
         """The splits of one stage, layer by layer, at the pace of the slowest device."""
         return plan_for(part, self.options, self.deadline)
 
-    def _pipelines(self, part: Setting, found: JointResult, runtime: Runtime) -> None:
-        """Pipelines with every stage inside of one group."""
-        grouped = GroupedPipelines(part, runtime, self.wishes)
-        rows = grouped.estimated(fastest_splits(found), self.deadline)
-        self.num_grouped += grouped.num_looked_at
-        self.num_choices += grouped.num_looked_at
-        for expected, one in rows[:MOST_SIMULATED]:
+    def _shared_out(self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees]) -> None:
+        """Try what is shared out unevenly over groups, the most promising first."""
+        rows = ways.estimated(splits, self.deadline)
+        self.num_grouped += ways.num_looked_at
+        self.num_choices += ways.num_looked_at
+        for expected, simulated in rows[:MOST_SIMULATED]:
             if expected > self.seconds * (1.0 + MARGIN) or self.deadline.passed:
                 break
-            self._keep(grouped.tried(one))
+            self._keep(simulated())
 
     def _plan(self) -> Plan:
         """The best as a plan, with the bound of all."""
@@ -269,11 +272,20 @@ class MixedSearch:
         )
 
 
-def fastest_splits(found: JointResult) -> list[Degrees]:
-    """The ways to split layers that are fastest with even shares, with all that is kept or not."""
-    splits: dict[Degrees, None] = {}
+def fastest_splits(found: JointResult, *, attends: bool) -> list[Degrees]:
+    """The ways to split layers that are fastest with even shares, with all that is kept or not.
+
+    Parameters
+    ----------
+    found
+        The search with even shares.
+    attends
+        Whether attention can be computed again by itself.
+    """
+    splits: dict[Degrees, None] = {Degrees(): None}
     for one in found.estimates:
         splits.setdefault(replace(one.choice.inside, recompute="none"))
-        if len(splits) == MOST_SPLITS:
+        if len(splits) > MOST_SPLITS:
             break
-    return [replace(split, recompute=what) for split in splits for what in RECOMPUTATIONS]
+    again = RECOMPUTATIONS if attends else ("none", "full")
+    return [replace(split, recompute=what) for split in splits for what in again]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +104,8 @@ class GroupedPipelines:
 
     def estimated(
         self, splits: Sequence[Degrees], deadline: Deadline
-    ) -> list[tuple[float, GroupedPipeline]]:
-        """Pipelines that are expected to fit, with what a step takes, the fastest first. [s]
+    ) -> list[tuple[float, Callable[[], StagedStep | None]]]:
+        """What a step is expected to take where it fits, the fastest first, and its trial. [s]
 
         Parameters
         ----------
@@ -129,7 +130,8 @@ class GroupedPipelines:
                 continue
             if row is not None:
                 found.append(row)
-        return sorted(found, key=lambda row: row[0])
+        found.sort(key=lambda row: row[0])
+        return [(seconds, partial(self.tried, one)) for seconds, one in found]
 
     def _choices(self, splits: Sequence[Degrees]) -> Iterator[GroupedPipeline]:
         """Every pipeline but for its blocks."""

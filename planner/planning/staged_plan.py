@@ -146,6 +146,7 @@ def plan_of_stages(
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
         offload=strategy.offload,
+        shares=strategy.shares,
         sharding=shard_plan(found.placed.graph, strategy, [level.name for level in cluster.levels]),
     )
 
@@ -230,7 +231,8 @@ def _gradients(found: StagedStep) -> dict[str, float]:
     times, weights = found.step.task_times, found.compiler.weights
     buckets = {number: cycle(work.buckets) for number, work in enumerate(weights) if work.buckets}
     for task, start, end in zip(times.graph.tasks, times.starts, times.ends, strict=True):
-        if task.queue != Queue.GRADIENT:
+        # of uneven shares all groups have the same buckets
+        if task.queue != Queue.GRADIENT or (found.placed.strategy.shares and task.role):
             continue
         if task.kind in ("exchange", "send_recv"):
             total[task.name] = total.get(task.name, 0.0) + end - start

@@ -14,7 +14,7 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.usual import single_stage
 from planner.errors import ConflictError
 from planner.plan import Plan
-from planner.request.by_degrees import micro_graph, samples_needed, strategy_by_degrees
+from planner.request.by_degrees import graph_of, micro_graph, samples_needed, strategy_by_degrees
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
@@ -190,7 +190,7 @@ def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNet
     strategy = replace(plan.strategy, distributions=plan_distributions(plan, setting))
     return PlacedNetwork(
         setting=setting,
-        graph=micro_graph(setting, plan.schedule.micro_batches),
+        graph=graph_of(setting, strategy),
         strategy=strategy,
         name="plan",
         plan=plan,
