@@ -96,10 +96,10 @@ WORDS: Mapping[str, str] = {
     ),
     "mixed-hosts": (
         "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
-        "{pipelines:,} pipelines with every stage inside of one group, and some groups alone with "
-        "the others idle; pipelines were tried with the splits of layers that are fastest with "
-        "even shares, not with stages of several chunks, and not beside each other; no step of any "
-        "takes less than {bound}, by computation alone"
+        "{uneven:,} ways to share out samples, or stages of whole blocks, by how fast each group "
+        "is, and some groups alone with the others idle; shared out unevenly were the splits of "
+        "layers that are fastest with even shares, without stages of several chunks and without "
+        "pipelines beside each other; no step of any takes less than {bound}, by computation alone"
     ),
     "idle-hosts": (
         "{idle} GPUs are left idle: every way to use them that was tried is slower, or does not fit"

@@ -80,7 +80,7 @@ class UnevenCompiler(Compiler):
             roles += [
                 replace(
                     role,
-                    name=f"replicas on {share.group}",
+                    name=f"group {share.group}",
                     first_device=share.first_device + role.first_device,
                 )
                 for role in graph.roles

@@ -179,7 +179,7 @@ class MixedSearch:
 
     def _shared_out(self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees]) -> None:
         """Try what is shared out unevenly over groups, the most promising first."""
-        rows = ways.estimated(splits, self.deadline)
+        rows = ways.estimated(splits, self.deadline, self.seconds * (1.0 + MARGIN))
         self.num_grouped += ways.num_looked_at
         self.num_choices += ways.num_looked_at
         for expected, simulated in rows[:MOST_SIMULATED]:
@@ -236,7 +236,7 @@ class MixedSearch:
             Note.of(
                 "mixed-hosts",
                 groups=rows,
-                pipelines=self.num_grouped,
+                uneven=self.num_grouped,
                 bound=format_seconds(self.bound),
             )
         ]

@@ -35,6 +35,9 @@ from search.problem.deadline import Deadline
 Floats = NDArray[np.float64]
 # Groups in every order up to so many; of more the fastest first, or last. [items]
 MOST_ORDERED = 3
+# Blocks differ from group to group in what they gain: stages in balance take a little less time
+# than their rates for the whole network say.
+LEAST_BALANCED = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ class GroupedPipelines:
         self.num_looked_at = 0
 
     def estimated(
-        self, splits: Sequence[Degrees], deadline: Deadline
+        self, splits: Sequence[Degrees], deadline: Deadline, worth: float
     ) -> list[tuple[float, Callable[[], StagedStep | None]]]:
         """What a step is expected to take where it fits, the fastest first, and its trial. [s]
 
@@ -114,6 +117,8 @@ class GroupedPipelines:
             again.
         deadline
             After which no other is looked at.
+        worth
+            What cannot be faster than this is left out. [s]
         """
         if not self.cuts.first:
             return []
@@ -125,7 +130,7 @@ class GroupedPipelines:
                 continue
             self.num_looked_at += 1
             try:
-                row = self._estimate(one)
+                row = self._estimate(one, worth)
             except InputError:
                 continue
             if row is not None:
@@ -180,10 +185,19 @@ class GroupedPipelines:
         sizes = (least * 2**i for i in range(LARGEST_MICRO_BATCH.bit_length()))
         return [batch // size for size in sizes if batch % size == 0]
 
-    def _estimate(self, one: GroupedPipeline) -> tuple[float, GroupedPipeline] | None:
-        """What a pipeline is expected to take with the blocks that suit it best, if it fits."""
+    def _estimate(self, one: GroupedPipeline, worth: float) -> tuple[float, GroupedPipeline] | None:
+        """What a pipeline is expected to take with the blocks that suit it best, if it fits.
+
+        Parameters
+        ----------
+        one
+            The pipeline but for its blocks.
+        worth
+            What cannot be faster than this is left out. [s]
+        """
         each = self.setting.batch // one.micro_batches
         total, place = sum(one.stages), 0
+        rates = 0.0
         times, room, rows = [], [], []
         for name, count, dp in zip(one.names, one.stages, one.dp, strict=True):
             inside = self.insides[name].of(one.inside, each // dp)
@@ -195,12 +209,15 @@ class GroupedPipelines:
             standing = self._by_block(self._standing(one, inside, exchanges, count))
             kept = self._by_block(inside.kept)
             work = self._by_block(inside.forward + inside.backward)
+            rates += count / float(work.sum())
             for _ in range(count):
                 flying = min(total - place, one.micro_batches)
                 times.append(work)
                 room.append((standing + flying * kept) / free)
                 rows.append((inside, exchanges, count))
                 place += 1
+        if one.micro_batches / rates * LEAST_BALANCED > worth:
+            return None
         blocks = uneven_cut(times, room, one.micro_batches)
         if not blocks:
             return None

@@ -27,6 +27,8 @@ from planner.request.placement import PlacedNetwork
 from planner.request.setting import Setting, training_graph
 from search.problem.deadline import Deadline
 
+# Rounds in which samples are shared out anew by how fast each group is with its share. [items]
+ROUNDS = 3
 # Micro-batches that each gather weights are laid out one by one: no more of them. [items]
 MOST_GATHERED = 16
 
@@ -86,7 +88,7 @@ class Replicas:
         self.num_looked_at = 0
 
     def estimated(
-        self, splits: Sequence[Degrees], deadline: Deadline
+        self, splits: Sequence[Degrees], deadline: Deadline, worth: float
     ) -> list[tuple[float, Callable[[], StagedStep | None]]]:
         """What a step is expected to take where it fits, the fastest first, and its trial. [s]
 
@@ -97,6 +99,8 @@ class Replicas:
             again.
         deadline
             After which no other is looked at.
+        worth
+            What cannot be faster than this is left out. [s]
         """
         found: dict[UnevenReplicas, float] = {}
         for inside in splits:
@@ -110,7 +114,7 @@ class Replicas:
                             found[one] = self._estimate(one)
                 except InputError:
                     break
-        fitting = [one for one, seconds in found.items() if math.isfinite(seconds)]
+        fitting = [one for one, seconds in found.items() if seconds <= worth and seconds < math.inf]
         return [
             (found[one], partial(self.tried, one))
             for one in sorted(fitting, key=lambda one: found[one])
@@ -152,10 +156,16 @@ class Replicas:
             even = max(each // sum(replicas), 1)
             if even > LARGEST_MICRO_BATCH and count > 1:
                 continue
-            # as many micro-batches, and more samples in each on faster devices
-            times = self._times(inside, zero, [even] * len(replicas))
-            sizes = uneven_shares([seconds / even for seconds in times], replicas, each)
-            yield from self._made(inside, zero, [count] * len(replicas), sizes)
+            # as many micro-batches, and more samples in each on faster devices: by what a sample
+            # takes among as many as there were before
+            sizes: Sequence[int] = [even] * len(replicas)
+            for _ in range(ROUNDS):
+                times = self._times(inside, zero, sizes)
+                rates = [seconds / size for seconds, size in zip(times, sizes, strict=True)]
+                sizes = uneven_shares(rates, replicas, each)
+                if not sizes:
+                    break
+                yield from self._made(inside, zero, [count] * len(replicas), sizes)
 
     def _times(self, inside: Degrees, zero: int, samples: Sequence[int]) -> list[float]:
         """What a micro-batch takes on each group. [s]"""

@@ -104,7 +104,11 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
     )
     stages, parts = len(subject.strategy.stages), schedule.micro_batches
     pipeline = f", {stages} stages by {schedule.kind}" if stages > 1 else ""
-    pipeline += f", {parts} micro-batches" if parts > 1 else ""
+    shares = subject.strategy.shares
+    if shares:
+        pipeline += f", samples {figures.shares_words(shares)}"
+    elif parts > 1:
+        pipeline += f", {parts} micro-batches"
     away = subject.strategy.offload
     waits = f", {_listed(away)} in the memory of the host" if away else ""
     show_sentence(console, f"strategy {subject.name}{pipeline}{waits}")
