@@ -39,7 +39,7 @@ from search.problem.notes import Note
 # Part of the time limit that the search with even shares may take.
 SHARE = 0.5
 # Ways to split layers that are tried in pipelines over groups: the fastest with even shares.
-MOST_SPLITS = 4
+MOST_SPLITS = 3
 # Pipelines over groups that are simulated, of those expected to be the fastest. [items]
 MOST_SIMULATED = 4
 # A pipeline that is expected to be slower than the best so far by more is not simulated.

@@ -263,7 +263,8 @@ class GroupedPipelines:
             ranks = one.dp[0] if one.zero else 1
             tails[number] = max(reduced - float(backward[0, number]), 0.1 * reduced)
             tails[number] += float(inside.update[span].sum()) / ranks
-            sent = max(sent, float(inside.output[ends[number] - 1]))
+            if number < len(rows) - 1:
+                sent = max(sent, float(inside.output[ends[number] - 1]))
         # between hosts, whose devices all send at once
         topology = self.setting.machine.topology
         senders = int(topology.devices_below[-1])

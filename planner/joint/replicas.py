@@ -156,6 +156,7 @@ class Replicas:
             even = max(each // sum(replicas), 1)
             if even > LARGEST_MICRO_BATCH and count > 1:
                 continue
+            fits = False
             # as many micro-batches, and more samples in each on faster devices: by what a sample
             # takes among as many as there were before
             sizes: Sequence[int] = [even] * len(replicas)
@@ -165,7 +166,11 @@ class Replicas:
                 sizes = uneven_shares(rates, replicas, each)
                 if not sizes:
                     break
-                yield from self._made(inside, zero, [count] * len(replicas), sizes)
+                for one in self._made(inside, zero, [count] * len(replicas), sizes):
+                    fits |= math.isfinite(self._estimate(one))
+                    yield one
+            if fits:
+                break  # more micro-batches only where fewer do not fit
 
     def _times(self, inside: Degrees, zero: int, samples: Sequence[int]) -> list[float]:
         """What a micro-batch takes on each group. [s]"""
@@ -208,7 +213,8 @@ class Replicas:
             exchanged, gathered = self._exchanged(one, inside)
             each = float(inside.forward.sum() + inside.backward.sum())
             if one.zero > 2:
-                each = max(each, 2.0 * gathered + exchanged)
+                # beside each other, on queues of their own
+                each = max(each, 2.0 * gathered, exchanged)
             seconds = share.micro_batches * each
             if seconds > slowest:
                 slowest, hidden = seconds, float(inside.backward.sum())
