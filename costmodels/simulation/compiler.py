@@ -20,7 +20,6 @@ from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.host_links import check_offload, room_in_host
 from costmodels.simulation.job import Job
-from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
@@ -28,11 +27,12 @@ from costmodels.simulation.operations import Key, Operation, Ref
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.shared_pieces import KnownPieces, holders_of_weights, pieces_of_job
+from costmodels.simulation.stage_machines import handling_of, links_of_weights
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
-from costmodels.strategy import MemoryConfig, Stage
+from costmodels.strategy import MemoryConfig
 
 # More than that takes minutes (215 thousand take 8 s, benchmarks.simulation.__main__). [items]
 _MOST_TASKS = 2_000_000
@@ -73,12 +73,12 @@ class Compiler:
             holders=holders,
             shared=shared,
             stage_links=stage_links,
-            weight_links=self._weight_links(stage_links),
+            weight_links=links_of_weights(job, stage_links),
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
             weight_beside=job.runtime.weight_beside,
-            handling=tuple(self._handling(links) for links in stage_links),
+            handling=tuple(handling_of(job, links) for links in stage_links),
             runtime=job.runtime,
             fresh_size=float(job.training.held.fresh),
             launch_time=job.training.launch_time,
@@ -141,23 +141,6 @@ class Compiler:
         self.extra_after: dict[int, list[Mark]] = {}
         # by role and queue the ends of units whose weights it has brought
         self.units: dict[tuple[int, int], list[Mark]] = {}
-
-    def _weight_links(self, own: tuple[StageLinks, ...]) -> tuple[StageLinks, ...]:
-        """Links of all devices that hold the same weights: those of the stages, or more."""
-        job = self.job
-        if job.beyond is None:
-            return own
-        cluster, shape = job.beyond
-        whole = Stage(layers=(), first_device=0, shape=shape)
-        return (StageLinks(cluster, shape, whole, job.training.all_reduce, job.links),)
-
-    def _handling(self, links: StageLinks) -> Handling:
-        """What the framework adds around collectives of activations of a stage."""
-        runtime, device = self.job.runtime, self.job.compute.under(links.groups).device
-        return Handling(
-            per_byte=2.0 * runtime.activation_copies / device.memory_bandwidth,
-            fixed=runtime.activation_waits * self.job.training.launch_time,
-        )
 
     def _memory(self, name: str) -> MemoryConfig:
         """What is cut of a layer: as the strategy says, else as the runtime does."""

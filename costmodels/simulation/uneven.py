@@ -16,7 +16,7 @@ from costmodels.simulation.compiler import Compiler
 from costmodels.simulation.execution import ASYNCHRONOUS, ExecutionGraph, Role, Task
 from costmodels.simulation.job import Job
 from costmodels.simulation.operations import Key
-from costmodels.strategy import Share
+from costmodels.strategy import BatchShare
 
 
 class Together(NamedTuple):
@@ -38,7 +38,7 @@ class UnevenCompiler(Compiler):
         What each has.
     """
 
-    def __init__(self, jobs: Sequence[Job], shares: Sequence[Share]) -> None:
+    def __init__(self, jobs: Sequence[Job], shares: Sequence[BatchShare]) -> None:
         super().__init__(jobs[0])
         self.shares = tuple(shares)
         self.others = [Compiler(job) for job in jobs[1:]]
@@ -102,7 +102,7 @@ def _together(compiler: Compiler) -> dict[Together, int]:
     }
 
 
-def _moved(task: Task, share: Share, role: int, start: int) -> Task:
+def _moved(task: Task, share: BatchShare, role: int, start: int) -> Task:
     """A task of a group among those of all groups; each group has links of its own.
 
     Parameters

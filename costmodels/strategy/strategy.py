@@ -117,7 +117,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class BatchShare:
     """What the replicas on one group of hosts work on, where not all have as many samples.
 
     Parameters
@@ -197,7 +197,7 @@ class Strategy:
     gather_again: bool = False
     ring_attention: bool = False
     offload: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[BatchShare, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

@@ -19,7 +19,7 @@ from costmodels.strategy import Schedule, Stage, Strategy
 from costmodels.strategy.usual import hybrid, stage_shape
 from planner.joint.choices import LARGEST_MICRO_BATCH, Choice, divisors
 from planner.joint.cuts import Cuts
-from planner.joint.estimate import pipeline_time
+from planner.joint.estimate import staged_time
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import on_groups
 from planner.joint.inside import Insides, MicroBatch
@@ -270,7 +270,7 @@ class GroupedPipelines:
         senders = int(topology.devices_below[-1])
         send = float(send_recv_time(topology, topology.num_levels - 1, sent, senders))
         choice = replace(one, blocks=tuple(blocks)).choice(self.setting.batch)
-        seconds = pipeline_time(choice, forward, backward, send)
+        seconds = staged_time(choice, forward, backward, send)
         early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
         return seconds + float((tails - early).max())
 

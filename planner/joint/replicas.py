@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
-from costmodels.strategy import Share
+from costmodels.strategy import BatchShare
 from costmodels.strategy.usual import hybrid
 from planner.joint.choices import LARGEST_MICRO_BATCH, Choice, divisors
 from planner.joint.exchanges import Exchanges
@@ -49,7 +49,7 @@ class UnevenReplicas:
 
     inside: Degrees
     zero: int
-    shares: tuple[Share, ...]
+    shares: tuple[BatchShare, ...]
 
     @property
     def choice(self) -> Choice:
@@ -189,7 +189,7 @@ class Replicas:
         rows, first = [], 0
         for name, one, count, size in zip(self.names, self.alone, counts, sizes, strict=True):
             rows.append(
-                Share(
+                BatchShare(
                     group=name,
                     first_device=first,
                     num_devices=one.gpus,

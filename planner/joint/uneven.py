@@ -32,22 +32,22 @@ def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) ->
     count
         Micro-batches. [items]
     """
-    spans = [_spans(row) for row in times]
+    spans = [_span_table(row) for row in times]
     for span, row in zip(spans, memory, strict=True):
-        span[_spans(row) > 1.0] = np.inf
-    slowest = _least(spans, lambda before, span: np.maximum(before[:, None], span))
+        span[_span_table(row) > 1.0] = np.inf
+    slowest = _least_sums(spans, lambda before, span: np.maximum(before[:, None], span))
     if not np.isfinite(slowest[-1][-1]):
         return ()
     low = float(slowest[-1][-1])
     best: float = np.inf
     found: tuple[int, ...] = ()
-    least_sum = float(_least(spans, lambda before, span: before[:, None] + span)[-1][-1])
+    least_sum = float(_least_sums(spans, lambda before, span: before[:, None] + span)[-1][-1])
     high = low
     for place in range(LIMITS):
         limit = (low + (high - low) * place / (LIMITS - 1)) * (1.0 + 1e-12)
         within = [np.where(span <= limit, span, np.inf) for span in spans]
-        sums = _least(within, lambda before, span: before[:, None] + span)
-        blocks = _blocks(within, sums)
+        sums = _least_sums(within, lambda before, span: before[:, None] + span)
+        blocks = _blocks_of(within, sums)
         ends = np.cumsum((0, *blocks))
         heaviest = max(
             float(span[a, b]) for span, a, b in zip(spans, ends[:-1], ends[1:], strict=True)
@@ -61,7 +61,7 @@ def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) ->
     return found
 
 
-def _spans(row: Floats) -> Floats:
+def _span_table(row: Floats) -> Floats:
     """Sums of every span of blocks, from the first to the one before the last; +inf of none."""
     ends = np.concatenate(([0.0], np.cumsum(row)))
     table: Floats = ends[None, :] - ends[:, None]
@@ -69,7 +69,7 @@ def _spans(row: Floats) -> Floats:
     return table
 
 
-def _least(spans: Sequence[Floats], joined) -> list[Floats]:  # type: ignore[no-untyped-def]
+def _least_sums(spans: Sequence[Floats], joined) -> list[Floats]:  # type: ignore[no-untyped-def]
     """For each stage, and each number of blocks that it ends at, the least of all cuts."""
     before = np.full(len(spans[0]), np.inf)
     before[0] = 0.0
@@ -80,7 +80,7 @@ def _least(spans: Sequence[Floats], joined) -> list[Floats]:  # type: ignore[no-
     return rows
 
 
-def _blocks(spans: Sequence[Floats], sums: Sequence[Floats]) -> tuple[int, ...]:
+def _blocks_of(spans: Sequence[Floats], sums: Sequence[Floats]) -> tuple[int, ...]:
     """Blocks of each stage in the cut of the least sum; of equal ones the later cut."""
     end, found = len(spans[0]) - 1, []
     for number in range(len(spans) - 1, -1, -1):

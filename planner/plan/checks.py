@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
-from costmodels.strategy import Share, Stage, Strategy
+from costmodels.strategy import BatchShare, Stage, Strategy
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 from planner.plan.sharding import Sharding, sharding_faults
 
@@ -80,7 +80,7 @@ class CheckedPlan(Protocol):
     def stages(self) -> tuple[Stage, ...]: ...
 
     @property
-    def shares(self) -> tuple[Share, ...]: ...
+    def shares(self) -> tuple[BatchShare, ...]: ...
 
     @property
     def strategy(self) -> Strategy: ...

@@ -17,7 +17,7 @@ from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.step.utilisation import model_flops_utilisation
-from costmodels.strategy import MemoryConfig, Schedule, Share, Stage, Strategy
+from costmodels.strategy import BatchShare, MemoryConfig, Schedule, Stage, Strategy
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
 from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
@@ -128,7 +128,7 @@ class Plan:
     gather_again: bool = False
     ring_attention: bool = False
     offload: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[BatchShare, ...] = ()
     sharding: Sharding | None = None
     format: str = FORMAT
     version: int = VERSION

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.strategy import Share
+from costmodels.strategy import BatchShare
 from costmodels.units import format_bytes, format_seconds
 from planner.plan import Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
@@ -295,7 +295,7 @@ def group_rows(plan: Plan) -> list[GroupRow]:
     return rows
 
 
-def shares_words(shares: Sequence[Share]) -> str:
+def shares_words(shares: Sequence[BatchShare]) -> str:
     """Samples of replicas that differ: micro-batches and samples of each."""
     rows = (
         f"{one.micro_batches:,} x {one.samples:,} on each of {one.replicas:,} replicas of "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.simulation import Compiler, Job, Runtime, UnevenCompiler
-from costmodels.strategy import Share
+from costmodels.strategy import BatchShare
 from planner.request.placement import PlacedNetwork
 from planner.request.setting import Setting, training_graph
 
@@ -44,7 +44,7 @@ def compiler_of(
     return UnevenCompiler([_of_share(placed.setting, job, share) for share in shares], shares)
 
 
-def _of_share(setting: Setting, job: Job, share: Share) -> Job:
+def _of_share(setting: Setting, job: Job, share: BatchShare) -> Job:
     """The job of the replicas on one group of hosts."""
     cluster = setting.cluster
     groups = tuple(group for group in cluster.groups if group.name == share.group)

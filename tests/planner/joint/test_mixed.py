@@ -11,7 +11,7 @@ import planner
 from costmodels.cluster import HostGroup, load_cluster
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
-from costmodels.strategy import Share
+from costmodels.strategy import BatchShare
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.hosts import evenly
@@ -137,7 +137,7 @@ def test_equal_shares_step_as_plain_replicas(pair, zero, samples):
     whole, _ = tried(plain, degrees, runtime)
     count = 3 // samples
     shares = tuple(
-        Share(
+        BatchShare(
             group=group.name,
             first_device=4 * place,
             num_devices=4,
