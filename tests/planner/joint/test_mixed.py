@@ -14,7 +14,9 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy import BatchShare
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
+from planner.joint.choices import insides
 from planner.joint.hosts import evenly
+from planner.joint.inside import Insides
 from planner.joint.pipelines import GroupedPipelines
 from planner.joint.replicas import Replicas
 from planner.joint.wishes import NO_WISHES
@@ -260,3 +262,15 @@ def test_tables_are_of_one_kind_of_device(tmp_path, pair):
     )
     with pytest.raises(InputError, match="one kind of device that a job uses"):
         resolve(replace(pair.request, tables=(str(table),)))
+
+
+def test_replicas_lie_on_whole_hosts_or_on_parts_of_one(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    question = {"model": str(path), "gpus": 24, "cluster": "dgx-a100", "global_batch_size": 24}
+    setting = resolve(make_request("optimize", question))
+    found = list(insides(setting))
+    assert {one.tp * one.cp for one in found} == {1, 2, 4, 8}
+    costs = Insides(setting, RUNTIME)
+    for one in found[::5]:
+        assert costs.of(one, 1).forward.sum() > 0.0
