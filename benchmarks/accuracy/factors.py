@@ -1,7 +1,7 @@
 """Steps of measured rows by every step model, each distinct one once, and what calibrates them.
 
-Kernels are multiplied by one factor where a row on one GPU of the same machine tells it: the one with
-which its step takes as long as measured, launched by the host that is assumed.
+Kernels are multiplied by one factor where a row on one GPU of the same machine tells it: the one
+with which its step takes as long as measured, launched by the host that is assumed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ class Scale(NamedTuple):
     launches: float = 1.0
 
 
+AS_PREDICTED = Scale()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What is predicted besides the row: how computation and overlap are taken."""
 
-    scale: Scale = Scale()
+    scale: Scale = AS_PREDICTED
     model: str = "simulate"
     overlap_factor: float | None = None
 

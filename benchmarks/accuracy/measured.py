@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.accuracy import raw_runs
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.doubts import doubts
-from benchmarks.accuracy.factors import ONE_GPU, Factors, Scale, Setup, StepTimes
+from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Factors, Scale, Setup, StepTimes
 from benchmarks.accuracy.row_report import RowTable
 from benchmarks.accuracy.rows import MeasuredRow, read_rows
 from benchmarks.published.kahira_raw import FILE as RAW_FILE
@@ -91,11 +91,11 @@ class _Comparing:
     def cell(self, row: MeasuredRow, doubt: str) -> Cell:
         """A row beside its predictions."""
         asked = self._question
-        scale, kind = (Scale(), ONE_GPU) if row.gpus == 1 else self._factors.of(row)
+        scale, kind = (AS_PREDICTED, ONE_GPU) if row.gpus == 1 else self._factors.of(row)
         predicted = self._steps.seconds(row, asked.setup(scale))
         parts = {"factor": scale.kernels}
         if asked.uncalibrated and row.gpus > 1:
-            parts["uncalibrated"] = self._steps.seconds(row, asked.setup(Scale()))
+            parts["uncalibrated"] = self._steps.seconds(row, asked.setup(AS_PREDICTED))
         for model in asked.others:
             try:
                 parts[model] = self._steps.seconds(row, asked.setup(scale, model))
