@@ -16,7 +16,8 @@ from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.strategy.blocks import block_of, is_transformer
 from costmodels.strategy.strategy import OFFLOADED as STRATEGY_OFFLOADED
 from costmodels.strategy.usual import hybrid
-from planner.request.inputs.degrees import OFFLOADED
+from planner.request.default_batch import has_attention, kept_of_sample, most_at_once
+from planner.request.inputs.degrees import MICRO_BATCH_SIZE, OFFLOADED
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
 
@@ -50,6 +51,35 @@ def samples_needed(degrees: Degrees, gpus: int) -> int:
     """What a global batch must be a multiple of, so that replicas do alike. [samples]"""
     each = degrees.micro_batch_size or degrees.micro_batches or 1
     return each * replicas(degrees, gpus)
+
+
+def with_default_micro_batches(setting: Setting, degrees: Degrees) -> tuple[Setting, Degrees]:
+    """Degrees that say how many samples of a replica are taken at a time, and what was chosen.
+
+    Where nothing is said, a pipeline of a transformer takes one sequence at a time; without a
+    pipeline as many as divide those of a replica and whose activations take half the memory at
+    most. Plain data parallelism, and all other networks, take all at once.
+
+    Parameters
+    ----------
+    setting, degrees
+        The network and the machine, and what was asked for.
+    """
+    said = (degrees.micro_batches, degrees.micro_batch_size) != (None, None)
+    plain = not replace(degrees, dp=None).asked_for
+    dp = replicas(degrees, setting.gpus)
+    local = setting.batch // dp
+    if said or plain or setting.batch % dp or not has_attention(setting.model):
+        return setting, degrees
+    size = 1
+    if degrees.pp == 1:
+        training = setting.machine.training
+        kept = kept_of_sample(setting.model, training.activation_size) / (degrees.tp * degrees.cp)
+        size = most_at_once(local, kept, setting.cluster.device)
+    if size == local:
+        return setting, degrees
+    defaults = (*setting.defaults, MICRO_BATCH_SIZE.chose(size=size))
+    return replace(setting, defaults=defaults), replace(degrees, micro_batch_size=size)
 
 
 def strategy_by_degrees(

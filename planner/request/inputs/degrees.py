@@ -206,9 +206,11 @@ MICRO_BATCH_SIZE: Input[int | None] = Input(
     option="--micro-batch-size",
     metavar="N",
     kind="count",
-    help="Samples of a replica in one of them.",
-    text="Samples of a replica in a micro-batch, instead of how many micro-batches there are. "
-    "[samples]",
+    help="Samples of a replica in one of them; 1 in pipelines of transformers by default.",
+    text="Samples of a replica in a micro-batch, instead of how many micro-batches there are. Of "
+    "transformers, where neither is given, one in pipelines, else as many as activations take "
+    "half the memory for at most. [samples]",
+    chosen="micro-batches of {size} samples a replica",
 )
 SCHEDULE: Input[str | None] = Input(
     name="schedule",
