@@ -137,6 +137,8 @@ class Runtime:
     stages_by_shares
         Whether the stages of a pipeline have equal shares of the weights, see
         `costmodels.strategy.shares`, instead of equally many blocks.
+    stops_early
+        Whether what is computed again ends with the last tensor that a backward pass reads.
     caching
         Whether memory is PyTorch's caching allocator's, which holds more than the tensors.
     fuses
@@ -210,6 +212,7 @@ class Runtime:
     copies_updated: bool = False
     waits_to_scatter: bool = False
     stages_by_shares: bool = False
+    stops_early: bool = False
     caching: bool = False
 
     def __post_init__(self) -> None:

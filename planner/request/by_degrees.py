@@ -9,7 +9,6 @@ from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import MemoryConfig, Strategy
@@ -19,6 +18,7 @@ from costmodels.strategy.usual import hybrid
 from planner.request.default_batch import has_attention, kept_of_sample, most_at_once
 from planner.request.inputs.degrees import MICRO_BATCH_SIZE, OFFLOADED
 from planner.request.parts import Degrees
+from planner.request.recomputation import with_recomputation
 from planner.request.setting import Setting, training_graph
 
 assert OFFLOADED == STRATEGY_OFFLOADED, "requests name what strategies know"
@@ -209,35 +209,6 @@ def _dealt_out(strategy: Strategy, graph: Graph, blocks: str | Sequence[int]) ->
         return False
     counts = {len({block_of(name) for name in stage.layers} - {None}) for stage in strategy.stages}
     return blocks != "equal" or len(counts) == 1
-
-
-def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool) -> Strategy:
-    """The strategy with activations that are computed again.
-
-    Parameters
-    ----------
-    strategy, graph
-        The strategy, and the network at one micro-batch.
-    what
-        "none"; "selective", the attention layers; "full", every block of several layers; or of how
-        many blocks of a stage, the first ones.
-    """
-    if what in ("none", 0):
-        return strategy
-    stages = []
-    for stage in strategy.stages:
-        if what == "selective":
-            attention = (n for n in stage.layers if graph.layers[n].kind == "attention")
-            segments: list[tuple[str, ...]] = [(name,) for name in attention]
-        else:
-            blocks: dict[str, list[str]] = {}
-            for name in stage.layers:
-                blocks.setdefault(unit_of(name), []).append(name)
-            segments = [tuple(names) for names in blocks.values() if len(names) > 1]
-            if isinstance(what, int):
-                segments = segments[:what]
-        stages.append(replace(stage, recompute=tuple(segments)))
-    return replace(strategy, stages=tuple(stages))
 
 
 def with_sharding(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from costmodels.errors import InputError
 from planner.request.inputs.description import AnyInput, Input, between, one_of
 
 # What is computed again for the backward pass, where that is no number of blocks.
-RECOMPUTATIONS = ("none", "selective", "full")
+RECOMPUTATIONS = ("none", "selective", "operations", "full")
 # What can wait in the memory of the host.
 OFFLOADED = ("activations", "weights", "optimizer")
 CP_KINDS = ("ring", "all-to-all")
@@ -17,21 +18,42 @@ AXES = ("tp", "cp", "ep", "dp", "pp")
 
 
 def recomputed(value: object) -> str | int:
-    """What is computed again, from what was given: True is "full", a number is of blocks."""
+    """What is computed again, from what was given: True is "full", a number is how many blocks.
+
+    Else it is numbers of blocks such as "0-3,8-11", or names of layers as in strategy files.
+    """
     if isinstance(value, bool):
         return "full" if value else "none"
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)
-    if isinstance(value, str) and value in RECOMPUTATIONS:
-        return value
     if isinstance(value, int) and value >= 0:
         return value
+    if isinstance(value, list | tuple) and value:
+        value = ",".join(f"{n}-{n}" if isinstance(n, int) else str(n) for n in value)
+    if isinstance(value, str):
+        text = "".join(value.split())
+        if text in RECOMPUTATIONS or all(map(_names_layers, text.split(","))):
+            return text
     raise InputError.rule(
         "what is computed again (--recompute)",
-        f"be {', '.join(RECOMPUTATIONS)}, or how many blocks of a stage",
+        f"be {', '.join(RECOMPUTATIONS)}, how many blocks of a stage, or which blocks or layers",
         repr(value),
-        "choose one",
+        "choose one, or write blocks like 0-3,8-11 and layers like *.attn",
     )
+
+
+def _names_layers(part: str) -> bool:
+    """Whether a part of a list may name blocks or layers."""
+    bounds = block_range(part)
+    if bounds is not None:
+        return bounds[0] <= bounds[1]
+    return "." in part or "*" in part
+
+
+def block_range(part: str) -> tuple[int, int] | None:
+    """The first and the last of some numbers such as "3-8" or "4", None where it is no such."""
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
 def names_of(value: object, known: Iterable[str], what: str) -> tuple[str, ...]:
@@ -251,18 +273,21 @@ MAX_IN_FLIGHT: Input[int | None] = Input(
     text="Forward passes of a stage whose backward pass is still to come; None for the schedule's. "
     "[items]",
 )
-RECOMPUTE: Input[str | int | bool] = Input(
+RECOMPUTE: Input[str | int | bool | Sequence[str | int]] = Input(
     name="recompute",
     part="degrees",
     default="none",
     option="--recompute",
-    metavar="none|selective|full|N",
+    metavar="none|selective|operations|full|N|N-N,...",
     kind="mixed",
     bare="full",
-    help="What is computed again for backward: the core of attention, all of every block (meant by "
-    "the option alone), or of N blocks of a stage.",
-    text='What is computed again for backward: "none", "selective" (the core of attention), "full" '
-    "(all of every block, as is True), or of how many blocks of a stage.",
+    help="What is computed again for backward: the core of attention, cheap operations, all of "
+    "every block (meant by the option alone), of N blocks of a stage, or of blocks N to N or "
+    "layers like *.attn.",
+    text='What is computed again for backward: "none", "selective" (the core of attention), '
+    '"operations" (all of every block but attention and every second product), "full" (all of '
+    'every block, as is True), of how many blocks of a stage, or which blocks, such as "0-15", '
+    'or layers, such as "*.attn", between commas or as a sequence.',
     rule=_refuse_recompute,
 )
 ZERO: Input[int | None] = Input(
