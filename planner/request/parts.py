@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from planner.errors import ConflictError
 from planner.request.inputs import degrees as one_of
-from planner.request.inputs.degrees import OFFLOADED, axes_of, blocks_of, names_of, recomputed
+from planner.request.inputs.degrees import OFFLOADED, axes_of, blocks_of, names_of
 from planner.request.inputs.description import part_inputs
+from planner.request.inputs.recompute import recomputed
 from planner.request.inputs.simulating import (
     CORES,
     LOADER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from costmodels.errors import InputError
@@ -12,12 +12,14 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import block_numbers
 from costmodels.strategy.place import selected
 from costmodels.strategy.tree import strategy_tree
-from planner.request.inputs.degrees import block_range
+from planner.request.inputs.recompute import block_range
 
+# What a request may say, checked (`planner.request.inputs.recompute.recomputed`).
+Recomputed = str | int | bool | Sequence[str | int]
 Segments = list[tuple[str, ...]]
 
 
-def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool) -> Strategy:
+def with_recomputation(strategy: Strategy, graph: Graph, what: Recomputed) -> Strategy:
     """The strategy with activations that are computed again.
 
     Parameters
@@ -36,11 +38,13 @@ def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool)
     """
     if what in ("none", 0):
         return strategy
-    chosen = None if isinstance(what, int) or what in _WORDS else _chosen(graph, str(what))
+    listed = isinstance(what, str) and what not in _WORDS
+    chosen = _listed_segments(graph, str(what)) if listed else None
     stages = []
     for stage in strategy.stages:
         if what == "selective":
-            segments = [(n,) for n in stage.layers if graph.layers[n].kind == "attention"]
+            attention = (n for n in stage.layers if graph.layers[n].kind == "attention")
+            segments: Segments = [(name,) for name in attention]
         elif chosen is not None:
             inside = set(stage.layers)
             parts = (tuple(n for n in names if n in inside) for names in chosen)
@@ -64,12 +68,12 @@ def _blocks(names: tuple[str, ...]) -> Segments:
     return [tuple(block) for block in blocks.values() if len(block) > 1]
 
 
-def _chosen(graph: Graph, text: str) -> Segments:
+def _listed_segments(graph: Graph, text: str) -> Segments:
     """Segments by numbers of blocks, and by names as in strategy files, each layer in the first."""
     names = [layer.name for layer in graph.compute_layers]
     found: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
-    for key, layers in _named(names, text):
+    for key, layers in _named_layers(names, text):
         left = tuple(name for name in layers if name not in taken)
         taken.update(left)
         if left:
@@ -78,7 +82,7 @@ def _chosen(graph: Graph, text: str) -> Segments:
     return sorted(found.values(), key=lambda segment: order[segment[0]])
 
 
-def _named(names: list[str], text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _named_layers(names: list[str], text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What each part of the text names."""
     numbers = block_numbers(names)
     tree = strategy_tree(names)
