@@ -191,7 +191,7 @@ MICRO_BATCH_SIZE: Input[int | None] = Input(
     text="Samples of a replica in a micro-batch, instead of how many micro-batches there are. Of "
     "transformers, where neither is given, one in pipelines, else as many as activations take "
     "half the memory for at most. [samples]",
-    chosen="micro-batches of {size} samples a replica",
+    chosen="micro-batch size of {size}, of the samples of a replica (--micro-batch-size)",
 )
 SCHEDULE: Input[str | None] = Input(
     name="schedule",
