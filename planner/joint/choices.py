@@ -59,6 +59,12 @@ class Choice:
         return self.pp * self.chunks
 
     @property
+    def is_split_alone(self) -> bool:
+        """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
+        again = self.inside.recompute != "none"
+        return (self.parts, self.micro_batches, self.zero, again) == (1, 1, 0, False)
+
+    @property
     def degrees(self) -> Degrees:
         """The choice as it is asked for by hand."""
         return replace(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
@@ -29,8 +29,8 @@ BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
 # Simulations of a question: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
-# nothing is faster. [items]
-MOST_WORK = 6_000
+# nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
+MOST_WORK, MOST_COMPARED = 6_000, 40_000
 # Micro-batches that are, where the others are folded. [items]
 FEW_LAID_OUT = 4
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
@@ -104,6 +104,7 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     tried: set[Choice] = field(default_factory=set)
+    fitting: set[Choice] = field(default_factory=set)
     cut_short: bool = False
     estimates: Estimates = field(init=False)
 
@@ -204,14 +205,34 @@ class JointSearch:
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         # where what is expected to fit does not, what holds the least may do after all
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
-        for count, one in enumerate([*fitting[:MOST_MISSES], *smallest]):
+        work, count = 0, 0
+        for one in [*fitting[:MOST_MISSES], *smallest]:
             best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
             if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
-            if count >= MOST_SIMULATED and one.seconds > best * (1.0 - MARGIN):
+            if self._computes_more(one.choice):
+                continue
+            work += self._work(one.choice)
+            enough = count >= MOST_SIMULATED or work > MOST_COMPARED
+            if enough and one.seconds > best * (1.0 - MARGIN):
                 break
             self._try(one.choice, bound)
+            count += 1
+
+    def _computes_more(self, choice: Choice) -> bool:
+        """Whether a choice that was simulated and fits is the same and computes less again."""
+        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
+        return any(
+            replace(choice, inside=replace(choice.inside, recompute=less)) in self.fitting
+            for less in RECOMPUTATIONS[:again]
+        )
+
+    def _work(self, choice: Choice) -> int:
+        """Layers that a simulation lays out, once for each micro-batch that is not folded."""
+        count = choice.micro_batches
+        each = count if choice.zero > 2 else min(count, FEW_LAID_OUT)
+        return len(self.setting.graph.compute_layers) * each
 
     def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
         """Simulate what may still be faster, those with the least bound first, as far as is cheap.
@@ -240,15 +261,13 @@ class JointSearch:
             rows.append((bounds.of(one.choice), one.seconds, one.choice))
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
-        layers = len(self.setting.graph.compute_layers)
         for place, (least, _, choice) in enumerate(rows):
             fastest = self.best.seconds
             if least >= fastest:
                 return min(left, least)
             if choice in self.tried:
                 continue
-            count = choice.micro_batches
-            work += layers * (count if choice.zero > 2 else min(count, FEW_LAID_OUT))
+            work += self._work(choice)
             if work > MOST_WORK or self.deadline.passed:
                 rest = (row[0] for row in rows[place:] if row[2] not in self.tried)
                 return min(left, fastest, *rest)
@@ -266,6 +285,8 @@ class JointSearch:
             self.left_out.append(reason)
             return
         self.simulated.append(found)
+        if found.fits:
+            self.fitting.add(choice)
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
