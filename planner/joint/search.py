@@ -16,6 +16,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fewer_again import with_fewer_again
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
@@ -128,7 +129,10 @@ class JointSearch:
         """
         self.estimates = Estimates(self.setting, self.runtime)
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        bounds = ChoiceBounds(setting=self.setting, estimates=self.estimates, chain=floors.chain)
+        partly = "recompute" not in self.wishes.keep and bool(self.estimates.cuts.first)
+        bounds = ChoiceBounds(
+            setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
+        )
         single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
         ranked: list[Estimate] = []
         try:
@@ -145,6 +149,8 @@ class JointSearch:
             ranked, left = ranking.of(rows, every)
             self.cut_short |= ranking.cut_short
             if simulates:
+                if partly:
+                    ranked = with_fewer_again(self.estimates, ranked)
                 self._simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
@@ -223,10 +229,12 @@ class JointSearch:
     def _computes_more(self, choice: Choice) -> bool:
         """Whether a choice that was simulated and fits is the same and computes less again."""
         again = RECOMPUTATIONS.index(str(choice.inside.recompute))
-        return any(
-            replace(choice, inside=replace(choice.inside, recompute=less)) in self.fitting
+        alike = [replace(choice, again=less) for less in range(1, choice.again)]
+        alike += (
+            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
             for less in RECOMPUTATIONS[:again]
         )
+        return any(one in self.fitting for one in alike)
 
     def _work(self, choice: Choice) -> int:
         """Layers that a simulation lays out, once for each micro-batch that is not folded."""
@@ -258,21 +266,28 @@ class JointSearch:
             self.cut_short |= self.deadline.passed
             if self.deadline.passed:
                 return 0.0
-            rows.append((bounds.of(one.choice), one.seconds, one.choice))
+            if not one.choice.again:
+                rows.append((bounds.of(one.choice), one.seconds, one.choice))
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
         for place, (least, _, choice) in enumerate(rows):
             fastest = self.best.seconds
             if least >= fastest:
                 return min(left, least)
-            if choice in self.tried:
+            members = [other for other in bounds.members(choice) if other not in self.tried]
+            if not members:
                 continue
-            work += self._work(choice)
+            work += self._work(choice) * len(members)
             if work > MOST_WORK or self.deadline.passed:
-                rest = (row[0] for row in rows[place:] if row[2] not in self.tried)
+                rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
                 return min(left, fastest, *rest)
-            self._try(choice, min(left, least))
+            for other in members:
+                self._try(other, min(left, least))
         return left
+
+    def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
+        """Whether all that a bound is of was simulated."""
+        return self.tried.issuperset(bounds.members(choice))
 
     def _try(self, choice: Choice, bound: float) -> None:
         """Simulate a choice; keep it where it is the best that fits."""

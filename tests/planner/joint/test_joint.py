@@ -104,6 +104,16 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     assert sorted(off)[len(off) // 2] < 0.02
 
 
+def test_hosts_that_are_no_power_of_two_are_searched(config):
+    # three GPUs of a host of eight make no group
+    asked = {**QUESTION, "gpus": 24, "global_batch_size": 24}
+    plan = planner.optimize(config, **asked)
+    usual = [row.step_time_s for row in plan.baselines if row.fits]
+    assert plan.step_time_s <= min(usual) * (1 + 1e-9)
+    staged = planner.optimize(config, keep="tp=2,pp=3", **asked)
+    assert staged.num_groups == 3
+
+
 @pytest.fixture(scope="module")
 def staged(config):
     return planner.optimize(config, keep="pp=2,tp=2", **QUESTION)
