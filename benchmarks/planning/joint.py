@@ -14,7 +14,7 @@ from pathlib import Path
 
 import planner
 from benchmarks.planning.published import Published
-from costmodels.simulation import load_runtime
+from costmodels.simulation import Runtime, load_runtime
 from planner.errors import InfeasibleError
 from planner.plan import Plan
 from planner.planning.staged import tried
@@ -68,8 +68,7 @@ def published_row(one: Published) -> Row:
         plan = None
     took = time.process_time() - began
     setting = resolve(make_request("optimize", one.asked))
-    runtime = load_runtime("fsdp" if one.degrees.sharding == 3 else DEFAULT_RUNTIME)
-    step, reason = tried(setting, one.degrees, runtime)
+    step, reason = tried(setting, one.degrees, runtime_of(one))
     return {
         "configuration": one.name,
         "plan [s]": "none" if plan is None else plan.step_time_s,
@@ -81,6 +80,11 @@ def published_row(one: Published) -> Row:
         "fits": step is not None and step.fits,
         "plan": "" if plan is None else plan_words(plan),
     }
+
+
+def runtime_of(one: Published) -> Runtime:
+    """Under which what is published is simulated: as plans with the same sharding are."""
+    return load_runtime("fsdp" if one.degrees.sharding == 3 else DEFAULT_RUNTIME)
 
 
 def slower_than_published(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -108,10 +108,10 @@ CALCULON = (
         degrees=_selective(_megatron(8, 4, 12), zero=1),
     ),
 )
-_LONG: dict[str, object] = {"seq_len": 131072}
-_SHORT: dict[str, object] = {"seq_len": 8192}
-_GRAND_TETON: dict[str, object] = {"seq_len": 8192, "memory": "96 GB"}
-_LLAMA2: dict[str, object] = {"seq_len": 4096}
+_LONG: dict[str, object] = {"input_size": 131072}
+_SHORT: dict[str, object] = {"input_size": 8192}
+_GRAND_TETON: dict[str, object] = {"input_size": 8192, "memory": "96 GB"}
+_LLAMA2: dict[str, object] = {"input_size": 4096}
 PUBLISHED = (
     # Narayanan et al. 2021, Table 1, with the sizes of examples/academic_paper_scripts/sc21
     *(
