@@ -32,21 +32,21 @@ NOT_CALIBRATED = "not calibrated"
 HIDDEN = 1e-3
 
 
-class Scale(NamedTuple):
+class Correction(NamedTuple):
     """Factors on kernels and on the time that the host takes to launch one."""
 
     kernels: float = 1.0
     launches: float = 1.0
 
 
-AS_PREDICTED = Scale()
+AS_PREDICTED = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What is predicted besides the row: how computation and overlap are taken."""
 
-    scale: Scale = AS_PREDICTED
+    scale: Correction = AS_PREDICTED
     model: str = "simulate"
     overlap_factor: float | None = None
 
@@ -109,19 +109,19 @@ class StepTimes:
         step = simulated_step(subject, row.runtime, model=setup.model, overlap_factor=gamma)
         return step.step_time - (0.0 if row.whole else _update_time(subject))
 
-    def scale(self, row: MeasuredRow, model: str = "simulate") -> Scale:
+    def scale(self, row: MeasuredRow, model: str = "simulate") -> Correction:
         """Factors with which a row on one GPU takes as long as measured.
 
         That of launches is 1 but for a host that is faster than assumed: then both are one number.
         """
 
         def missing(kernels: float) -> float:
-            return self.seconds(row, Setup(scale=Scale(kernels), model=model)) - row.seconds
+            return self.seconds(row, Setup(scale=Correction(kernels), model=model)) - row.seconds
 
         as_predicted = missing(1.0)
         if missing(HIDDEN) >= 0.0:
             ratio = row.seconds / (row.seconds + as_predicted)
-            return Scale(ratio, ratio)
+            return Correction(ratio, ratio)
         low, high = (HIDDEN, 1.0) if as_predicted > 0.0 else (1.0, 2.0)
         while missing(high) < 0.0:
             low, high = high, 2.0 * high
@@ -131,7 +131,7 @@ class StepTimes:
             if abs(missing(found)) <= 1e-3 * row.seconds:
                 break
             low, high = (found, high) if missing(found) < 0.0 else (low, found)
-        return Scale(found)
+        return Correction(found)
 
 
 class Factors:
@@ -153,13 +153,13 @@ class Factors:
         # closed forms and the parts of a simulation share the factor of the simulation
         self._model = model
         self._by: dict[tuple[str, tuple[str, ...]], list[MeasuredRow]] = {}
-        self._scales: dict[int, Scale] = {}
+        self._scales: dict[int, Correction] = {}
         for row in rows:
             if row.gpus == 1:
                 for key in _kinships(row):
                     self._by.setdefault(key, []).append(row)
 
-    def of(self, row: MeasuredRow) -> tuple[Scale, str]:
+    def of(self, row: MeasuredRow) -> tuple[Correction, str]:
         """Factors for a row, and what kind of row told them: "not calibrated" for none."""
         wanted = row.batch / row.gpus
         for kind, key in _kinships(row):
@@ -168,10 +168,10 @@ class Factors:
                 distance = {r.batch: abs(math.log(r.batch / wanted)) for r in single}
                 near = [r for r in single if distance[r.batch] == min(distance.values())]
                 scales = [self._scale(r) for r in near]
-                return Scale(*map(statistics.fmean, zip(*scales, strict=True))), kind
-        return Scale(), NOT_CALIBRATED
+                return Correction(*map(statistics.fmean, zip(*scales, strict=True))), kind
+        return Correction(), NOT_CALIBRATED
 
-    def _scale(self, row: MeasuredRow) -> Scale:
+    def _scale(self, row: MeasuredRow) -> Correction:
         """Factors of a row on one GPU, each found once."""
         if id(row) not in self._scales:
             self._scales[id(row)] = self._steps.scale(row, self._model)

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.accuracy import raw_runs
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.doubts import doubts
-from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Factors, Scale, Setup, StepTimes
+from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Factors, Correction, Setup, StepTimes
 from benchmarks.accuracy.row_report import RowTable
 from benchmarks.accuracy.rows import MeasuredRow, read_rows
 from benchmarks.published.kahira_raw import FILE as RAW_FILE
@@ -52,7 +52,7 @@ class RowQuestion:
     source: str = ""
     overlap_factor: float | None = None
 
-    def setup(self, scale: Scale, model: str | None = None) -> Setup:
+    def setup(self, scale: Correction, model: str | None = None) -> Setup:
         """How a row is predicted."""
         return Setup(scale=scale, model=model or self.model, overlap_factor=self.overlap_factor)
 
