@@ -43,6 +43,9 @@ class TracedNode:
         Whether the tensor is of the samples.
     whole_numbers
         Whether it holds numbers such as those of tokens.
+    hides_later
+        Whether it is a mask that hides later positions; one that is computed is told by its
+        operators.
     """
 
     name: str
@@ -53,6 +56,7 @@ class TracedNode:
     weight: str = ""
     is_input: bool = False
     whole_numbers: bool = False
+    hides_later: bool = False
     all_input_nodes: list[TracedNode] = field(init=False)
     users: list[TracedNode] = field(init=False, default_factory=list)
 

@@ -71,6 +71,7 @@ def find_regions(nodes: Sequence[TracedNode], data: set[TracedNode]) -> Iterator
         if node in data and node.is_call:
             yield from _rotary(node, data)
             yield from _gate(node, data)
+            yield from _activation_region(node, data)
 
 
 def _attention_maker(
@@ -125,10 +126,66 @@ def _module_region(group: list[TracedNode], data: set[TracedNode]) -> Iterator[R
             )
 
 
+# The largest activation that is written out, the tanh form of GELU, has so many operators. [items]
+_MOST_OF_AN_ACTIVATION = 12
+# What an activation that is written out has more than products and sums, and its function.
+_TOLD_BY = {"erf": "gelu", "tanh": "gelu_tanh", "sigmoid": "silu", "hardsigmoid": "hardswish"}
+
+
+def _activation_region(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:
+    """x times a function of x, as activations such as SiLU and GELU are written out."""
+    if node.operator != "mul":
+        return
+    ways = [node]
+    # a factor may come last
+    inside = [one for one in node.all_input_nodes if one in data]
+    if len(inside) == 1 and inside[0].operator == "mul" and len(inside[0].users) == 1:
+        ways.append(inside[0])
+    for last in ways:
+        own, source = _back_to_one(last, data)
+        names = {one.operator for one in own}
+        found = [name for name in _TOLD_BY if name in names]
+        if source is not None and len(found) == 1 and names <= ELEMENTWISE:
+            nodes = {*own, node}
+            yield Region(
+                nodes=frozenset(nodes), last=node, make=_activation_maker(node, source, names)
+            )
+            return
+
+
+def _back_to_one(
+    last: TracedNode, data: set[TracedNode]
+) -> tuple[list[TracedNode], TracedNode | None]:
+    """The operators between two ways from one tensor and where these meet, and that tensor."""
+    own = [last]
+    while len(own) <= _MOST_OF_AN_ACTIVATION:
+        outside = [
+            one
+            for node in own
+            for one in node.all_input_nodes
+            if one in data and one not in own and one.shape == last.shape
+        ]
+        ends = list(dict.fromkeys(outside))
+        if len(ends) == 1 and len(own) > 1:
+            read = any(user not in own for one in own[1:] for user in one.users)
+            plain = all(num_elements(one.shape) == 1 for one in _constants(own, data))
+            return (own, ends[0]) if plain and not read else (own, None)
+        # the one that is read last is not the tensor that all begins with
+        more = [one for one in ends if one.operator in ELEMENTWISE and set(one.users) <= set(own)]
+        if not more:
+            break
+        own.append(more[-1])
+    return own, None
+
+
+def _constants(nodes: Sequence[TracedNode], data: set[TracedNode]) -> list[TracedNode]:
+    return [one for node in nodes for one in node.all_input_nodes if one not in data]
+
+
 def _activation_maker(
     last: TracedNode, source: TracedNode, names: set[str]
 ) -> Callable[[Translation], object]:
-    function = "gelu_tanh" if "tanh" in names else "silu" if "sigmoid" in names else "gelu"
+    function = next((kind for name, kind in _TOLD_BY.items() if name in names), "gelu")
 
     def make(net: Translation) -> Value:
         value = net.settled(last, tensor_of(net, source))

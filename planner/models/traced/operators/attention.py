@@ -71,9 +71,8 @@ def seen_by(mask: object) -> tuple[bool, int]:
         seen.add(node)
         todo += node.all_input_nodes
         name = node.operator if node.is_call else ""
-        causal |= (
-            name in _CAUSAL and all(isinstance(one, TracedNode) for one in node.args[:2])
-        ) or (name in ("tril", "triu"))
+        compared = all(isinstance(one, TracedNode) for one in node.args[:2])
+        causal |= node.hides_later or name in ("tril", "triu") or (name in _CAUSAL and compared)
         if name in _WINDOW:
             for one in node.all_input_nodes:
                 far = one.args[1] if one.operator == "sub" and len(one.args) > 1 else 0
@@ -233,7 +232,10 @@ def products_written_out(node: TracedNode, data: set[TracedNode]) -> Products | 
             if len(inside) != 2:
                 return None
             query, key = inside[-2:]
-            return [*chain, current], query, key, values
+            chain.append(current)
+            if node.arguments.get("fused"):
+                query, key = (_unscaled(one, data, chain) for one in (query, key))
+            return chain, query, key, values
         if "softmax" in name:
             found_softmax = True
         elif not _BETWEEN.fullmatch(name):
@@ -243,6 +245,15 @@ def products_written_out(node: TracedNode, data: set[TracedNode]) -> Products | 
         chain.append(current)
         (current,) = inside
     return None
+
+
+def _unscaled(node: Any, data: set[TracedNode], chain: list[Any]) -> Any:
+    """What is scaled before the products, and is as a part of fused attention."""
+    inside = [one for one in node.all_input_nodes if one in data]
+    if node.operator not in ("mul", "div") or len(inside) != 1 or len(node.users) != 1:
+        return node
+    chain.append(node)
+    return inside[0]
 
 
 def attention_written_out(
@@ -261,16 +272,16 @@ def attention_written_out(
     """
     query, key, value = (tensor_of(net, one) for one in tensors)
     key = replace(key, dims=(*key.dims[:-2], key.dims[-1], key.dims[-2]))
-    options: dict[str, Any] = {"fused": False}
+    options: dict[str, Any] = {} if node.arguments.get("fused") else {"fused": False}
     for one in nodes:
         if one.operator == "dropout" and one.arguments["p"] and one.arguments["train"]:
             options["dropout"] = True
-        others = [each for each in one.all_input_nodes if each not in nodes]
-        causal, window = seen_by(others[-1]) if others and one is not node else (False, 0)
+    read = [each for one in nodes for each in one.all_input_nodes if each not in nodes]
+    masks = [each for each in read if each not in tensors]
+    for causal, window in map(seen_by, masks):
         if causal:
             options["causal"] = True
         if window:
             options["window"] = window
-    masks = [each for one in nodes for each in one.all_input_nodes if each not in nodes]
     options |= _position_biases(net, node, masks, _num_heads(query))
     return attention_of(net, node, [query, key, value], options)

@@ -278,6 +278,8 @@ def _concatenate(net: Translation, node: TracedNode) -> Value:
     dim = int(node.arguments["dim"]) % len(values[0].dims)
     if len(values) < len(found):
         return _with_class_tokens(net, node, found, values, dim)
+    if len(values) == 1:
+        return values[0]
     if dim != 1 or len({len(value.dims) for value in values}) != 1:
         raise UnsupportedError
     sources = [_image(net, node, value).layer for value in values]
