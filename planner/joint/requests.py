@@ -46,12 +46,18 @@ def optimize_request(
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    return joint_plan(resolve(request), options, deadline, known, wishes_of(request))
+    setting, wishes = resolve(request), wishes_of(request)
+    wishes.check(setting.machine.training)
+    return joint_plan(setting, options, deadline, known, wishes)
 
 
 def wishes_of(request: Request) -> Wishes:
     """What a request holds fixed or rules out."""
-    return Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))
+    return Wishes(
+        keep=parse_keep(request.keep or ""),
+        forbid=parse_forbid(request.forbid or ""),
+        framework=request.framework,
+    )
 
 
 def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:

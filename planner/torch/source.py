@@ -138,7 +138,9 @@ def _samples(inputs: object, device: Any, module: Any) -> list[Any]:
 
     rows = _flat_inputs(inputs, device)
     if not rows:
-        raise InputError(f"the inputs of a module must be given with it but are not; {SHAPE_ADVICE}")
+        raise InputError(
+            f"the inputs of a module must be given with it but are not; {SHAPE_ADVICE}"
+        )
     if all(tensor.dim() and tensor.shape[0] == 1 for _, tensor in rows):
         # a single sample cannot be told from what is the same for all samples
         rows = [(name, tensor.new_empty((2, *tensor.shape[1:]))) for name, tensor in rows]

@@ -13,7 +13,7 @@ import planner
 from costmodels.errors import InputError
 from planner.cli.command import planner_command
 from planner.plan import Plan
-from planner.report.frameworks import FRAMEWORKS, export_plan
+from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import uniform_degrees
 
 
@@ -160,7 +160,7 @@ def test_pipelines_are_no_single_mesh(plans, tmp_path):
 def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
     path = tmp_path / "plan.json"
     plans["mixed"].save(path)
-    for framework in FRAMEWORKS:
+    for framework in WRITERS:
         out = tmp_path / framework
         words = ["export", str(path), "--to", framework, "-o", str(out)]
         done = CliRunner().invoke(planner_command, words)

@@ -177,10 +177,15 @@ class OnnxGraph:
                     "or write its shape into the file (value_info)"
                 )
             self.types[name] = type_
-        small = all(math.prod(self.shape(name)) <= MOST_VALUES for name in filter(None, node.output))
+        sizes = [math.prod(self.shape(name)) for name in node.output if name]
         # what it is to be like has no part in its numbers
         given = [name for name in node.input if name][: 1 if node.op_type == "CastLike" else None]
-        if node.op_type not in _COMPUTED or node.domain or not small or len(node.output) != 1:
+        if (
+            node.op_type not in _COMPUTED
+            or node.domain
+            or len(sizes) != 1
+            or sizes[0] > MOST_VALUES
+        ):
             return
         if node.op_type in ("Shape", "Size") or all(name in self.values for name in given):
             self._compute(node)
@@ -226,7 +231,7 @@ class OnnxGraph:
     def _written(self, name: str) -> TypeProto | None:
         """The type of a tensor as the file says it, None where that has open extents."""
         rows = (*self.model.graph.value_info, *self.model.graph.output)
-        found = next((one.type for one in rows if one.name == name), None)
+        found: TypeProto | None = next((one.type for one in rows if one.name == name), None)
         if found is None or not found.tensor_type.HasField("shape"):
             return None
         for dim in found.tensor_type.shape.dim:

@@ -113,7 +113,7 @@ def _shape(
 def _given(inputs: object, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Shapes that were asked for, by the names of the inputs."""
     found: dict[str, tuple[int, ...]] = {}
-    rest = [one for one in names]
+    rest = list(names)
     for name, shape in _rows(inputs):
         called = name or (rest[0] if rest else "")
         if called not in rest:

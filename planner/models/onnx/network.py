@@ -20,7 +20,7 @@ from planner.models.onnx.graph import (
 )
 from planner.models.onnx.inputs import input_shapes
 from planner.models.onnx.operators import translate
-from planner.models.traced import TracedNode, network_of_nodes
+from planner.models.traced import network_of_nodes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -75,9 +75,7 @@ def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:
     outputs = [graph.known[one.name] for one in model.graph.output if one.name in graph.known]
     batch = next(iter(shapes.values()))[0]
     name = clean(Path(called).stem) or "model"
-    return network_of_nodes(
-        graph.nodes, outputs, batch=batch, name=name, source="an ONNX file"
-    )
+    return network_of_nodes(graph.nodes, outputs, batch=batch, name=name, source="an ONNX file")
 
 
 def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:
@@ -96,7 +94,9 @@ def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:
         if len(sizes) > MOST_VALUES:
             return False
         names = [f"{node.output[0]}.{number}" for number in range(len(sizes))]
-        cut = helper.make_node("Split", [node.input[0], f"{node.output[0]}.sizes"], names, axis=axis)
+        cut = helper.make_node(
+            "Split", [node.input[0], f"{node.output[0]}.sizes"], names, axis=axis
+        )
         cut.metadata_props.extend(node.metadata_props)
         tensor = helper.make_tensor(cut.input[1], 7, [len(sizes)], sizes)
         _give_constant(graph, tensor, "", False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from costmodels.graph import SPATIAL_DIMS
 from planner.plan import LayerPlan, Plan
+from planner.request.frameworks import WayToTrain
 
 _FEATURES = ("filter", "channel", "head")
 
@@ -67,7 +68,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     for name, layer in layers.items():
         if not _follows(layer, dp, tp, cp, ep):
             others.setdefault(str(layer.distribution), []).append(name)
-    zeros = Counter(_zero(layer) for layer in layers.values() if layer.weights_bytes)
+    zeros = Counter(zero_of(layer) for layer in layers.values() if layer.weights_bytes)
     zero = max(zeros, default=0)
     said = [
         f"{len(names)} layers ({names[0]}{' .. ' + names[-1] if len(names) > 1 else ''}) are split "
@@ -89,9 +90,28 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         shard_size=dp * cp if whole else max(size or 1 for size in sizes),
         sequence_parallel=tp > 1
         and any(_degree_of(one, ("sequence",)) == cp * tp for one in layers.values()),
-        recompute=_recompute(plan),
+        recompute=recompute_of(plan),
         micro_batch=plan.global_batch_size / plan.schedule.micro_batches / dp,
         others=tuple(said),
+    )
+
+
+def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
+    """What frameworks must be able to run of a plan."""
+    return WayToTrain(
+        tp=of.tp,
+        cp=of.cp,
+        ep=of.ep,
+        pp=of.pp,
+        chunks=of.chunks,
+        zero=of.zero,
+        sharded_over_some=of.zero > 0 and of.shard_size != of.dp * of.cp,
+        recompute=of.recompute,
+        schedule=plan.schedule.kind,
+        micro_batches=plan.schedule.micro_batches,
+        optimizer=plan.training.optimizer,
+        precision=plan.training.precision,
+        offload=tuple(plan.offload),
     )
 
 
@@ -127,12 +147,14 @@ def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int) -> bool:
     return sample == dp and sequence in (1, cp, cp * tp) and features in (1, tp)
 
 
-def _zero(layer: LayerPlan) -> int:
+def zero_of(layer: LayerPlan) -> int:
+    """The stage of ZeRO of a layer."""
     parts = ("state", "gradients", "weights")
     return next((3 - n for n, part in enumerate(parts[::-1]) if part in layer.sharded), 0)
 
 
-def _recompute(plan: Plan) -> str:
+def recompute_of(plan: Plan) -> str:
+    """What a plan computes again: "none", "selective" (attention only) or "full"."""
     again = [name for stage in plan.stages for part in stage.recompute for name in part]
     if not again:
         return "none"
