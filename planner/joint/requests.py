@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
@@ -46,7 +47,8 @@ def optimize_request(
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    setting, wishes = resolve(request), wishes_of(request)
+    setting = resolve(request)
+    wishes = replace(wishes_of(request), attends=is_transformer(setting.graph))
     wishes.check(setting.machine.training)
     return joint_plan(setting, options, deadline, known, wishes)
 

@@ -66,13 +66,14 @@ class Wishes:
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
-    framework
-        The one that must be able to run the plan.
+    framework, attends
+        The one that must be able to run the plan, and whether that is for a transformer.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
     forbid: tuple[str, ...] = ()
     framework: str | None = None
+    attends: bool = True
 
     @property
     def any(self) -> bool:
@@ -94,7 +95,8 @@ class Wishes:
 
     def allows(self, choice: Choice) -> bool:
         """Whether a choice is as wished for."""
-        if self.framework is not None and not FRAMEWORKS[self.framework].runs(way_of(choice)):
+        framework = FRAMEWORKS.get(self.framework or "")
+        if framework is not None and not framework.runs(way_of(choice, self.attends)):
             return False
         return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
             FORBIDDEN[name](choice) for name in self.forbid
@@ -115,7 +117,7 @@ class Wishes:
             staged = {"pp": 2} if name in ("chunks", "schedule") else {}
             given = name in _ONE_STAGE or name in ("tp", "cp", "ep", "schedule")
             if given and isinstance(value, type(getattr(WayToTrain(), name))):
-                known: dict[str, Any] = {**staged, name: value}
+                known: dict[str, Any] = {**staged, "attends": self.attends, name: value}
                 self._refuse(framework.lacks(WayToTrain(**known)), f"--keep {name}={value}")
         asked = WayToTrain(optimizer=training.optimizer, precision=training.precision)
         self._refuse(framework.lacks(asked), "what is asked for")
@@ -132,8 +134,8 @@ class Wishes:
             )
 
 
-def way_of(choice: Choice) -> WayToTrain:
-    """What frameworks must be able to run of a choice."""
+def way_of(choice: Choice, attends: bool) -> WayToTrain:
+    """What frameworks must be able to run of a choice, for a transformer or another network."""
     inside = choice.inside
     return WayToTrain(
         tp=inside.tp,
@@ -144,6 +146,7 @@ def way_of(choice: Choice) -> WayToTrain:
         zero=choice.zero,
         recompute=str(inside.recompute),
         schedule=choice.schedule,
+        attends=attends,
         micro_batches=choice.micro_batches,
         offload=tuple(inside.offload or ()),
     )

@@ -27,6 +27,8 @@ class WayToTrain:
         Of a step. [items]
     optimizer, precision
         By their names; empty where nothing is said.
+    attends
+        Whether the network is a transformer.
     offload
         What lies in the memory of hosts.
     """
@@ -43,6 +45,7 @@ class WayToTrain:
     micro_batches: int = 1
     optimizer: str = ""
     precision: str = ""
+    attends: bool = True
     offload: tuple[str, ...] = ()
 
     def degrees(self) -> dict[str, int]:
@@ -61,7 +64,8 @@ class Framework:
     by_layer
         Whether every layer may be split in its own way, in one stage.
     kinds
-        Kinds of parallelism beside data parallelism that it knows by one degree each.
+        Kinds of parallelism beside data parallelism that it knows, by one degree each of
+        transformers alone.
     zero, zero_reason
         Stages of ZeRO that it has, and a word on the others.
     shards_over_some
@@ -99,7 +103,7 @@ class Framework:
     def lacks(self, way: WayToTrain) -> Iterator[str]:
         """What it cannot express of a way to train, a sentence each."""
         for kind, ways in way.degrees().items():
-            if ways > 1 and kind not in self.kinds:
+            if ways > 1 and (kind not in self.kinds or not (way.attends or self.by_layer)):
                 yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
         if way.zero not in self.zero:
             yield f"ZeRO {way.zero}: {self.zero_reason}"
