@@ -114,11 +114,16 @@ class Wishes:
             return
         framework = FRAMEWORKS[self.framework]
         for name, value in self.keep.items():
-            staged = {"pp": 2} if name in ("chunks", "schedule") else {}
-            given = name in _ONE_STAGE or name in ("tp", "cp", "ep", "schedule")
-            if given and isinstance(value, type(getattr(WayToTrain(), name))):
-                known: dict[str, Any] = {**staged, "attends": self.attends, name: value}
-                self._refuse(framework.lacks(WayToTrain(**known)), f"--keep {name}={value}")
+            usual = getattr(WayToTrain(), name, None)
+            if usual is None or not isinstance(value, type(usual) | int):
+                continue
+            # of what these say nothing without the parallelism that they are of
+            given: dict[str, Any] = {"attends": self.attends, "sequence_parallel": True}
+            given |= {"pp": 2} if name in ("chunks", "schedule") else {}
+            given |= {"tp": 2} if name == "sequence_parallel" else {}
+            self._refuse(
+                framework.lacks(WayToTrain(**{**given, name: value})), f"--keep {name}={value}"
+            )
         asked = WayToTrain(optimizer=training.optimizer, precision=training.precision)
         self._refuse(framework.lacks(asked), "what is asked for")
         if framework.by_layer and not self.leaves_splits:
@@ -147,6 +152,7 @@ def way_of(choice: Choice, attends: bool) -> WayToTrain:
         recompute=str(inside.recompute),
         schedule=choice.schedule,
         attends=attends,
+        sequence_parallel=inside.sequence_parallel,
         micro_batches=choice.micro_batches,
         offload=tuple(inside.offload or ()),
     )

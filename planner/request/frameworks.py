@@ -27,8 +27,8 @@ class WayToTrain:
         Of a step. [items]
     optimizer, precision
         By their names; empty where nothing is said.
-    attends
-        Whether the network is a transformer.
+    attends, sequence_parallel
+        Whether the network is a transformer, and what tensor parallelism leaves whole is divided.
     offload
         What lies in the memory of hosts.
     """
@@ -46,6 +46,7 @@ class WayToTrain:
     optimizer: str = ""
     precision: str = ""
     attends: bool = True
+    sequence_parallel: bool = True
     offload: tuple[str, ...] = ()
 
     def degrees(self) -> dict[str, int]:
@@ -66,6 +67,8 @@ class Framework:
     kinds
         Kinds of parallelism beside data parallelism that it knows, by one degree each of
         transformers alone.
+    always_sequence
+        Whether tensor parallelism always comes with that of the sequence.
     zero, zero_reason
         Stages of ZeRO that it has, and a word on the others.
     shards_over_some
@@ -88,6 +91,7 @@ class Framework:
     called: str
     by_layer: bool = False
     kinds: tuple[str, ...] = ()
+    always_sequence: bool = False
     zero: tuple[int, ...] = (0,)
     zero_reason: str = ""
     shards_over_some: bool = True
@@ -105,6 +109,8 @@ class Framework:
         for kind, ways in way.degrees().items():
             if ways > 1 and (kind not in self.kinds or not (way.attends or self.by_layer)):
                 yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
+        if way.tp > 1 and self.always_sequence and not way.sequence_parallel:
+            yield f"tensor without sequence parallelism: {self.called} has both together"
         if way.zero not in self.zero:
             yield f"ZeRO {way.zero}: {self.zero_reason}"
         if way.zero and way.sharded_over_some and not self.shards_over_some:
@@ -141,6 +147,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "torchtitan": Framework(
             called="torchtitan",
             kinds=_KINDS,
+            always_sequence=True,
             zero=(0, 2, 3),
             zero_reason=_FSDP,
             schedules={

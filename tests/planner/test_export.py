@@ -69,7 +69,7 @@ def test_torchtitan(plans, tmp_path):
         total *= of[f"{degree}_degree"]
     assert total == 8
     assert tables["training"]["global_batch_size"] == 32
-    assert cannot == ()
+    assert cannot == ("tensor without sequence parallelism: torchtitan has both together",)
     text, _ = files(plans["fsdp"], "torchtitan", tmp_path)
     of = tomllib.loads(text["job.toml"])["parallelism"]
     assert (of["data_parallel_replicate_degree"], of["data_parallel_shard_degree"]) == (1, 8)

@@ -49,7 +49,7 @@ def shard(model, mesh):
 _JAX = '''"""The mesh and partition specs of a plan for {model}, made by 'planner export'."""
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 MESH_SHAPE = {shape}
 MESH_NAMES = {names}
@@ -60,7 +60,9 @@ ACTIVATIONS = {activations}
 
 
 def device_mesh(devices=None):
-    return jax.make_mesh(MESH_SHAPE, MESH_NAMES, devices=devices)
+    # XLA divides the work, and sends what a layer reads of other ranks
+    automatic = (AxisType.Auto,) * len(MESH_NAMES)
+    return jax.make_mesh(MESH_SHAPE, MESH_NAMES, axis_types=automatic, devices=devices)
 
 
 def sharding(mesh, spec):

@@ -36,7 +36,7 @@ def _uneven(of: UniformDegrees) -> Iterator[str]:
 
 
 def torchtitan(plan: Plan) -> Written:
-    """Tables of a torchtitan job file."""
+    """Tables of a job file of torchtitan, up to 0.2; later ones take the same names as options."""
     of = uniform_degrees(plan)
     shard = of.shard_size // of.cp if of.zero >= 2 else 1
     parallelism: dict[str, object] = {
@@ -44,7 +44,6 @@ def torchtitan(plan: Plan) -> Written:
         "data_parallel_shard_degree": max(shard, 1),
         "fsdp_reshard_after_forward": "always" if of.zero == 3 else "never",
         "tensor_parallel_degree": of.tp,
-        "enable_sequence_parallel": of.sequence_parallel,
         "context_parallel_degree": of.cp,
         "expert_parallel_degree": of.ep,
         "pipeline_parallel_degree": of.pp,

@@ -111,6 +111,7 @@ def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
         micro_batches=plan.schedule.micro_batches,
         optimizer=plan.training.optimizer,
         precision=plan.training.precision,
+        sequence_parallel=of.sequence_parallel,
         attends=any(layer.kind == "attention" for layer in plan.layers.values()),
         offload=tuple(plan.offload),
     )
