@@ -102,8 +102,8 @@ INPUTS: Input[tuple[object, ...]] = Input(
     kind="shapes",
     help="Of a PyTorch module or an ONNX file: a shape, samples first, such as 8,3,224,224, "
     "ids=8,128:int64, or a factory of inputs; may be repeated.",
-    text="What a PyTorch module or an ONNX file takes: tensors or shapes, samples first, in a list, "
-    "by name, or as a function that makes them.",
+    text="What a PyTorch module or an ONNX file takes: tensors or shapes, samples first, in a "
+    "list, by name, or as a function that makes them.",
 )
 INPUT_SIZE: Input[int | None] = Input(
     name="input_size",
