@@ -75,8 +75,8 @@ class Framework:
         Whether weights may be cut over some of the replicas.
     schedules
         What it calls the orders in which stages run.
-    recompute, recompute_needs_zero
-        What it computes again, and from which stage of ZeRO on.
+    recompute, recompute_reason, recompute_needs_zero
+        What it computes again, a word on the rest, and from which stage of ZeRO on.
     accumulate
         What is left to do where it does not divide a step into micro-batches; empty where it does.
     precisions
@@ -97,6 +97,7 @@ class Framework:
     shards_over_some: bool = True
     schedules: Mapping[str, str] = field(default_factory=dict)
     recompute: tuple[str, ...] = ("none",)
+    recompute_reason: str = ""
     recompute_needs_zero: int = 0
     accumulate: str = ""
     precisions: tuple[str, ...] = ("fp32", "tf32", "bf16", "fp16")
@@ -123,9 +124,8 @@ class Framework:
         if way.recompute not in self.recompute or (
             way.recompute != "none" and way.zero < self.recompute_needs_zero
         ):
-            yield (
-                f"what is computed again ({way.recompute}): {self.called} leaves it to the model"
-            )
+            reason = self.recompute_reason or f"{self.called} leaves it to the model"
+            yield f"what is computed again ({way.recompute}): {reason}"
         if way.micro_batches > 1 and self.accumulate:
             yield f"{way.micro_batches} micro-batches: {self.accumulate}"
         if self.optimizers and way.optimizer and way.optimizer not in self.optimizers:
@@ -156,7 +156,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 "interleaved": "Interleaved1F1B",
                 "zero-bubble": "InterleavedZeroBubble",
             },
-            recompute=("none", "selective", "full"),
+            recompute=("none", "operations", "full"),
+            recompute_reason='its "selective" keeps attention, and computes what is no product',
             precisions=("fp32", "tf32", "bf16"),
             optimizers=("adam",),
         ),
@@ -167,6 +168,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             zero_reason="the distributed optimizer is ZeRO 1",
             schedules={"1f1b": "1f1b", "interleaved": "interleaved"},
             recompute=("none", "selective", "full"),
+            recompute_reason="Megatron-LM names modules of its own",
         ),
         "deepspeed": Framework(called="DeepSpeed", zero=(0, 1, 2, 3), shards_over_some=False),
         "accelerate": Framework(

@@ -13,6 +13,13 @@ from planner.request.frameworks import FRAMEWORKS
 # What a framework writes, and what of the plan that does not say.
 Written = tuple[Mapping[str, str], tuple[str, ...]]
 
+# Activation checkpointing of torchtitan, by what is computed again.
+_CHECKPOINTS: dict[str, dict[str, object]] = {
+    "none": {"mode": "none"},
+    "selective": {"mode": "none"},
+    "operations": {"mode": "selective", "selective_ac_option": "op"},
+    "full": {"mode": "full"},
+}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 _REDUCED = ("bf16", "fp16")
 
@@ -59,7 +66,7 @@ def torchtitan(plan: Plan) -> Written:
     tables: dict[str, dict[str, object]] = {
         "parallelism": parallelism,
         "training": training,
-        "activation_checkpoint": {"mode": of.recompute},
+        "activation_checkpoint": _CHECKPOINTS.get(of.recompute, _CHECKPOINTS["none"]),
     }
     text = "\n".join(f"[{name}]\n{toml_rows(rows)}" for name, rows in tables.items())
     return {"job.toml": text}, _left_out(plan, of, "torchtitan")
@@ -83,7 +90,7 @@ def megatron(plan: Plan) -> Written:
     switches = [plan.training.precision] if plan.training.precision in _REDUCED else []
     switches += ["sequence-parallel"] if of.sequence_parallel else []
     switches += ["use-distributed-optimizer"] if of.zero else []
-    if of.recompute != "none":
+    if of.recompute in ("selective", "full"):
         rows.append(("recompute-granularity", of.recompute))
     if of.recompute == "full":
         rows += [("recompute-method", "uniform"), ("recompute-num-layers", 1)]

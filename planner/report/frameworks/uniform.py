@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from costmodels.graph import SPATIAL_DIMS
+from costmodels.strategy.blocks import block_numbers
 from planner.plan import LayerPlan, Plan
 from planner.request.frameworks import WayToTrain
 
@@ -34,7 +35,7 @@ class UniformDegrees:
     sequence_parallel
         Whether what tensor parallelism leaves whole is divided by the sequence.
     recompute
-        "none", "selective" (attention only) or "full".
+        As of `recompute_of`.
     micro_batch
         Samples of a micro-batch on a rank. [samples]
     others
@@ -156,9 +157,15 @@ def zero_of(layer: LayerPlan) -> int:
 
 
 def recompute_of(plan: Plan) -> str:
-    """What a plan computes again: "none", "selective" (attention only) or "full"."""
+    """What is computed again: "none", "selective" (attention), "operations", "some blocks", "full"."""
     again = [name for stage in plan.stages for part in stage.recompute for name in part]
     if not again:
         return "none"
-    attends = all(plan.layers[name].kind == "attention" for name in again)
-    return "selective" if attends else "full"
+    if plan.keep_products:
+        return "operations"
+    if all(plan.layers[name].kind == "attention" for name in again):
+        return "selective"
+    blocks = block_numbers(list(plan.layers))
+    some = {blocks[name] for name in again if name in blocks} < set(blocks.values())
+    attends = any(layer.kind == "attention" for layer in plan.layers.values())
+    return "some blocks" if attends and some else "full"
