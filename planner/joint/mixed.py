@@ -142,6 +142,8 @@ class MixedSearch:
     def _together(self, part: Setting) -> None:
         """All ways in which several groups work on one step."""
         runtime = load_runtime(DEFAULT_RUNTIME)
+        # no framework is told uneven shares
+        uneven = self.wishes.framework is None
         attends, binds = is_transformer(part.graph), True
         few = len(part.graph.compute_layers) <= MOST_LAYERS and self.wishes.leaves_splits
         if not attends and not self.wishes.any:
@@ -168,8 +170,9 @@ class MixedSearch:
         if part is self.setting:
             self.estimates = found
         splits = fastest_splits(found, attends=attends)
-        self._shared_out(Replicas(part, runtime, self.wishes), splits)
-        self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
+        if uneven:
+            self._shared_out(Replicas(part, runtime, self.wishes), splits)
+            self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
         if few and found.single_bound < self.seconds and not self.deadline.passed:
             self._keep(self._planned(part, self._splits))
 

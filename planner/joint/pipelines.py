@@ -26,9 +26,10 @@ from planner.joint.inside import Insides, MicroBatch
 from planner.joint.uneven import uneven_cut
 from planner.joint.wishes import Wishes
 from planner.planning.staged import StagedStep, simulate_stages
-from planner.request.by_degrees import micro_graph, with_recomputation, with_sharding
+from planner.request.by_degrees import micro_graph, with_sharding
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
+from planner.request.recomputation import with_recomputation
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 

@@ -21,9 +21,10 @@ from planner.joint.search import choice_runtime
 from planner.joint.uneven import uneven_shares
 from planner.joint.wishes import Wishes
 from planner.planning.staged import StagedStep, simulate_stages
-from planner.request.by_degrees import graph_of, with_recomputation, with_sharding
+from planner.request.by_degrees import graph_of, with_sharding
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
+from planner.request.recomputation import with_recomputation
 from planner.request.setting import Setting, training_graph
 from search.problem.deadline import Deadline
 
