@@ -87,13 +87,15 @@ def joint_plan(
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
     if setting.cluster.groups:
-        return MixedSearch(
+        search = MixedSearch(
             setting=setting,
             options=options,
             deadline=deadline,
             wishes=wishes,
             on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
-        ).run()
+        )
+        with uncollected():
+            return search.run()
     setting.check_reserve()
     with uncollected():
         return _joint_plan(setting, options, deadline, known, wishes)

@@ -298,8 +298,8 @@ def group_rows(plan: Plan) -> list[GroupRow]:
 def shares_words(shares: Sequence[BatchShare]) -> str:
     """Samples of replicas that differ: micro-batches and samples of each."""
     rows = (
-        f"{one.micro_batches:,} x {one.samples:,} on each of {one.replicas:,} replicas of "
-        f"group {one.group}"
+        f"{one.micro_batches:,} x {one.samples:,} a replica on group {one.group} "
+        f"({one.replicas:,} of {one.num_devices // one.replicas:,} GPUs)"
         for one in shares
     )
     return f"shared out unevenly: {', '.join(rows)}"
