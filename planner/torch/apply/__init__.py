@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["Message", "PlannedModule", "apply", "load_plan", "local_batch"]
-
 
 
 # Layers that are split as sequences are.
@@ -72,13 +72,14 @@ def _way(plan: Plan) -> Callable[..., PlannedModule]:
     """What applies plans of that kind."""
     if plan.is_staged or any(layer.kind in _SEQUENCES for layer in plan.layers.values()):
         try:
-            from planner.torch.apply.transformers import apply_transformer
+            way = importlib.import_module("planner.torch.apply.transformers")
         except ImportError:
             raise InputError(
                 "a plan that is applied must be of one stage of a convolutional network but has "
                 "stages, sharded weights or layers of transformers; export it (planner export)"
             ) from None
-        return apply_transformer
+        found: Callable[..., PlannedModule] = way.apply_transformer
+        return found
     from planner.torch.apply.convolution import apply_convolution
 
     return apply_convolution
