@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.torch.apply.convolution.site import Site
+from planner.torch.trace import alone
 
 # Losses and gradients of steps, and the weights after them.
 Steps: TypeAlias = "tuple[list[Tensor], list[dict[str, Tensor]], dict[str, Tensor]]"
@@ -99,7 +100,7 @@ def reference_steps(
     losses, gradients = [], []
     for x, target in batches:
         rule.zero_grad()
-        with one_process(norms):
+        with one_process(norms), alone():
             loss = F.cross_entropy(model(x), target)
         loss.backward()
         losses.append(loss.detach())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,6 +125,11 @@ def run_rank(task: Task) -> Outcome:
         said = reference_steps(original, batches, norms, _optimizer)
         _compare(outcome, (losses, gradients, weights), said)
     return outcome
+
+
+def run_all(tasks: Sequence[Task]) -> list[Outcome]:
+    """The steps of several tasks, one after the other."""
+    return [run_rank(task) for task in tasks]
 
 
 def is_batch_norm(site: Site) -> bool:

@@ -74,10 +74,8 @@ def linear(site: Site, x: Tensor, weight: Any, bias: Any) -> Tensor:
     boxes: list[Box] = []
     for box, (rows, *_) in zip(site.inputs[0].boxes, filters, strict=True):
         start, stop = box[kept]
-        if any(
-            pair != (0, n)
-            for pair, n in zip(box[kept + 1 :], tensor.shape[kept + 1 :], strict=True)
-        ):
+        space = zip(box[kept + 1 :], tensor.shape[kept + 1 :], strict=True)
+        if any(pair != (0, extent) for pair, extent in space):
             raise site.refusal("the space of its input is cut")
         boxes.append((rows, (start * inner, stop * inner)))
     _, layout = site.held(weight)
