@@ -18,6 +18,8 @@ from costmodels.errors import InputError
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from costmodels.graph import Network
     from planner.torch.ingest import TracedNetwork
 
@@ -68,7 +70,7 @@ def traced_source(source: object, inputs: object) -> TracedNetwork:
             each.training = state
 
 
-def make_module(reference: str) -> Any:
+def make_module(reference: str) -> nn.Module:
     """The module that text names, with its numbers."""
     require_torch()
     from torch import nn
@@ -77,13 +79,10 @@ def make_module(reference: str) -> Any:
     called = f"'{reference}'"
     if isinstance(found, nn.Module):
         return found
-    if not callable(found):
-        return _module_of(found, called)[0]
-    try:
-        module = found()
-    except Exception as error:
-        raise InputError(_own_failure(f"calling {called}", error)) from None
-    return _module_of(module, called)[0] if isinstance(module, nn.Module) else module
+    _module_of(found, called)
+    assert callable(found), "what makes no module is refused"
+    made: nn.Module = found()
+    return made
 
 
 def _imported(reference: str) -> object:

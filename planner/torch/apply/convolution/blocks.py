@@ -113,7 +113,7 @@ def block_as(value: Value, x: Tensor, box: Box) -> Tensor:
     )
 
 
-def block_of(value: Value, x: Tensor, box: Box) -> Tensor:
+def output_block(value: Value, x: Tensor, box: Box) -> Tensor:
     """The block of a layer's output that a tensor which its operator wrote is.
 
     Parameters

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
 from planner.plan.sharding import Sharding
-from planner.torch.apply.checkpoint import Block
+from planner.torch.apply.checkpoint import WeightBlock
 from planner.torch.apply.convolution.blocks import block_as
 from planner.torch.apply.convolution.constants import Constants, cut_to, cut_weights
 from planner.torch.apply.convolution.operations import KINDS
@@ -19,7 +19,7 @@ from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.convolution.sums import cross_entropy, mean_of
 from planner.torch.apply.exchange import Exchange, Why, moved
 from planner.torch.apply.layout import Layout
-from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.nodes import data_nodes
 from planner.torch.values import Value
 
@@ -262,7 +262,7 @@ class ConvolutionModule(PlannedModule):
             for name, p in self.named_parameters()
         }
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Received]:
         """What this rank sent and received since it was asked last."""
         found, self._exchange.record = self._exchange.record, []
         return found
@@ -279,7 +279,7 @@ def _with_boxes(module: Any, state: dict[str, Any], prefix: str, metadata: objec
     for name, layout in constants.layouts.items():
         box = layout.boxes[module._rank]
         if any(box != other for other in layout.boxes):
-            state[prefix + name] = Block.of(state[prefix + name], box, constants.shapes[name])
+            state[prefix + name] = WeightBlock.of(state[prefix + name], box, constants.shapes[name])
 
 
 def read_extent(site: Site, dim: int) -> int:
