@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from costmodels.errors import InputError
+from planner.models.traced.values import AxisPart, Value
 from planner.torch.apply.layout import Box
-from planner.torch.values import AxisPart, Value
 
 
 def _cut_error(value: Value, axis: str) -> InputError:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from costmodels.errors import InputError
 from costmodels.graph import Layer
+from planner.models.traced.values import Value
 from planner.plan import LayerSharding, Mesh
 from planner.plan.sharding import PARTIAL, sharded_dim
 from planner.torch.apply.convolution.blocks import block_as, local_box, output_block
 from planner.torch.apply.exchange import Exchange, Why, moved
 from planner.torch.apply.layout import Box, Layout, layout_of
 from planner.torch.nodes import Arguments, arguments
-from planner.torch.values import Value
 
 if TYPE_CHECKING:
     from torch.fx import Node
