@@ -1,6 +1,6 @@
 """Measured seconds of local work, looked up by shape and interpolated between shapes.
 
-A table is a CSV file as `benchmarks/measure_device.py` writes it. Lines that start with `#` hold
+A table is a CSV file. Lines that start with `#` hold
 `key = value` pairs of provenance (device, software, date); then come the columns
 
     operation, direction, precision, samples, channels, filters, in_extents, out_extents,
@@ -9,7 +9,7 @@ A table is a CSV file as `benchmarks/measure_device.py` writes it. Lines that st
 with extents, kernel and stride written as `56x56` (empty for none), `visible` where attention is
 masked, and any further columns ignored. Shapes are *local*: what one device computes.
 
-A JSON file, as `planner tables import` writes it, holds the same with the columns once, and may
+A JSON file, as `planner profile` and `planner tables import` write it, holds the same with the columns once, and may
 hold measured collectives besides.
 """
 
@@ -150,7 +150,7 @@ def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str
     if missing:
         raise InputError(
             f"{file} must have the columns {', '.join(COLUMNS)} but lacks "
-            f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
+            f"{', '.join(missing)}; write it with 'planner profile'"
         )
     if len(rows) != len(lines) - 1:
         raise InputError(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from benchmarks.device.measure import Shape, read_shapes, rows
+
 from costmodels.compute import CostTable
 from costmodels.compute.surface import Surface, surface_time
 
