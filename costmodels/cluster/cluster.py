@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from costmodels.cluster.curve import CollectiveCurve
 from costmodels.cluster.device import Device
 from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
@@ -40,6 +41,8 @@ class Cluster:
         One line that tells machines apart.
     source
         Where the figures are from.
+    curves
+        Measured times of collectives, which come before what the levels say.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Cluster:
     host: HostMemory | None = None
     description: str = ""
     source: str = ""
+    curves: tuple[CollectiveCurve, ...] = ()
 
     def __post_init__(self) -> None:
         require_name("the name of a cluster", self.name)
@@ -116,7 +120,8 @@ class Cluster:
             )
             for level in self.levels[inner:]
         )
-        return replace(self, levels=(*self.levels[:inner], *outer))
+        alone = tuple(curve for curve in self.curves if curve.hosts == 1 or factor == 1.0)
+        return replace(self, levels=(*self.levels[:inner], *outer), curves=alone)
 
     def shape(self, num_gpus: int) -> tuple[int, ...]:
         """Return how many children of every level a job of `num_gpus` uses, inside-out.

@@ -62,7 +62,7 @@ def profile_command(
     """
     from planner.errors import ConflictError
     from planner.output import Output, check_outputs
-    from planner.tables.profile.links_run import check_links, measure_links
+    from planner.tables.profile.job import check_links
 
     if not model and not links:
         raise ConflictError("a MODEL must be given to profile, or --links, but neither is")
@@ -71,8 +71,8 @@ def profile_command(
     seconds = _seconds(budget)
     check_links(ranks, links=links, device=device)
     check_outputs([Output(option="-o", path=output, suffixes=(".json",))], inputs_of(model, values))
-    if links and not measure_links(output, device=device, ranks=ranks, threads=threads, tell=write):
-        return  # another rank writes and says what was found
+    if links and not _measure_links(output, device, ranks, threads, quiet):
+        return
     if model:
         _profile(model, values, output, device, seconds, threads, quiet)
 
@@ -81,6 +81,38 @@ def _seconds(budget: str | None) -> float:
     from costmodels.units import parse_seconds
 
     return math.inf if budget is None else parse_seconds(budget, what="the budget (--budget)")
+
+
+def _measure_links(
+    output: str, device: str, ranks: int | None, threads: int | None, quiet: bool
+) -> bool:
+    """Whether this is the process that goes on, which says what was found."""
+    from planner.tables.profile.job import measure_links
+
+    with progress("measuring links", quiet=quiet) as tell:
+        profile = measure_links(output, device=device, ranks=ranks, threads=threads, tell=tell)
+    if profile is None:
+        return False
+    from costmodels.units import format_bandwidth, format_seconds
+    from planner.tables.profile.sweeps import fit_error, straight_error
+
+    curves = profile.curves()
+    write(f"{len(curves)} collectives of links measured, written to {output}")
+    if not quiet:
+        for curve, (sweep, rows) in zip(curves, profile.sweeps.items(), strict=True):
+            rate = format_bandwidth(1.0 / curve.slope) if curve.slope else "none"
+            write(
+                f"  {sweep[0]:14s} of {sweep[2]} on {sweep[1]}: {format_seconds(rows[0][1])} of "
+                f"{rows[0][0]:g} B, {rate} at last; {len(curve.knots) + 1} pieces are off by "
+                f"{fit_error(curve, rows):.0%} on average, a straight line by "
+                f"{straight_error(rows):.0%}"
+            )
+        if profile.overlap is not None:
+            write(
+                f"  computation takes {profile.overlap:.0%} longer beside an all-reduce "
+                f"(planner simulate --overlap-factor {profile.overlap:.2g})"
+            )
+    return True
 
 
 def _profile(

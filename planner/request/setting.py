@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import fitted_links
+from costmodels.communication.curves import with_curves
 from costmodels.communication.topology import Topology
 from costmodels.compute import ComputeModel, CostTable
 from costmodels.errors import InputError
@@ -230,6 +231,8 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     for table in tables:
         if table.collectives:
             cluster = fitted_links(cluster, table.collectives, table.name)
+        if table.curves:
+            cluster = with_curves(cluster, table.curves)
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster, network)

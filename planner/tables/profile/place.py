@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 import time
@@ -163,8 +162,3 @@ def free_memory(place: Place) -> None:
         import torch
 
         torch.cuda.empty_cache()
-
-
-def under_torchrun() -> bool:
-    """Whether this process is one of several that torchrun started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= set(os.environ)

@@ -13,6 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from costmodels.cluster.curve import CollectiveCurve
+from costmodels.communication.curves import fitted_curve
 from costmodels.compute.table import COLLECTIVE_COLUMNS, COLUMNS, FORMAT, CostTable
 from costmodels.errors import InputError, plain, printable
 from costmodels.units.tables import parse_json, read_text
@@ -21,6 +25,8 @@ from planner.tables.profile.place import SAME
 from planner.tables.profile.shape import SHAPE_COLUMNS, Shape
 from planner.tables.profile.timing import Timing
 
+# A collective, hosts and GPUs.
+Sweep = tuple[str, int, int]
 TIME_COLUMNS = (*COLUMNS, "visible", "spread")
 
 
@@ -38,17 +44,18 @@ class Profile:
         Seconds and spread by shape, precision and direction.
     left_out
         Why shapes could not be measured, by shape and precision.
-    collectives, sweeps, overlap
-        As `planner.tables.profile.links` measured them: rows of the table, and what they are
-        fitted to.
+    sweeps
+        Seconds of collectives, by what they are between: rows of (bytes, seconds, spread).
+    overlap
+        How much longer computation takes beside an all-reduce, None where that was not measured.
     """
 
     path: str
     provenance: Mapping[str, str]
     times: dict[tuple[Shape, str, str], Timing] = field(default_factory=dict)
     left_out: dict[tuple[Shape, str], str] = field(default_factory=dict)
-    collectives: list[list[object]] = field(default_factory=list)
-    links: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[Sweep, list[tuple[float, float, float]]] = field(default_factory=dict)
+    overlap: float | None = None
 
     def text(self) -> str:
         """The file."""
@@ -62,14 +69,26 @@ class Profile:
             rows = [[*s.cells().values(), p, why] for (s, p), why in self.left_out.items()]
             columns = [*SHAPE_COLUMNS, "precision", "reason"]
             document["left_out"] = {"columns": columns, "rows": rows}
-        if self.collectives:
-            columns = list(COLLECTIVE_COLUMNS)
-            document["collectives"] = {"columns": columns, "rows": self.collectives}
-        if self.links:
-            document["links"] = self.links
+        if self.sweeps:
+            rows = [[*sweep, *row] for sweep, found in self.sweeps.items() for row in found]
+            columns = [*COLLECTIVE_COLUMNS, "spread"]
+            # exchanges of two devices fit no level of links: they have curves alone
+            for name, exchanged in (("collectives", False), ("exchanges", True)):
+                some = [row for row in rows if (row[0] == "send_recv") == exchanged]
+                document[name] = {"columns": columns, "rows": some}
+            document["curves"] = [msgspec.to_builtins(curve) for curve in self.curves()]
+        if self.overlap is not None:
+            document["overlap"] = self.overlap
         return (
             json.dumps(document, separators=(",", ":")).replace('"rows":[[', '"rows":[\n[') + "\n"
         )
+
+    def curves(self) -> list[CollectiveCurve]:
+        """What the sweeps are fitted to."""
+        return [
+            fitted_curve(*sweep, [row[0] for row in rows], [row[1] for row in rows])
+            for sweep, rows in self.sweeps.items()
+        ]
 
     @staticmethod
     def _row(shape: Shape, precision: str, direction: str, timing: Timing) -> list[object]:
@@ -129,11 +148,26 @@ def open_profile(path: str, provenance: Mapping[str, str]) -> Profile:
         timing = Timing(seconds=row.seconds, spread=spreads[number])
         profile.times[shape, row.precision, row.work.direction] = timing
     profile.left_out = dict(_left_out(document.get("left_out")))
-    parts = document.get("collectives")
-    profile.collectives = list(parts["rows"]) if isinstance(parts, dict) else []
-    links = document.get("links")
-    profile.links = links if isinstance(links, dict) else {}
+    for name in ("collectives", "exchanges"):
+        for sweep, point in _swept(document.get(name)):
+            profile.sweeps.setdefault(sweep, []).append(point)
+    overlap = document.get("overlap")
+    profile.overlap = float(overlap) if isinstance(overlap, int | float) else None
     return profile
+
+
+def _swept(part: object) -> list[tuple[Sweep, tuple[float, float, float]]]:
+    """Rows of sweeps; those that are not understood are measured again."""
+    found = []
+    rows = part.get("rows", []) if isinstance(part, dict) else []
+    for row in rows if isinstance(rows, list) else []:
+        try:
+            collective, hosts, gpus, size, seconds, spread = row
+            sweep = (str(collective), int(hosts), int(gpus))
+            found.append((sweep, (float(size), float(seconds), float(spread))))
+        except (TypeError, ValueError):
+            continue
+    return found
 
 
 def _called(key: str, provenance: Mapping[str, object]) -> str:
