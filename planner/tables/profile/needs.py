@@ -133,10 +133,10 @@ def _of_plan(plan: Plan, setting: Setting, found: dict[Shape, Need]) -> tuple[fl
     total = missing = 0.0
     for layer in graph.compute_layers:
         split = one_candidate(plan.layers[layer.name].distribution)
-        for work in _works(layer, split, graph, setting):
+        for work in layer_works(layer, split, graph, setting):
             seconds = float(setting.machine.compute.time(work)[0].max())
             total += seconds
-            for shape, _ in _shapes(work):
+            for shape, _ in shapes_of(work):
                 _add(found, shape, work.direction, seconds, in_plan=seconds, rests=seconds)
                 break
             else:
@@ -162,9 +162,9 @@ def _of_rivals(plan: Plan, setting: Setting, found: dict[Shape, Need], total: fl
         space = formulation.spaces[name]
         times = np.maximum(space.costs.total, 1e-12)
         closeness = RIVAL * (times.min() / times) ** SLOWER_POWER * alike
-        for work in _works(space.layer, space.candidates, setting.graph, setting):
+        for work in layer_works(space.layer, space.candidates, setting.graph, setting):
             seconds = np.broadcast_to(setting.machine.compute.time(work)[0], times.shape)
-            for shape, members in _shapes(work, len(times)):
+            for shape, members in shapes_of(work, len(times)):
                 # several candidates with one shape are one reason to measure it
                 rests = float((closeness * seconds)[members].max())
                 _add(found, shape, work.direction, float(seconds[members].max()), rests=rests)
@@ -178,7 +178,7 @@ def _counts(formulation: Formulation) -> dict[str, int]:
     return count
 
 
-def _works(layer: Layer, split: Candidates, graph: Graph, setting: Setting) -> Iterator[Work]:
+def layer_works(layer: Layer, split: Candidates, graph: Graph, setting: Setting) -> Iterator[Work]:
     """The local work of a step of a layer, pass by pass.
 
     Parameters
@@ -198,7 +198,7 @@ def _works(layer: Layer, split: Candidates, graph: Graph, setting: Setting) -> I
         yield update_work(np.ceil(parameters), setting.machine.training.optimizer)
 
 
-def _shapes(work: Work, count: int = 1) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
+def shapes_of(work: Work, count: int = 1) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
     """Distinct shapes of a work, and the candidates that have each.
 
     What no library runs, such as a part of a group of filters, is left out.

@@ -1,0 +1,133 @@
+"""Predicted against measured: the plans that are run are those that are predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch_extra import require
+
+require("torch")
+
+from benchmarks.measure.canary import Canary
+from benchmarks.measure.questions import (
+    RANKS,
+    Question,
+    needs_of_plans,
+    predict,
+    questions,
+    this_machine,
+)
+from benchmarks.measure.scores import mean_error, rank_correlation, regret
+from costmodels.compute import CostTable
+
+SMALL = (
+    Question(name="conv", kind="conv", sizes=(8, 6), batch=2),
+    Question(name="block", kind="block", sizes=(16, 8, 2), batch=2),
+)
+
+
+def run_all(rank: int, folder: str) -> None:
+    """What each plan makes of the same numbers, and what it receives, on one of two ranks."""
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.measure.steps import RECEIVED, Step
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/m", rank=rank, world_size=RANKS)
+    found = {}
+    for question in SMALL:
+        for plan in question.plans:
+            step = Step(question, plan)
+            RECEIVED.count = 0.0
+            made = step.run()
+            received = RECEIVED.count
+            # weights after a step, put together again, tell whether the gradients were right
+            outputs = [made.double().sum(), *(w.detach().double().sum() for w in step.weights)]
+            sums = torch.stack(outputs)
+            dist.all_reduce(sums)
+            found[f"{question.name} {plan}"] = (received, sums.tolist())
+    if rank == 0:
+        Path(folder, "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, list[float]]]:
+    import torch.multiprocessing as processes
+
+    folder = tmp_path_factory.mktemp("ranks")
+    processes.spawn(run_all, (str(folder),), nprocs=RANKS)
+    result: dict[str, tuple[float, list[float]]] = json.loads((folder / "found.json").read_text())
+    return result
+
+
+def test_all_plans_make_the_same(found: dict[str, tuple[float, list[float]]]) -> None:
+    for question in SMALL:
+        made = {plan: found[f"{question.name} {plan}"][1] for plan in question.plans}
+        first = made["sample"][0]
+        for plan, sums in made.items():
+            # the tensor-parallel block has its output on both ranks
+            copies = RANKS if plan == "tensor" else 1
+            assert sums[0] / copies == pytest.approx(first, rel=1e-4, abs=1e-3), plan
+
+
+def test_ranks_receive_what_is_charged(found: dict[str, tuple[float, list[float]]]) -> None:
+    table = CostTable("none", {}, ())
+    for question in SMALL:
+        for plan in question.plans:
+            if plan in ("height", "width"):
+                continue  # what a simulation counts of halos is derived from their time
+            said = predict(question, plan, this_machine(8e9), table)
+            assert found[f"{question.name} {plan}"][0] == pytest.approx(said.received), plan
+
+
+def test_there_are_enough_plans_and_all_their_shapes_are_measured() -> None:
+    asked = questions()
+    assert sum(len(question.plans) for question in asked) >= 20
+    needs = needs_of_plans(asked[:1], this_machine(8e9))
+    assert {need.shape.operation for need in needs.needs} == {"conv", "activation", "sgd_update"}
+
+
+class TestScores:
+    def test_ranks(self) -> None:
+        assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+        assert rank_correlation([1, 2, 3], [30, 20, 10]) == pytest.approx(-1.0)
+        assert rank_correlation([1, 1, 2], [5, 6, 7]) == pytest.approx(0.866, abs=1e-3)
+        assert rank_correlation([1, 1], [1, 2]) == 0.0
+
+    def test_regret_is_of_what_is_chosen(self) -> None:
+        assert regret([2.0, 1.0], [10.0, 12.0]) == pytest.approx(0.2)
+        assert regret([1.0, 2.0], [10.0, 12.0]) == 0.0
+
+    def test_errors_have_no_sign(self) -> None:
+        assert mean_error([(1.1, 1.0), (0.7, 1.0)]) == pytest.approx(0.2)
+
+
+def test_a_canary_tells_when_it_is_disturbed() -> None:
+    clock = iter(range(10**6))
+    slow = False
+
+    def time() -> float:
+        return float(next(clock)) * (3 if slow else 1)
+
+    ticking = Canary(clock=time, work=lambda: None)
+    assert ticking.quiet()
+    now = [0.0]
+
+    def steady() -> float:
+        return now[0]
+
+    def work() -> None:
+        now[0] += 2.0 if slow else 1.0
+
+    canary = Canary(clock=steady, work=work)
+    assert canary.quiet()
+    slow = True
+    assert not canary.quiet()
+    assert canary.rejected == 1
+    slow = False
+    assert canary.quiet()
