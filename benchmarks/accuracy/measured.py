@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.accuracy import raw_runs
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.doubts import doubts
-from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Factors, Correction, Setup, StepTimes
+from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Correction, Factors, Setup, StepTimes
 from benchmarks.accuracy.row_report import RowTable
 from benchmarks.accuracy.rows import MeasuredRow, read_rows
 from benchmarks.published.kahira_raw import FILE as RAW_FILE

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure.questions import predict, questions, this_machine
-from benchmarks.measure.ranks import Work, measure
-from benchmarks.measure.scores import mean_error, rank_correlation, regret
+from benchmarks.measure.ranks import RankWork, measure
+from benchmarks.measure.scores import mean_relative_error, regret, spearman
 from costmodels.compute import CostTable
 
 AIM_RANKS, AIM_REGRET = 0.9, 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PlanRow:
     """A plan, predicted and measured. [s]"""
 
     question: str
@@ -45,7 +45,7 @@ def machine_memory() -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def compared(scale: int, seconds: float, folder: str) -> tuple[list[Row], CostTable]:
+def compared(scale: int, seconds: float, folder: str) -> tuple[list[PlanRow], CostTable]:
     """All plans, predicted and measured, and the table that predictions rest on.
 
     Parameters
@@ -60,7 +60,7 @@ def compared(scale: int, seconds: float, folder: str) -> tuple[list[Row], CostTa
     import torch.multiprocessing as processes
 
     asked = tuple(questions(scale))
-    work = Work(questions=asked, folder=folder, seconds=seconds, memory=machine_memory())
+    work = RankWork(questions=asked, folder=folder, seconds=seconds, memory=machine_memory())
     processes.spawn(measure, (work,), nprocs=2)
     table = CostTable.load(Path(folder) / "table0.json")
     cluster, known = this_machine(work.memory), {q.name: q for q in asked}
@@ -68,7 +68,7 @@ def compared(scale: int, seconds: float, folder: str) -> tuple[list[Row], CostTa
     for found in json.loads((Path(folder) / "steps.json").read_text()):
         said = predict(known[found["question"]], found["plan"], cluster, table)
         rows.append(
-            Row(
+            PlanRow(
                 question=found["question"],
                 plan=found["plan"],
                 predicted=said.seconds,
@@ -82,28 +82,28 @@ def compared(scale: int, seconds: float, folder: str) -> tuple[list[Row], CostTa
     return rows, table
 
 
-def report(rows: Sequence[Row]) -> bool:
+def report(rows: Sequence[PlanRow]) -> bool:
     """Print the comparison; whether it keeps what is aimed at."""
     print(f"{'layers':12s}{'plan':18s}{'predicted':>11s}{'measured':>11s}{'error':>8s}  runs")
     for row in rows:
         error = row.predicted / row.measured - 1
         times = f"{row.predicted * 1e3:8.2f} ms{row.measured * 1e3:8.2f} ms{error:+8.1%}"
         print(f"{row.question:12s}{row.plan:18s}{times}  {row.runs} kept, {row.rejected} disturbed")
-    by_question: dict[str, list[Row]] = defaultdict(list)
+    by_question: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
         by_question[row.question].append(row)
-    ranks = rank_correlation([r.predicted for r in rows], [r.measured for r in rows])
+    ranks = spearman([r.predicted for r in rows], [r.measured for r in rows])
     regrets = [
         regret([r.predicted for r in some], [r.measured for r in some])
         for some in by_question.values()
     ]
     within = [
-        rank_correlation([r.predicted for r in some], [r.measured for r in some])
+        spearman([r.predicted for r in some], [r.measured for r in some])
         for some in by_question.values()
         if len(some) > 2
     ]
     quiet = sum(row.runs > 0 for row in rows)
-    error = mean_error([(row.predicted, row.measured) for row in rows])
+    error = mean_relative_error([(row.predicted, row.measured) for row in rows])
     print(f"\n{len(rows)} plans, {quiet} of them measured while nothing disturbed")
     print(f"Spearman over all plans       {ranks:6.3f}  (aim: at least {AIM_RANKS})")
     print(f"Spearman within layers, mean  {sum(within) / len(within):6.3f}")

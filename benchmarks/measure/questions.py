@@ -50,7 +50,7 @@ BLOCK_PLANS: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlansQuestion:
     """A network, and how it may be split.
 
     Parameters
@@ -82,7 +82,7 @@ class Question:
         return parse_network(text, suffix=".toml")
 
 
-def questions(scale: int = 1) -> list[Question]:
+def questions(scale: int = 1) -> list[PlansQuestion]:
     """All of them.
 
     Parameters
@@ -91,11 +91,13 @@ def questions(scale: int = 1) -> list[Question]:
         Part of the samples that is left, for machines that are busy.
     """
     found = [
-        Question(name=f"conv{n}_x", kind="conv", sizes=sizes, batch=max(8 // scale, RANKS))
+        PlansQuestion(name=f"conv{n}_x", kind="conv", sizes=sizes, batch=max(8 // scale, RANKS))
         for n, sizes in enumerate(STAGES, start=2)
     ]
     return found + [
-        Question(name=f"block {sizes[0]}", kind="block", sizes=sizes, batch=max(8 // scale, RANKS))
+        PlansQuestion(
+            name=f"block {sizes[0]}", kind="block", sizes=sizes, batch=max(8 // scale, RANKS)
+        )
         for sizes in WIDTHS
     ]
 
@@ -158,7 +160,9 @@ def this_machine(memory: float) -> Cluster:
     )
 
 
-def setting_of(question: Question, cluster: Cluster, tables: tuple[CostTable, ...] = ()) -> Setting:
+def setting_of(
+    question: PlansQuestion, cluster: Cluster, tables: tuple[CostTable, ...] = ()
+) -> Setting:
     """A question as the planner is asked it: nothing overlaps, since processors are timed.
 
     Parameters
@@ -181,7 +185,7 @@ def setting_of(question: Question, cluster: Cluster, tables: tuple[CostTable, ..
     )
 
 
-def splits(question: Question, plan: str, setting: Setting) -> dict[str, Distribution]:
+def splits(question: PlansQuestion, plan: str, setting: Setting) -> dict[str, Distribution]:
     """How a plan splits every layer.
 
     Parameters
@@ -198,7 +202,7 @@ def splits(question: Question, plan: str, setting: Setting) -> dict[str, Distrib
     return found
 
 
-def needs_of_plans(all_questions: list[Question], cluster: Cluster) -> Needs:
+def needs_of_plans(all_questions: list[PlansQuestion], cluster: Cluster) -> Needs:
     """The shapes that the plans of all questions compute.
 
     Parameters
@@ -223,7 +227,7 @@ def needs_of_plans(all_questions: list[Question], cluster: Cluster) -> Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictedPlan:
     """A predicted step.
 
     Parameters
@@ -241,7 +245,9 @@ class Prediction:
     measured: float
 
 
-def predict(question: Question, plan: str, cluster: Cluster, table: CostTable) -> Prediction:
+def predict(
+    question: PlansQuestion, plan: str, cluster: Cluster, table: CostTable
+) -> PredictedPlan:
     """What the planner says of a plan.
 
     Parameters
@@ -254,7 +260,7 @@ def predict(question: Question, plan: str, cluster: Cluster, table: CostTable) -
     setting = setting_of(question, cluster, (table,))
     found = plan_of_strategy(setting, splits(question, plan, setting), plan)
     sources = found.compute_sources_s
-    return Prediction(
+    return PredictedPlan(
         seconds=found.step_time,
         received=found.communication_bytes,
         measured=sources.get("table", 0.0) / math.fsum(sources.values()),

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure.canary import Canary
-from benchmarks.measure.questions import RANKS, Question, needs_of_plans, this_machine
-from planner.tables.profile.links import Ranks, sweep_links
+from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, this_machine
+from planner.tables.profile.links import JobRanks, sweep_links
 from planner.tables.profile.place import Place, find_place
 from planner.tables.profile.run import ProfileRun
 from planner.tables.profile.store import open_profile
@@ -32,7 +32,7 @@ _WARM_UP: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RankWork:
     """What the ranks are to do.
 
     Parameters
@@ -47,7 +47,7 @@ class Work:
         Of the machine. [B]
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[PlansQuestion, ...]
     folder: str
     seconds: float
     memory: float
@@ -69,7 +69,7 @@ def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
     return timed
 
 
-def measure(rank: int, work: Work) -> None:
+def measure(rank: int, work: RankWork) -> None:
     """All that a rank does; the first one writes `table.json` and `steps.json`."""
     import torch
     import torch.distributed as dist
@@ -87,7 +87,7 @@ def measure(rank: int, work: Work) -> None:
     needs = needs_of_plans(list(work.questions), this_machine(work.memory))
     ProfileRun(needs, profile, place).measure(lambda text: None)
     dist.barrier()
-    job = Ranks(rank=rank, world=RANKS, local=RANKS, place=place, clock=time.process_time)
+    job = JobRanks(rank=rank, world=RANKS, local=RANKS, place=place, clock=time.process_time)
     sweep_links(job, profile if rank == 0 else None, lambda text: None, LARGEST_MESSAGE)
     results = run_plans(rank, work, canary)
     if rank == 0:
@@ -98,7 +98,7 @@ def measure(rank: int, work: Work) -> None:
     dist.destroy_process_group()
 
 
-def run_plans(rank: int, work: Work, canary: Canary) -> list[dict[str, object]]:
+def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, object]]:
     """Run all plans in turn until the time is over; the median of what was not disturbed.
 
     Parameters
@@ -111,9 +111,9 @@ def run_plans(rank: int, work: Work, canary: Canary) -> list[dict[str, object]]:
     import torch
     import torch.distributed as dist
 
-    from benchmarks.measure.steps import RECEIVED, Step
+    from benchmarks.measure.steps import RECEIVED, PlanStep
 
-    steps = [(q.name, plan, Step(q, plan)) for q in work.questions for plan in q.plans]
+    steps = [(q.name, plan, PlanStep(q, plan)) for q in work.questions for plan in q.plans]
     received = []
     for _, _, step in steps:
         for _ in range(_WARM_UP):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's rank correlation; equal values share their mean rank.
 
     Parameters
@@ -39,6 +39,6 @@ def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
     return measured[chosen] / min(measured) - 1.0
 
 
-def mean_error(pairs: Sequence[tuple[float, float]]) -> float:
+def mean_relative_error(pairs: Sequence[tuple[float, float]]) -> float:
     """Mean relative error of (predicted, measured) pairs, without signs."""
     return sum(abs(predicted / measured - 1.0) for predicted, measured in pairs) / len(pairs)

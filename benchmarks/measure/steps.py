@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from benchmarks.measure.questions import RANKS, Question
+from benchmarks.measure.questions import RANKS, PlansQuestion
 
 Tensor = Any
 # How a tensor of channels (dim 1) or space (dims 2 and 3) is split.
@@ -120,7 +120,7 @@ def _exchanged(border: Tensor) -> Tensor:
     return other
 
 
-class Halo(torch.autograd.Function):
+class WithHalo(torch.autograd.Function):
     """The block with the neighbour's border on one side, and zeros on the other."""
 
     @staticmethod
@@ -141,7 +141,7 @@ class Halo(torch.autograd.Function):
         return own, None
 
 
-class Step:
+class PlanStep:
     """One plan of one question on this rank.
 
     Parameters
@@ -152,7 +152,7 @@ class Step:
         Whether both ranks hold the same weights, or some of them, whose gradients are summed.
     """
 
-    def __init__(self, question: Question, plan: str, seed: int = 0) -> None:
+    def __init__(self, question: PlansQuestion, plan: str, seed: int = 0) -> None:
         self.question, self.plan = question, plan
         generator = torch.Generator().manual_seed(seed)
 
@@ -212,12 +212,12 @@ class Step:
         def convolve(tensor: Tensor, weight: Tensor, kind: str) -> Tensor:
             if kind in _SPACE:
                 padding = (0, 1) if kind == "height" else (1, 0)
-                return F.conv2d(Halo.apply(tensor, _SPACE[kind]), weight, padding=padding)
-            return makes.get(kind, _same)(F.conv2d(tensor, weight, padding=1))
+                return F.conv2d(WithHalo.apply(tensor, _SPACE[kind]), weight, padding=padding)
+            return makes.get(kind, _unchanged)(F.conv2d(tensor, weight, padding=1))
 
         def forward(tensor: Tensor) -> Tensor:
             middle = torch.relu(convolve(tensor, weights[0], first))
-            middle = reads.get(second, _same)(middle)
+            middle = reads.get(second, _unchanged)(middle)
             return torch.relu(convolve(middle, weights[1], second))
 
         return inputs, forward
@@ -240,7 +240,7 @@ class Step:
         down = self._weight(random(width, 4 * width) * scale * 0.5, by_channel)
         norms = [self._weight(torch.ones(width)) for _ in range(2)]
         biases = [self._weight(torch.zeros(width)) for _ in range(2)]
-        enter, leave = (Copy.apply, Sum.apply) if tensor_parallel else (_same, _same)
+        enter, leave = (Copy.apply, Sum.apply) if tensor_parallel else (_unchanged, _unchanged)
         if not tensor_parallel:
             self.shared = list(self.weights)
 
@@ -257,5 +257,5 @@ class Step:
         return inputs, forward
 
 
-def _same(tensor: Tensor) -> Tensor:
+def _unchanged(tensor: Tensor) -> Tensor:
     return tensor

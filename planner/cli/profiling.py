@@ -15,7 +15,7 @@ from planner.request.inputs.question import GPUS, QUESTION
 
 if TYPE_CHECKING:
     from planner.tables.profile.run import Progress
-    from planner.tables.profile.store import Profile
+    from planner.tables.profile.store import MeasuredProfile
 
 _REASONS = 3
 
@@ -68,7 +68,7 @@ def profile_command(
         raise ConflictError("a MODEL must be given to profile, or --links, but neither is")
     if model and values["gpus"] is None:
         raise ConflictError("the number of GPUs must be given with a network; add --gpus")
-    seconds = _seconds(budget)
+    seconds = _budget_seconds(budget)
     check_links(ranks, links=links, device=device)
     check_outputs([Output(option="-o", path=output, suffixes=(".json",))], inputs_of(model, values))
     if links and not _measure_links(output, device, ranks, threads, quiet):
@@ -77,7 +77,7 @@ def profile_command(
         _profile(model, values, output, device, seconds, threads, quiet)
 
 
-def _seconds(budget: str | None) -> float:
+def _budget_seconds(budget: str | None) -> float:
     from costmodels.units import parse_seconds
 
     return math.inf if budget is None else parse_seconds(budget, what="the budget (--budget)")
@@ -141,7 +141,7 @@ def _profile(
     _say(run.progress(), profile, output, run.needs.question, quiet)
 
 
-def _say(done: Progress, profile: Profile, output: str, question: str, quiet: bool) -> None:
+def _say(done: Progress, profile: MeasuredProfile, output: str, question: str, quiet: bool) -> None:
     from costmodels.units import format_seconds
     from planner.tables.profile.run import reasons
 

@@ -13,18 +13,18 @@ require("torch")
 from benchmarks.measure.canary import Canary
 from benchmarks.measure.questions import (
     RANKS,
-    Question,
+    PlansQuestion,
     needs_of_plans,
     predict,
     questions,
     this_machine,
 )
-from benchmarks.measure.scores import mean_error, rank_correlation, regret
+from benchmarks.measure.scores import mean_relative_error, regret, spearman
 from costmodels.compute import CostTable
 
 SMALL = (
-    Question(name="conv", kind="conv", sizes=(8, 6), batch=2),
-    Question(name="block", kind="block", sizes=(16, 8, 2), batch=2),
+    PlansQuestion(name="conv", kind="conv", sizes=(8, 6), batch=2),
+    PlansQuestion(name="block", kind="block", sizes=(16, 8, 2), batch=2),
 )
 
 
@@ -33,14 +33,14 @@ def run_all(rank: int, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from benchmarks.measure.steps import RECEIVED, Step
+    from benchmarks.measure.steps import RECEIVED, PlanStep
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/m", rank=rank, world_size=RANKS)
     found = {}
     for question in SMALL:
         for plan in question.plans:
-            step = Step(question, plan)
+            step = PlanStep(question, plan)
             RECEIVED.count = 0.0
             made = step.run()
             received = RECEIVED.count
@@ -94,17 +94,17 @@ def test_there_are_enough_plans_and_all_their_shapes_are_measured() -> None:
 
 class TestScores:
     def test_ranks(self) -> None:
-        assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
-        assert rank_correlation([1, 2, 3], [30, 20, 10]) == pytest.approx(-1.0)
-        assert rank_correlation([1, 1, 2], [5, 6, 7]) == pytest.approx(0.866, abs=1e-3)
-        assert rank_correlation([1, 1], [1, 2]) == 0.0
+        assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+        assert spearman([1, 2, 3], [30, 20, 10]) == pytest.approx(-1.0)
+        assert spearman([1, 1, 2], [5, 6, 7]) == pytest.approx(0.866, abs=1e-3)
+        assert spearman([1, 1], [1, 2]) == 0.0
 
     def test_regret_is_of_what_is_chosen(self) -> None:
         assert regret([2.0, 1.0], [10.0, 12.0]) == pytest.approx(0.2)
         assert regret([1.0, 2.0], [10.0, 12.0]) == 0.0
 
     def test_errors_have_no_sign(self) -> None:
-        assert mean_error([(1.1, 1.0), (0.7, 1.0)]) == pytest.approx(0.2)
+        assert mean_relative_error([(1.1, 1.0), (0.7, 1.0)]) == pytest.approx(0.2)
 
 
 def test_a_canary_tells_when_it_is_disturbed() -> None:

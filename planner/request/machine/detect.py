@@ -19,13 +19,13 @@ from costmodels.cluster import Cluster, Device, list_clusters, load_cluster, loa
 from costmodels.errors import InputError, plain
 from planner.request.inputs.question import AUTO, DEFAULT_CLUSTER
 from planner.request.machine.environment import JobSize, read_job
-from planner.request.machine.links import network_level, within_host
+from planner.request.machine.links import host_levels, network_level
 from planner.request.machine.nvidia import (
     QUERY,
     TOPOLOGY,
     Gpu,
     Wiring,
-    device_named,
+    built_in_device,
     read_gpus,
     read_topology,
 )
@@ -96,7 +96,7 @@ def detect_cluster(probe: Probe | None = None) -> Detected:
     """
     probe = probe or Probe()
     job = read_job(probe.environment)
-    gpus = _visible(read_gpus(probe.run(QUERY)), probe.environment)
+    gpus = _gpus_of_job(read_gpus(probe.run(QUERY)), probe.environment)
     if not gpus and not job.source:
         raise InputError(
             "the cluster auto must be told by SLURM, torchrun or nvidia-smi but none of them is "
@@ -106,8 +106,8 @@ def detect_cluster(probe: Probe | None = None) -> Detected:
     notes: list[str] = []
     device = _device(gpus, job, notes)
     akin = _akin(device)
-    hosts, per_host = _sizes(job, gpus, akin, notes)
-    levels = within_host(device, per_host, wiring, gpus, akin, notes)
+    hosts, per_host = _hosts_and_gpus(job, gpus, akin, notes)
+    levels = host_levels(device, per_host, wiring, gpus, akin, notes)
     if hosts > 1:
         levels = (*levels, network_level(hosts, per_host, probe.port_rates(), akin, notes))
     told = [f"{len(gpus)} GPUs in nvidia-smi"] if gpus else []
@@ -117,7 +117,7 @@ def detect_cluster(probe: Probe | None = None) -> Detected:
         device=device,
         levels=levels,
         host_level=levels[-2 if hosts > 1 else -1].name,
-        default_precision=_precision(device, akin),
+        default_precision=_usual_precision(device, akin),
         host=akin.host if akin.device == device else None,
         description=f"{hosts} hosts of {per_host} {device.name}, found",
         source=f"Found by {' and '.join(told)}.",
@@ -130,7 +130,7 @@ def _found(hosts: int, per_host: int, device: Device, told: Sequence[str]) -> st
     return f"cluster of {places} x {device.name}, told by {' and '.join(told)}"
 
 
-def _visible(gpus: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def _gpus_of_job(gpus: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that the job may use."""
     named = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
     chosen = [int(text) for text in named if text.strip().isascii() and text.strip().isdigit()]
@@ -151,14 +151,14 @@ def _device(gpus: Sequence[Gpu], job: JobSize, notes: list[str]) -> Device:
             "choose some of them by CUDA_VISIBLE_DEVICES, or give a cluster file",
         )
     if gpus:
-        known = device_named(gpus[0].name, gpus[0].memory)
+        known = built_in_device(gpus[0].name, gpus[0].memory)
         if known is None:
             raise InputError(
                 f"the GPU {plain(gpus[0].name)} must be a built-in device but is none; give a "
                 "cluster file with a [device] table (docs/cluster-files.md)"
             )
         return load_device(known)
-    known = device_named(job.gpu_type) if job.gpu_type else None
+    known = built_in_device(job.gpu_type) if job.gpu_type else None
     if known is not None:
         notes.append(f"device {known} for '{plain(job.gpu_type)}' of SLURM, without nvidia-smi")
         return load_device(known)
@@ -181,7 +181,9 @@ def _akin(device: Device) -> Cluster:
     return alike[0] if alike else usual
 
 
-def _sizes(job: JobSize, gpus: Sequence[Gpu], akin: Cluster, notes: list[str]) -> tuple[int, int]:
+def _hosts_and_gpus(
+    job: JobSize, gpus: Sequence[Gpu], akin: Cluster, notes: list[str]
+) -> tuple[int, int]:
     """Hosts, and GPUs of each.
 
     Parameters
@@ -208,7 +210,7 @@ def _sizes(job: JobSize, gpus: Sequence[Gpu], akin: Cluster, notes: list[str]) -
     return job.hosts or 1, per_host
 
 
-def _precision(device: Device, akin: Cluster) -> str:
+def _usual_precision(device: Device, akin: Cluster) -> str:
     if akin.device == device:
         return akin.default_precision
     rates = device.peak_flops

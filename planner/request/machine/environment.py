@@ -60,10 +60,10 @@ def read_job(environment: Mapping[str, str]) -> JobSize:
 
 
 def _of_torchrun(environment: Mapping[str, str]) -> JobSize | None:
-    world = _count(environment, "WORLD_SIZE")
+    world = _count_of_variable(environment, "WORLD_SIZE")
     if world is None:
         return None
-    local = _count(environment, "LOCAL_WORLD_SIZE")
+    local = _count_of_variable(environment, "LOCAL_WORLD_SIZE")
     if local is None:
         return JobSize(source="torchrun")
     if world % local:
@@ -79,11 +79,13 @@ def _of_torchrun(environment: Mapping[str, str]) -> JobSize | None:
 def _of_slurm(environment: Mapping[str, str]) -> JobSize:
     if not {"SLURM_JOB_ID", "SLURM_JOBID"} & set(environment):
         return JobSize()
-    hosts = _count(environment, "SLURM_JOB_NUM_NODES") or _count(environment, "SLURM_NNODES")
+    hosts = _count_of_variable(environment, "SLURM_JOB_NUM_NODES") or _count_of_variable(
+        environment, "SLURM_NNODES"
+    )
     names = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
     if hosts is None and names:
         hosts = count_hosts(names)
-    kind, per_host = "", _count(environment, "SLURM_GPUS_ON_NODE")
+    kind, per_host = "", _count_of_variable(environment, "SLURM_GPUS_ON_NODE")
     for variable, shared in (("SLURM_GPUS_PER_NODE", False), ("SLURM_GPUS", True)):
         text = environment.get(variable, "")
         # several types are written one after the other; devices of a cluster are alike
@@ -98,7 +100,7 @@ def _of_slurm(environment: Mapping[str, str]) -> JobSize:
     return JobSize(hosts=hosts, gpus_per_host=per_host, gpu_type=kind, source="SLURM")
 
 
-def _count(environment: Mapping[str, str], variable: str) -> int | None:
+def _count_of_variable(environment: Mapping[str, str], variable: str) -> int | None:
     text = environment.get(variable)
     if text is None or not text.strip():
         return None

@@ -35,7 +35,7 @@ _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*Gb/sec", re.ASCII)
 _NETWORKS: Final = ((100.0, "infiniband-edr"), (200.0, "infiniband-hdr"), (400.0, "infiniband-ndr"))
 
 
-def within_host(
+def host_levels(
     device: Device,
     per_host: int,
     wiring: Wiring,

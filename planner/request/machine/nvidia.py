@@ -133,7 +133,7 @@ def read_topology(text: str) -> Wiring:
     return Wiring(links=tuple(matrix), across=across, adapters=adapters)
 
 
-def device_named(name: str, memory: float | None = None) -> str | None:
+def built_in_device(name: str, memory: float | None = None) -> str | None:
     """The built-in device that a GPU is, None where it is none of them.
 
     Parameters

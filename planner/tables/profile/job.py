@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from costmodels.errors import InputError
-from planner.tables.profile.links import LARGEST, Ranks, Tell, sweep_links
+from planner.tables.profile.links import LARGEST, JobRanks, Tell, sweep_links
 from planner.tables.profile.place import Place, find_place
-from planner.tables.profile.store import Profile, open_profile
+from planner.tables.profile.store import MeasuredProfile, open_profile
 
 _TIMEOUT = timedelta(minutes=5)
 _MOST_RANKS = 64
@@ -91,7 +91,7 @@ def measure_links(
     tell: Tell,
     most: int = LARGEST,
     processor_time: bool = False,
-) -> Profile | None:
+) -> MeasuredProfile | None:
     """Measure the links between processes, and write them.
 
     Parameters
@@ -113,7 +113,7 @@ def measure_links(
 
     Returns
     -------
-    Profile or None
+    MeasuredProfile or None
         What is known now; None in all processes of torchrun but the first.
 
     Raises
@@ -121,7 +121,7 @@ def measure_links(
     InputError
         When a file or a device cannot be used, or a process died.
     """
-    place = _place(device, threads, processor_time)
+    place = _place_of_rank(device, threads, processor_time)
     started = torchrun_ranks(os.environ)
     if started is not None:
         profile = open_profile(output, place.provenance) if started[0] == 0 else None
@@ -135,7 +135,7 @@ def measure_links(
     return open_profile(output, place.provenance)
 
 
-def _place(device: str, threads: int | None, processor_time: bool) -> Place:
+def _place_of_rank(device: str, threads: int | None, processor_time: bool) -> Place:
     return find_place(device, threads, time.process_time if processor_time else time.perf_counter)
 
 
@@ -163,7 +163,7 @@ def _spawned(
     most: int,
     processor_time: bool,
 ) -> None:
-    place = _place(device, threads, processor_time)
+    place = _place_of_rank(device, threads, processor_time)
     profile = open_profile(output, place.provenance) if rank == 0 else None
     if device == "cpu" and threads is None:
         import torch
@@ -177,7 +177,7 @@ def _in_rank(
     job: tuple[int, int, int],
     meeting: str,
     place: Place,
-    profile: Profile | None,
+    profile: MeasuredProfile | None,
     tell: Tell,
     most: int,
     processor_time: bool,
@@ -207,7 +207,7 @@ def _in_rank(
     say: Tell = tell if rank == 0 else lambda text: None
     try:
         sweep_links(
-            Ranks(rank=rank, world=world, local=local, place=place, clock=clock),
+            JobRanks(rank=rank, world=world, local=local, place=place, clock=clock),
             profile,
             say,
             most,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from costmodels.cluster.curve import CURVED
 from planner.tables.profile.place import Place
-from planner.tables.profile.store import Profile, Sweep
+from planner.tables.profile.store import MeasuredProfile, Sweep
 
 SMALLEST: Final = 2**8
 LARGEST: Final = 2**26
@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class JobRanks:
     """The processes of a job.
 
     Parameters
@@ -85,7 +85,9 @@ class Ranks:
         ]
 
 
-def sweep_links(ranks: Ranks, profile: Profile | None, tell: Tell, most: int = LARGEST) -> None:
+def sweep_links(
+    ranks: JobRanks, profile: MeasuredProfile | None, tell: Tell, most: int = LARGEST
+) -> None:
     """Measure what is missing of a profile, in every process of the job.
 
     Parameters
@@ -113,7 +115,7 @@ def sweep_links(ranks: Ranks, profile: Profile | None, tell: Tell, most: int = L
             if sweep in done or (collective == "send_recv" and gpus != 2):
                 continue
             tell(f"{collective} of {gpus} devices on {hosts} hosts")
-            rows = _swept(torch, dist, ranks, group, sweep, most)
+            rows = _swept_sizes(torch, dist, ranks, group, sweep, most)
             if profile is not None:
                 profile.sweeps[sweep] = rows
                 profile.save()
@@ -125,7 +127,7 @@ def sweep_links(ranks: Ranks, profile: Profile | None, tell: Tell, most: int = L
             profile.save()
 
 
-def _own_group(dist: ModuleType, ranks: Ranks, hosts: int, gpus: int) -> Any:
+def _own_group(dist: ModuleType, ranks: JobRanks, hosts: int, gpus: int) -> Any:
     """The group that this rank is in; all ranks make all groups."""
     own = None
     for members in ranks.groups(hosts, gpus):
@@ -136,8 +138,8 @@ def _own_group(dist: ModuleType, ranks: Ranks, hosts: int, gpus: int) -> Any:
     return own
 
 
-def _swept(
-    torch: ModuleType, dist: ModuleType, ranks: Ranks, group: Any, sweep: Sweep, most: int
+def _swept_sizes(
+    torch: ModuleType, dist: ModuleType, ranks: JobRanks, group: Any, sweep: Sweep, most: int
 ) -> list[tuple[float, float, float]]:
     """Bytes, seconds and spread of every size.
 
@@ -155,7 +157,7 @@ def _swept(
     while size <= most:
         elements = max(size // _ELEMENT // gpus, 1) * gpus
         call = _call(torch, dist, ranks, group, collective, elements, gpus)
-        seconds, spread = _timed(torch, dist, ranks, call)
+        seconds, spread = _timed_together(torch, dist, ranks, call)
         rows.append((float(elements * _ELEMENT), float(f"{seconds:.4e}"), round(spread, 3)))
         size *= FACTOR
     return rows
@@ -164,7 +166,7 @@ def _swept(
 def _call(
     torch: ModuleType,
     dist: ModuleType,
-    ranks: Ranks,
+    ranks: JobRanks,
     group: Any,
     collective: str,
     elements: int,
@@ -211,8 +213,8 @@ def _call(
     return exchange
 
 
-def _timed(
-    torch: ModuleType, dist: ModuleType, ranks: Ranks, call: Callable[[], object]
+def _timed_together(
+    torch: ModuleType, dist: ModuleType, ranks: JobRanks, call: Callable[[], object]
 ) -> tuple[float, float]:
     """Median seconds of a call over some batches, and their spread; the same in every rank.
 
@@ -225,12 +227,12 @@ def _timed(
     """
 
     def batch(calls: int) -> float:
-        _wait(torch, ranks)
+        _wait_for_device(torch, ranks)
         dist.barrier()
         start = ranks.clock()
         for _ in range(calls):
             call()
-        _wait(torch, ranks)
+        _wait_for_device(torch, ranks)
         return _slowest(torch, dist, ranks, (ranks.clock() - start) / calls)
 
     batch(2)
@@ -242,19 +244,19 @@ def _timed(
     return middle, (max(times) - min(times)) / middle
 
 
-def _wait(torch: ModuleType, ranks: Ranks) -> None:
+def _wait_for_device(torch: ModuleType, ranks: JobRanks) -> None:
     if ranks.place.device == "cuda":
         torch.cuda.synchronize()
 
 
-def _slowest(torch: ModuleType, dist: ModuleType, ranks: Ranks, seconds: float) -> float:
+def _slowest(torch: ModuleType, dist: ModuleType, ranks: JobRanks, seconds: float) -> float:
     """The longest of a time over all ranks: all of them go on with the same number."""
     longest = torch.tensor([seconds], dtype=torch.float64, device=ranks.place.device)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     return float(longest[0])
 
 
-def _slowed(torch: ModuleType, dist: ModuleType, ranks: Ranks, size: int) -> float:
+def _slowed(torch: ModuleType, dist: ModuleType, ranks: JobRanks, size: int) -> float:
     """How much longer computation takes while all devices sum up gradients, as a part of it.
 
     Parameters
@@ -272,8 +274,8 @@ def _slowed(torch: ModuleType, dist: ModuleType, ranks: Ranks, size: int) -> flo
         torch.matmul(matrix, matrix)
 
     dist.all_reduce(gradients)
-    travel, _ = _timed(torch, dist, ranks, lambda: dist.all_reduce(gradients))
-    once, _ = _timed(torch, dist, ranks, compute)
+    travel, _ = _timed_together(torch, dist, ranks, lambda: dist.all_reduce(gradients))
+    once, _ = _timed_together(torch, dist, ranks, compute)
     # half as long as the gradients travel, so that they do for all of it
     calls = max(1, round(0.5 * travel / once))
     ratios = []
@@ -290,6 +292,6 @@ def _slowed(torch: ModuleType, dist: ModuleType, ranks: Ranks, size: int) -> flo
             times.append(time.perf_counter() - start)
             if moving is not None:
                 moving.wait()
-            _wait(torch, ranks)
+            _wait_for_device(torch, ranks)
         ratios.append(_slowest(torch, dist, ranks, times[1] / max(times[0], 1e-9)))
     return max(statistics.median(ratios) - 1.0, 0.0)

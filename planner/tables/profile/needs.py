@@ -137,7 +137,7 @@ def _of_plan(plan: Plan, setting: Setting, found: dict[Shape, Need]) -> tuple[fl
             seconds = float(setting.machine.compute.time(work)[0].max())
             total += seconds
             for shape, _ in shapes_of(work):
-                _add(found, shape, work.direction, seconds, in_plan=seconds, rests=seconds)
+                _count_shape(found, shape, work.direction, seconds, in_plan=seconds, rests=seconds)
                 break
             else:
                 missing += seconds
@@ -157,7 +157,7 @@ def _of_rivals(plan: Plan, setting: Setting, found: dict[Shape, Need], total: fl
         Seconds that the plan computes. [s]
     """
     formulation = prepare(setting, SearchOptions(), usual_strategies(setting)).formulation
-    count: Mapping[str, int] = _counts(formulation)
+    count: Mapping[str, int] = _numbers_alike(formulation)
     for name, alike in count.items():
         space = formulation.spaces[name]
         times = np.maximum(space.costs.total, 1e-12)
@@ -167,10 +167,12 @@ def _of_rivals(plan: Plan, setting: Setting, found: dict[Shape, Need], total: fl
             for shape, members in shapes_of(work, len(times)):
                 # several candidates with one shape are one reason to measure it
                 rests = float((closeness * seconds)[members].max())
-                _add(found, shape, work.direction, float(seconds[members].max()), rests=rests)
+                _count_shape(
+                    found, shape, work.direction, float(seconds[members].max()), rests=rests
+                )
 
 
-def _counts(formulation: Formulation) -> dict[str, int]:
+def _numbers_alike(formulation: Formulation) -> dict[str, int]:
     """How many layers are alike, by the first of them."""
     count: dict[str, int] = defaultdict(int)
     for first in formulation.first_alike.values():
@@ -240,7 +242,7 @@ def shapes_of(work: Work, count: int = 1) -> Iterator[tuple[Shape, NDArray[np.in
         yield shape.flattened, np.flatnonzero(places == index)
 
 
-def _add(
+def _count_shape(
     found: dict[Shape, Need],
     shape: Shape,
     direction: str,

@@ -61,7 +61,7 @@ def calls_of(torch: ModuleType, shape: Shape, dtype: object, device: str) -> Cal
     return MAKERS[shape.operation](torch, shape, _Maker(torch, dtype, device))
 
 
-def _conv(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _conv_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     padding, extents = zip(*shape.window_dims, strict=True)
     inputs = random(shape.samples, shape.channels, *extents)
     weight = random(shape.filters, shape.channels // shape.groups, *shape.kernel)
@@ -98,7 +98,7 @@ def _product_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _pool(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _pool_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     padding, extents = zip(*shape.window_dims, strict=True)
     kernel, stride, outputs = shape.kernel, shape.stride, shape.out_extents
     if len(kernel) == 1:  # the library itself runs one dim as two
@@ -120,7 +120,7 @@ def _pool(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _batch_norm(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _batch_norm_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     dims = (shape.samples, shape.channels, *shape.in_extents)
     inputs, gradient = random(*dims), random(*dims)
     weight, bias, mean = (random(shape.channels, dtype=torch.float32) for _ in range(3))
@@ -142,7 +142,7 @@ def _batch_norm(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _layer_norm(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _layer_norm_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     dims = (shape.samples, *shape.in_extents, shape.channels)
     inputs, gradient = random(*dims), random(*dims)
     weight, bias = random(shape.channels), random(shape.channels)
@@ -161,7 +161,7 @@ def _dims(shape: Shape) -> tuple[int, ...]:
     return (shape.samples, *shape.in_extents, shape.channels)
 
 
-def _activation(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _activation_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     first, second = random(*_dims(shape)), random(*_dims(shape))
     return {
         "forward": lambda: torch.relu(first),
@@ -169,13 +169,13 @@ def _activation(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _add(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _add_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     first, second = random(*_dims(shape)), random(*_dims(shape))
     # backward the gradients are added that meet where the residual branch forks
     return dict.fromkeys(("forward", "backward"), lambda: torch.add(first, second))
 
 
-def _dropout(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _dropout_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     inputs = random(*_dims(shape))
     _, mask = torch.native_dropout(inputs, 0.1, True)
     return {
@@ -184,7 +184,7 @@ def _dropout(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _softmax(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _softmax_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     inputs = random(*_dims(shape))
     outputs = torch.softmax(inputs, -1)
     backward = torch.ops.aten._softmax_backward_data
@@ -194,7 +194,7 @@ def _softmax(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _loss(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _loss_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     """Softmax and cross entropy over the features."""
     inputs = random(math.prod(_dims(shape)[:-1]), shape.channels)
     target = torch.zeros(inputs.shape[0], dtype=torch.int64, device=inputs.device)
@@ -212,7 +212,7 @@ def _loss(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _global_pool(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _global_pool_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     dims = (shape.samples, shape.channels, *shape.in_extents)
     inputs, gradient = random(*dims), random(*dims[:2], *([1] * len(shape.in_extents)))
     over, count = tuple(range(2, len(dims))), math.prod(shape.in_extents)
@@ -222,7 +222,7 @@ def _global_pool(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _attention(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _attention_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     """`samples` are heads of samples, of which `groups` share keys and values."""
     (keys,), (queries,), heads = shape.in_extents, shape.out_extents, shape.samples
     shared = max(heads // shape.groups, 1)
@@ -251,7 +251,7 @@ def _attention(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _sgd_update(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _sgd_update_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     """SGD with momentum, in single precision."""
     weight, gradient, momentum = (random(shape.samples, dtype=torch.float32) for _ in range(3))
 
@@ -263,7 +263,7 @@ def _sgd_update(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     return {"forward": update}
 
 
-def _adam_update(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+def _adam_update_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     """Adam, in single precision, step by step as the optimizers of PyTorch take it."""
     weight, gradient, mean = (random(shape.samples, dtype=torch.float32) for _ in range(3))
     square = mean * mean
@@ -280,20 +280,20 @@ def _adam_update(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
 
 
 MAKERS: Final[Mapping[str, Callable[[ModuleType, Shape, _Maker], Calls]]] = {
-    "conv": _conv,
+    "conv": _conv_calls,
     "linear": _product_calls,
     "matmul": _product_calls,
-    "attention": _attention,
-    "batch_norm": _batch_norm,
-    "layer_norm": _layer_norm,
-    "pool": _pool,
-    "global_pool": _global_pool,
-    "activation": _activation,
-    "add": _add,
-    "dropout": _dropout,
-    "softmax": _softmax,
-    "loss": _loss,
-    "sgd_update": _sgd_update,
-    "adam_update": _adam_update,
+    "attention": _attention_calls,
+    "batch_norm": _batch_norm_calls,
+    "layer_norm": _layer_norm_calls,
+    "pool": _pool_calls,
+    "global_pool": _global_pool_calls,
+    "activation": _activation_calls,
+    "add": _add_calls,
+    "dropout": _dropout_calls,
+    "softmax": _softmax_calls,
+    "loss": _loss_calls,
+    "sgd_update": _sgd_update_calls,
+    "adam_update": _adam_update_calls,
 }
 """How to run each operation that can be measured."""

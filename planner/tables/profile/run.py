@@ -19,7 +19,7 @@ from planner.request.setting import resolve
 from planner.tables.profile.needs import Need, Needs, needs_of
 from planner.tables.profile.passes import calls_of
 from planner.tables.profile.place import Place, check_precision, free_memory, use_precision
-from planner.tables.profile.store import Profile
+from planner.tables.profile.store import MeasuredProfile
 from planner.tables.profile.timing import Timing, measuring_time, time_call
 
 Tell = Callable[[str], None]
@@ -81,7 +81,7 @@ class ProfileRun:
         The device.
     """
 
-    def __init__(self, needs: Needs, profile: Profile, place: Place) -> None:
+    def __init__(self, needs: Needs, profile: MeasuredProfile, place: Place) -> None:
         self.needs, self.profile, self.place = needs, profile, place
         self._pace = _Pace()
         for need in needs.needs:
@@ -177,7 +177,7 @@ class ProfileRun:
 
 
 def profile_question(
-    request: Request, profile: Profile, place: Place, tell: Tell, budget: float = math.inf
+    request: Request, profile: MeasuredProfile, place: Place, tell: Tell, budget: float = math.inf
 ) -> ProfileRun:
     """Measure what a question rests on.
 
@@ -212,7 +212,7 @@ def profile_question(
     return run
 
 
-def _with_times(request: Request, profile: Profile) -> Request:
+def _with_times(request: Request, profile: MeasuredProfile) -> Request:
     """The question with what is known of it."""
     if not profile.times:
         return request
@@ -220,7 +220,7 @@ def _with_times(request: Request, profile: Profile) -> Request:
     return replace(request, tables=(table, *request.tables))
 
 
-def reasons(profile: Profile, most: int) -> Sequence[str]:
+def reasons(profile: MeasuredProfile, most: int) -> Sequence[str]:
     """Why shapes could not be measured, a few of them.
 
     Parameters

@@ -31,7 +31,7 @@ TIME_COLUMNS = (*COLUMNS, "visible", "spread")
 
 
 @dataclass(slots=True)
-class Profile:
+class MeasuredProfile:
     """Times that were measured, and the file that they are kept in.
 
     Parameters
@@ -107,7 +107,7 @@ class Profile:
         write_text(self.path, self.text())
 
 
-def open_profile(path: str, provenance: Mapping[str, str]) -> Profile:
+def open_profile(path: str, provenance: Mapping[str, str]) -> MeasuredProfile:
     """The profile of a file, to go on with, or a new one where there is none.
 
     Parameters
@@ -123,7 +123,7 @@ def open_profile(path: str, provenance: Mapping[str, str]) -> Profile:
         When it is no table, or one of another device, host or software.
     """
     if not os.path.exists(path):
-        return Profile(path, provenance)
+        return MeasuredProfile(path, provenance)
     text = printable(read_text(path, f"the file {path}"))
     name = plain(os.path.basename(path))
     parsed = parse_json(text, name, "remove it, or choose another file")
@@ -141,22 +141,22 @@ def open_profile(path: str, provenance: Mapping[str, str]) -> Profile:
                 f"{_called(key, provenance)} to go on with; choose another file"
             )
     table = CostTable.of_text(text, name)
-    profile = Profile(path, {**provenance, "date": _dates(known, provenance)})
-    spreads = _spreads(document)
+    profile = MeasuredProfile(path, {**provenance, "date": _dates(known, provenance)})
+    spreads = _spread_column(document)
     for number, row in enumerate(table.rows):
         shape = _shape_of(row.work)
         timing = Timing(seconds=row.seconds, spread=spreads[number])
         profile.times[shape, row.precision, row.work.direction] = timing
-    profile.left_out = dict(_left_out(document.get("left_out")))
+    profile.left_out = dict(_left_out_rows(document.get("left_out")))
     for name in ("collectives", "exchanges"):
-        for sweep, point in _swept(document.get(name)):
+        for sweep, point in _sweep_rows(document.get(name)):
             profile.sweeps.setdefault(sweep, []).append(point)
     overlap = document.get("overlap")
     profile.overlap = float(overlap) if isinstance(overlap, int | float) else None
     return profile
 
 
-def _swept(part: object) -> list[tuple[Sweep, tuple[float, float, float]]]:
+def _sweep_rows(part: object) -> list[tuple[Sweep, tuple[float, float, float]]]:
     """Rows of sweeps; those that are not understood are measured again."""
     found = []
     rows = part.get("rows", []) if isinstance(part, dict) else []
@@ -180,7 +180,7 @@ def _dates(known: Mapping[str, object], provenance: Mapping[str, str]) -> str:
     return last if first in ("", last) else f"{first} to {last}"
 
 
-def _spreads(document: Mapping[str, Any]) -> list[float]:
+def _spread_column(document: Mapping[str, Any]) -> list[float]:
     columns, rows = list(document.get("columns", [])), document.get("rows", [])
     if "spread" not in columns:
         return [0.0] * len(rows)
@@ -203,7 +203,7 @@ def _shape_of(work: Any) -> Shape:
     )
 
 
-def _left_out(part: object) -> list[tuple[tuple[Shape, str], str]]:
+def _left_out_rows(part: object) -> list[tuple[tuple[Shape, str], str]]:
     """What could not be measured; rows that are not understood are tried again."""
     found = []
     rows = part.get("rows", []) if isinstance(part, dict) else []

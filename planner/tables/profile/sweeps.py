@@ -22,17 +22,17 @@ def fit_error(curve: CollectiveCurve, rows: Rows) -> float:
     rows
         What was measured.
     """
-    sizes, seconds = _columns(rows)
+    sizes, seconds = _sizes_and_seconds(rows)
     return float(np.abs(curve_times(curve, sizes) / seconds - 1.0).mean())
 
 
 def straight_error(rows: Rows) -> float:
     """Mean relative error of the straight line that is closest to the rows of a sweep."""
-    sizes, seconds = _columns(rows)
+    sizes, seconds = _sizes_and_seconds(rows)
     scaled = np.stack([1.0 / seconds, sizes / seconds], axis=1)
     line = np.linalg.lstsq(scaled, np.ones(len(seconds)), rcond=None)[0]
     return float(np.abs(scaled @ line - 1.0).mean())
 
 
-def _columns(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _sizes_and_seconds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row[0] for row in rows]), np.array([row[1] for row in rows])

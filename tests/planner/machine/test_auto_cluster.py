@@ -19,7 +19,7 @@ from planner.errors import InputError
 from planner.request.machine import Detected, detect_cluster
 from planner.request.machine.detect import Probe
 from planner.request.machine.environment import count_hosts, read_job
-from planner.request.machine.nvidia import device_named, read_topology
+from planner.request.machine.nvidia import built_in_device, read_topology
 
 A100 = texts.query("NVIDIA A100-SXM4-80GB", 8, 81920, 4)
 SLURM = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8"}
@@ -231,7 +231,7 @@ class TestEnvironment:
     ],
 )
 def test_names_of_devices(name: str, memory: float, device: str | None) -> None:
-    assert device_named(name, memory) == device
+    assert built_in_device(name, memory) == device
 
 
 def test_the_plan_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from planner.tables.profile import run as runs
 from planner.tables.profile.needs import Needs, needs_of
 from planner.tables.profile.place import Place, find_place
 from planner.tables.profile.run import ProfileRun, profile_question
-from planner.tables.profile.store import Profile, open_profile
+from planner.tables.profile.store import MeasuredProfile, open_profile
 from planner.tables.profile.timing import batch_by_events, measuring_time, time_call
 
 QUESTION = ["--gpus", "2", "--cluster", "lassen", "--global-batch-size", "2"]
@@ -134,7 +134,7 @@ class TestMeasuring:
     def test_a_budget_measures_what_the_plan_rests_on_most(
         self, tmp_path: Path, needs: Needs
     ) -> None:
-        profile = Profile(str(tmp_path / "m.json"), fake_place().provenance)
+        profile = MeasuredProfile(str(tmp_path / "m.json"), fake_place().provenance)
         run = ProfileRun(needs, profile, fake_place())
         # a shape of three passes is thought to take that long; then nothing more fits
         limit = time.monotonic() + 3 * measuring_time(needs.needs[0].modelled["forward"]) + 0.05
@@ -167,7 +167,7 @@ class TestMeasuring:
         assert any("no kernel for this" in why for why in runs.reasons(profile, 3))
 
     def test_the_estimate_learns_from_what_was_measured(self, tmp_path: Path, needs: Needs) -> None:
-        profile = Profile(str(tmp_path / "m.json"), fake_place().provenance)
+        profile = MeasuredProfile(str(tmp_path / "m.json"), fake_place().provenance)
         run = ProfileRun(needs, profile, fake_place(seconds=2.0))
         before = run.progress().seconds_left
         run.measure(lambda text: None, time.monotonic() + 0.5)
