@@ -71,6 +71,7 @@ def check_links(ranks: int | None, *, links: bool, device: str) -> None:
             "start as many processes on every host",
         )
     if device == "cuda" and ranks is not None:
+        find_place(device)
         import torch
 
         if ranks > torch.cuda.device_count():

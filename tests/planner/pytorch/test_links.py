@@ -100,7 +100,7 @@ class TestBadInput:
             (["--links"], {}, "start it by 'torchrun"),
             (["--links", "--ranks", "1"], {}, "be from 2 to 64"),
             (["--links", "--ranks", "2"], TORCHRUN, "torchrun has done so"),
-            (["--links", "--ranks", "2", "--device", "cuda"], {}, "at most the GPUs"),
+            (["--links", "--ranks", "2", "--device", "cuda"], {}, "PyTorch sees none"),
             (["--links"], {**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, "multiple of LOCAL_WORLD_SIZE"),
         ],
     )

@@ -165,7 +165,7 @@ def test_a_shape_that_nothing_runs_is_refused(options: dict[str, Any]) -> None:
 class TestOnTheProcessor:
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     def test_every_pass_becomes_an_exact_entry(self, tmp_path: Path, precision: str) -> None:
-        place = find_place("cpu")
+        place = find_place("cpu", 1)
         profile = open_profile(str(tmp_path / "table.json"), place.provenance)
         dtype = use_precision(precision)
         with torch.no_grad():
@@ -187,7 +187,7 @@ class TestOnTheProcessor:
                 assert math.isfinite(seconds[0])
 
     def test_what_was_measured_is_what_is_read_again(self, tmp_path: Path) -> None:
-        place = find_place("cpu")
+        place = find_place("cpu", 1)
         profile = open_profile(str(tmp_path / "table.json"), place.provenance)
         profile.times = {
             (shape, "fp32", "forward"): Timing(seconds=0.25 + n, spread=0.5)
