@@ -11,6 +11,7 @@ import click
 from planner.cli.completion import complete, complete_model
 from planner.cli.options import WholeNumber, input_options, inputs_of
 from planner.cli.screen import progress, write
+from planner.cli.showing import Shown, showing_options
 from planner.request.inputs.question import GPUS, QUESTION
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _REASONS = 3
     metavar="N",
     help="With --links: processes of this machine to start, instead of torchrun.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="One line instead of several.")
+@showing_options("quiet")
 def profile_command(
     model: str,
     output: str,
@@ -50,7 +51,7 @@ def profile_command(
     threads: int | None,
     links: bool,
     ranks: int | None,
-    quiet: bool,
+    shown: Shown,
     **values: object,
 ) -> None:
     """Measure on this machine what a question rests on, as a table of --table.
@@ -71,10 +72,10 @@ def profile_command(
     seconds = _budget_seconds(budget)
     check_links(ranks, links=links, device=device)
     check_outputs([Output(option="-o", path=output, suffixes=(".json",))], inputs_of(model, values))
-    if links and not _measure_links(output, device, ranks, threads, quiet):
+    if links and not _measure_links(output, device, ranks, threads, shown.quiet):
         return
     if model:
-        _profile(model, values, output, device, seconds, threads, quiet)
+        _profile(model, values, output, device, seconds, threads, shown.quiet)
 
 
 def _budget_seconds(budget: str | None) -> float:

@@ -156,13 +156,13 @@ def _layer_norm_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
-def _dims(shape: Shape) -> tuple[int, ...]:
+def _features_last(shape: Shape) -> tuple[int, ...]:
     """Features last, as of sequences."""
     return (shape.samples, *shape.in_extents, shape.channels)
 
 
 def _activation_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
-    first, second = random(*_dims(shape)), random(*_dims(shape))
+    first, second = random(*_features_last(shape)), random(*_features_last(shape))
     return {
         "forward": lambda: torch.relu(first),
         "backward": lambda: torch.ops.aten.threshold_backward(second, first, 0),
@@ -170,13 +170,13 @@ def _activation_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
 
 
 def _add_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
-    first, second = random(*_dims(shape)), random(*_dims(shape))
+    first, second = random(*_features_last(shape)), random(*_features_last(shape))
     # backward the gradients are added that meet where the residual branch forks
     return dict.fromkeys(("forward", "backward"), lambda: torch.add(first, second))
 
 
 def _dropout_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
-    inputs = random(*_dims(shape))
+    inputs = random(*_features_last(shape))
     _, mask = torch.native_dropout(inputs, 0.1, True)
     return {
         "forward": lambda: torch.native_dropout(inputs, 0.1, True),
@@ -185,7 +185,7 @@ def _dropout_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
 
 
 def _softmax_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
-    inputs = random(*_dims(shape))
+    inputs = random(*_features_last(shape))
     outputs = torch.softmax(inputs, -1)
     backward = torch.ops.aten._softmax_backward_data
     return {
@@ -196,7 +196,7 @@ def _softmax_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
 
 def _loss_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     """Softmax and cross entropy over the features."""
-    inputs = random(math.prod(_dims(shape)[:-1]), shape.channels)
+    inputs = random(math.prod(_features_last(shape)[:-1]), shape.channels)
     target = torch.zeros(inputs.shape[0], dtype=torch.int64, device=inputs.device)
     logs = torch.log_softmax(inputs, -1)
     one, total = random(1).squeeze(0), random(1).squeeze(0)

@@ -113,7 +113,7 @@ class Shape:
     def window_dims(self) -> list[tuple[int, int]]:
         """Padding on each side and extent of the input that is run, for each windowed dim."""
         extents = zip(self.in_extents, self.out_extents, self.kernel, self.stride, strict=True)
-        return [_padding(*dim) for dim in extents]
+        return [_window_padding(*dim) for dim in extents]
 
     @property
     def flattened(self) -> Shape:
@@ -146,7 +146,7 @@ class Shape:
         )
 
 
-def _padding(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[int, int]:
+def _window_padding(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[int, int]:
     """Padding on each side of a windowed dim, and extent of the input that is run.
 
     Parameters
