@@ -13,7 +13,7 @@ from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
 
-CHEAP = ("megatron-1.7b", "llama3-8b on 8")
+CHEAP = ("megatron-1.7b", "llama3-8b on 8,")
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -29,6 +29,11 @@ def test_a_plan_is_no_slower_than_what_is_published(name, tmp_path, monkeypatch,
     monkeypatch.setattr(joint, "published_row", None)
     assert published_rows(PUBLISHED, only=name, resume=file) == rows
     assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+
+
+def test_published_ways_have_names_of_their_own():
+    names = [one.name for one in (*CALCULON, *PUBLISHED)]
+    assert len(set(names)) == len(names)
 
 
 def test_slower_plans_are_named():
