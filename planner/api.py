@@ -58,6 +58,7 @@ def optimize(
     least_memory: bool = False,
     keep: str | None = None,
     forbid: str | None = None,
+    framework: str | None = None,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -241,7 +242,7 @@ def simulate(
     chunks: int = 1,
     stage_blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
-    recompute: str | int | bool = "none",
+    recompute: str | int | bool | Sequence[str | int] = "none",
     zero: int | None = None,
     fsdp: bool = False,
     shard_size: int | None = None,
