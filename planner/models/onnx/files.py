@@ -73,7 +73,7 @@ def read_model(path: str) -> ModelProto:
             f"the file {path} must be an ONNX model but holds no operators; export it again"
         )
     _check_operator_sets(model, path, onnx.defs.onnx_opset_version())
-    model = _written_out(model, path)
+    model = _without_functions(model, path)
     for node in model.graph.node:
         if node.op_type in _CONTROL and node.domain in ("", "ai.onnx"):
             raise InputError(
@@ -95,11 +95,11 @@ def _check_operator_sets(model: ModelProto, path: str, newest: int) -> None:
             )
 
 
-def _written_out(model: ModelProto, path: str) -> ModelProto:
+def _without_functions(model: ModelProto, path: str) -> ModelProto:
     """The model with the operators of its functions in their place."""
     functions = {(one.domain, one.name): one for one in model.functions}
     counts: dict[tuple[str, str], int] = {}
-    if _count(model.graph.node, functions, counts, ()) > MOST_NODES:
+    if _count_operators(model.graph.node, functions, counts, ()) > MOST_NODES:
         raise InputError.rule(
             f"the functions of {path}",
             f"have at most {MOST_NODES} operators when they are written out",
@@ -119,7 +119,7 @@ def _written_out(model: ModelProto, path: str) -> ModelProto:
         ) from None
 
 
-def _count(
+def _count_operators(
     nodes: Sequence[NodeProto],
     functions: Mapping[tuple[str, str], FunctionProto],
     counts: dict[tuple[str, str], int],
@@ -149,6 +149,6 @@ def _count(
                 "model without functions"
             )
         if key not in counts:
-            counts[key] = _count(function.node, functions, counts, (*inside, key))
+            counts[key] = _count_operators(function.node, functions, counts, (*inside, key))
         total += counts[key]
     return total

@@ -55,7 +55,7 @@ def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:
     for node in model.graph.node:
         for name in filter(None, node.input):
             graph.readers.setdefault(name, []).append(node)
-    _enter(graph, model, shapes)
+    _give_tensors(graph, model, shapes)
     done: set[str] = set(graph.known)
     for node in model.graph.node:
         missing = [name for name in node.input if name and name not in done]
@@ -115,7 +115,7 @@ def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:
     return True
 
 
-def _enter(graph: OnnxGraph, model: ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:
+def _give_tensors(graph: OnnxGraph, model: ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:
     """Inputs and weights.
 
     Parameters
