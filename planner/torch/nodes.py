@@ -54,9 +54,7 @@ def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
         known[node] = found[node.args[1]]
         return
     call = node.op == "call_function"
-    made = (
-        {name: _own_argument(one, known) for name, one in _arguments(node).items()} if call else {}
-    )
+    given = _arguments(node) if call else {}
     known[node] = TracedNode(
         name=node.name,
         operator=operator_of(node) if call else "",
