@@ -72,6 +72,7 @@ def read_model(path: str) -> ModelProto:
         raise InputError(
             f"the file {path} must be an ONNX model but holds no operators; export it again"
         )
+    _check_texts(model, path)
     _check_operator_sets(model, path, onnx.defs.onnx_opset_version())
     model = _without_functions(model, path)
     for node in model.graph.node:
@@ -81,6 +82,21 @@ def read_model(path: str) -> ModelProto:
                 f"{shown(node)} chooses what runs; export it for one branch"
             )
     return model
+
+
+def _check_texts(model: ModelProto, path: str) -> None:
+    """Refuse names that are no text: these come as bytes."""
+    graph = model.graph
+    bodies = [graph.node, *(one.node for one in model.functions)]
+    texts = [text for nodes in bodies for one in nodes for text in (*one.input, *one.output)]
+    texts += [text for n in bodies for one in n for text in (one.name, one.op_type, one.domain)]
+    named = (*graph.input, *graph.output, *graph.initializer, *graph.value_info)
+    texts += [one.name for one in (*named, *model.functions)]
+    texts += [one.domain for one in (*model.opset_import, *model.functions)]
+    if any(isinstance(text, bytes) for text in texts):
+        raise InputError(
+            f"the names in {path} must be text in UTF-8 but some are not; export it again"
+        )
 
 
 def _check_operator_sets(model: ModelProto, path: str, newest: int) -> None:

@@ -208,7 +208,7 @@ class OnnxGraph:
             schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         except onnx.defs.SchemaError:
             return {}  # an operator of another set
-        given = {name: self.types[name] for name in node.input if name}
+        given = {name: self.types[name] for name in node.input if name in self.types}
         values = {
             name: onnx.numpy_helper.from_array(self.values[name], name)
             for name in given
