@@ -107,7 +107,7 @@ def _shapes_of(node: Node) -> tuple[tuple[int, ...], ...]:
 
 def shape_of(node: Node) -> tuple[int, ...]:
     """Extents of the first tensor that a node makes. [items]"""
-    return next(iter(_shapes(node)), ())
+    return next(iter(_shapes_of(node)), ())
 
 
 def operator_of(node: Node) -> str:
