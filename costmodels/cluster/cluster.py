@@ -232,8 +232,7 @@ class Cluster:
         groups = tuple(
             replace(group, device=replace(group.device, memory=memory)) for group in self.groups
         )
-        device = replace(self.device, memory=memory)
-        return replace(self, device=device, groups=groups)
+        return replace(self, device=replace(self.device, memory=memory), groups=groups)
 
     def mean_peak_flops(self, precision: str) -> float:
         """Peak rate of a device, the mean over all. [FLOP/s]"""
