@@ -170,6 +170,10 @@ WORDS: Mapping[str, str] = {
         "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
     ),
     "links-fitted": "the links are fitted to {rows:,} measured collectives of your tables",
+    "tables-of-another-device": (
+        "the table {table} was measured on {device}, and the step is of {planned}: times that it "
+        "has are taken as they are"
+    ),
     "tables-unused": "your tables have no times in {precision}: nothing rests on them",
     "table-outliers": (
         "measured times that are far off what akin ones say are taken for their own shapes alone: "

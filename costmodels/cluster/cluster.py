@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from costmodels.cluster.curve import CollectiveCurve
 from costmodels.cluster.device import Device
 from costmodels.cluster.groups import (
     HostGroup,
@@ -54,6 +55,8 @@ class Cluster:
     groups
         Hosts of different kinds, the fastest first; none where all are alike. Use `mixed` to make
         such a cluster.
+    curves
+        Measured times of collectives, which come before what the levels say.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Cluster:
     description: str = ""
     source: str = ""
     groups: tuple[HostGroup, ...] = ()
+    curves: tuple[CollectiveCurve, ...] = ()
 
     def __post_init__(self) -> None:
         require_name("the name of a cluster", self.name)
@@ -280,7 +284,8 @@ class Cluster:
             return (*levels[:inner], *outer)
 
         groups = tuple(replace(group, levels=slower(group.levels)) for group in self.groups)
-        return replace(self, levels=slower(self.levels), groups=groups)
+        alone = tuple(curve for curve in self.curves if curve.hosts == 1 or factor == 1.0)
+        return replace(self, levels=slower(self.levels), groups=groups, curves=alone)
 
     def shape(self, num_gpus: int) -> tuple[int, ...]:
         """Return how many children of every level a job of `num_gpus` uses, inside-out.

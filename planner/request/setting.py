@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import fitted_links
+from costmodels.communication.curves import with_curves
 from costmodels.communication.topology import Topology
 from costmodels.compute import CostTable
 from costmodels.errors import InputError
@@ -26,6 +27,7 @@ from planner.request.default_batch import default_batch, has_attention
 from planner.request.frameworks import FRAMEWORKS, splittable_by
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
+    AUTO,
     BUCKET_BYTES,
     CLUSTER,
     DEFAULT_CLUSTER,
@@ -37,6 +39,7 @@ from planner.request.inputs.question import (
     PRECISION,
     TRAINING,
 )
+from planner.request.machine import detect_cluster
 from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
 
@@ -126,16 +129,24 @@ class Setting:
 
 
 def find_cluster(cluster: str | Cluster | None) -> Cluster:
-    """The machine of a request: a built-in one, one from a file, or the default.
+    """The machine of a request: a built-in one, one from a file, the one found, or the default.
 
     Raises
     ------
     InputError
         When there is no such cluster, or its file is wrong.
     """
+    return _found_cluster(cluster)[0]
+
+
+def _found_cluster(cluster: str | Cluster | None) -> tuple[Cluster, tuple[str, ...]]:
+    """The machine of a request, and what is worth knowing of how it was found."""
     if isinstance(cluster, Cluster):
-        return cluster
-    return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
+        return cluster, ()
+    if cluster == AUTO:
+        detected = detect_cluster()
+        return detected.cluster, detected.notes
+    return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster), ()
 
 
 def gpu_counts(request: Request, cluster: Cluster) -> tuple[int, ...]:
@@ -218,11 +229,13 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     tables = tuple(
         table if isinstance(table, CostTable) else CostTable.load(table) for table in request.tables
     )
-    cluster = find_cluster(request.cluster)
+    cluster, found = _found_cluster(request.cluster)
     cluster = cluster.used(gpus)
     for table in tables:
         if table.collectives:
             cluster = fitted_links(cluster, table.collectives, table.name)
+        if table.curves:
+            cluster = with_curves(cluster, table.curves)
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster, network)
@@ -245,7 +258,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         machine=machine,
         batch=batch,
         gpus=gpus,
-        defaults=_chosen(request, cluster, training, batch),
+        defaults=(*found, *_chosen(request, cluster, training, batch)),
         limit=limit,
         request=request,
     )
