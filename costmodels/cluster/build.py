@@ -27,14 +27,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """Where in which file a value stands, for messages."""
 
     file: str
     path: str = ""
 
-    def at(self, part: str) -> Place:
-        return Place(self.file, f"{self.path}.{part}" if self.path else part)
+    def at(self, part: str) -> FilePlace:
+        return FilePlace(self.file, f"{self.path}.{part}" if self.path else part)
 
     def __str__(self) -> str:
         return f"{self.file}: {self.path}" if self.path else self.file
@@ -50,26 +50,26 @@ def list_links() -> tuple[str, ...]:
     return tuple(_links())
 
 
-def device_of(device: str | DeviceFile, place: Place) -> Device:
+def device_of(device: str | DeviceFile, place: FilePlace) -> Device:
     """The device of a cluster or a group, named or written out."""
     if isinstance(device, str):
-        return built_in_device(device, str(place.at("device")))
+        return device_of_name(device, str(place.at("device")))
     return build_device(device, place.at("device"))
 
 
-def built_in_device(name: str, what: str) -> Device:
+def device_of_name(name: str, what: str) -> Device:
     """A built-in device; messages call it as they are told."""
     if name not in list_devices():
         raise InputError(
             f"{what} must be a built-in one or a [device] table but is "
             f"{unknown(name, list_devices())}"
         )
-    place = Place(f"device {name}")
+    place = FilePlace(f"device {name}")
     content = (DATA / "devices" / f"{name}.toml").read_text(encoding="utf-8")
     return build_device(convert(parse_toml(content, str(place)), DeviceFile, place), place)
 
 
-def build_device(data: DeviceFile, place: Place) -> Device:
+def build_device(data: DeviceFile, place: FilePlace) -> Device:
     """A device as it is written."""
     return built(
         place,
@@ -96,7 +96,7 @@ def build_device(data: DeviceFile, place: Place) -> Device:
     )
 
 
-def build_host(data: HostFile, place: Place) -> HostMemory:
+def build_host(data: HostFile, place: FilePlace) -> HostMemory:
     """The memory of a host as it is written."""
     return built(
         place,
@@ -114,7 +114,7 @@ def build_host(data: HostFile, place: Place) -> HostMemory:
     )
 
 
-def build_level(data: LevelFile, place: Place) -> Level:
+def build_level(data: LevelFile, place: FilePlace) -> Level:
     """Fill what the level leaves open from its link technology, and convert the units."""
     link = LinkFile()
     if data.link is not None:
@@ -169,7 +169,7 @@ def build_level(data: LevelFile, place: Place) -> Level:
     )
 
 
-def _achievable(data: LevelFile, link: LinkFile, place: Place) -> float:
+def _achievable(data: LevelFile, link: LinkFile, place: FilePlace) -> float:
     """Bandwidth of one link: as stated, or the nominal one times the efficiency. [B/s]"""
     if data.bandwidth is not None:
         if data.nominal_bandwidth is not None or data.efficiency is not None:
@@ -197,7 +197,7 @@ def _achievable(data: LevelFile, link: LinkFile, place: Place) -> float:
 
 @lru_cache(maxsize=1)
 def _links() -> dict[str, LinkFile]:
-    place = Place("links.toml")
+    place = FilePlace("links.toml")
     content = (DATA / "links.toml").read_text(encoding="utf-8")
     return convert(parse_toml(content, str(place)), dict[str, LinkFile], place)
 
@@ -214,7 +214,7 @@ def unknown(name: str, known: tuple[str, ...]) -> str:
     return f"'{name}'; use one of {closest(name, known)}"
 
 
-def convert(data: object, kind: type[_T], place: Place) -> _T:
+def convert(data: object, kind: type[_T], place: FilePlace) -> _T:
     """What a file holds, in its structure; messages name the fields that are not.
 
     Parameters
@@ -237,7 +237,7 @@ def convert(data: object, kind: type[_T], place: Place) -> _T:
         raise InputError(f"{place.at(field) if field else place}: {reason}; {hint}") from None
 
 
-def built(place: Place, build: Callable[[], _T]) -> _T:
+def built(place: FilePlace, build: Callable[[], _T]) -> _T:
     """Build a noun; where its own check fails, say in which file."""
     try:
         return build()

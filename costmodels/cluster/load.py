@@ -13,14 +13,14 @@ from pathlib import Path
 
 from costmodels.cluster.build import (
     DATA,
-    Place,
+    FilePlace,
     build_host,
     build_level,
     built,
-    built_in_device,
     convert,
     data_files,
     device_of,
+    device_of_name,
     list_devices,
     unknown,
 )
@@ -58,14 +58,14 @@ def cluster_text(name_or_path: str | Path) -> str:
 
 def link_level(name: str) -> Level:
     """A level of two children that one link of a technology joins."""
-    return build_level(LevelFile(name=name, size=2, link=name), Place(f"link {name}"))
+    return build_level(LevelFile(name=name, size=2, link=name), FilePlace(f"link {name}"))
 
 
-def _read_cluster(text: str) -> tuple[str, Place]:
+def _read_cluster(text: str) -> tuple[str, FilePlace]:
     """The text of a cluster's file, and what messages call it."""
     if text in list_clusters():
         content = (DATA / "clusters" / f"{text}.toml").read_text(encoding="utf-8")
-        return content, Place(f"cluster {text}")
+        return content, FilePlace(f"cluster {text}")
     path = Path(text)
     # what is no file may still be a pipe
     if path.suffix != ".toml" and not os.path.exists(text):
@@ -75,15 +75,15 @@ def _read_cluster(text: str) -> tuple[str, Place]:
         )
     known = ", ".join(list_clusters())
     content = read_text(text, f"the cluster file {text}", f"check the path, or name one of {known}")
-    return content, Place(f"cluster file {text}")
+    return content, FilePlace(f"cluster file {text}")
 
 
 def load_device(name: str) -> Device:
     """Read a built-in device by its name."""
-    return built_in_device(name, "the device")
+    return device_of_name(name, "the device")
 
 
-def _build_cluster(content: str, place: Place) -> Cluster:
+def _build_cluster(content: str, place: FilePlace) -> Cluster:
     document = parse_toml(content, str(place))
     if "groups" in document:
         return _build_mixed(convert(document, MixedClusterFile, place), place)
@@ -107,7 +107,7 @@ def _build_cluster(content: str, place: Place) -> Cluster:
     )
 
 
-def _build_mixed(data: MixedClusterFile, place: Place) -> Cluster:
+def _build_mixed(data: MixedClusterFile, place: FilePlace) -> Cluster:
     """A cluster of groups; what a group leaves open is as the cluster has it."""
     if not data.levels or not data.groups:
         what = "groups" if data.levels else "levels"
@@ -171,7 +171,7 @@ def _build_mixed(data: MixedClusterFile, place: Place) -> Cluster:
     )
 
 
-def _group_level(common: LevelFile, own: GroupLevelFile, place: Place) -> Level:
+def _group_level(common: LevelFile, own: GroupLevelFile, place: FilePlace) -> Level:
     """A level of a group: as many members as the cluster has there, with links of its own."""
     if own.size not in (None, common.size):
         raise InputError.rule(

@@ -76,7 +76,7 @@ class UnevenCompiler(Compiler):
         roles: list[Role] = []
         tasks: list[Task] = []
         for share, graph, start in zip(self.shares, graphs, starts, strict=False):
-            tasks += [_moved(task, share, len(roles), start) for task in graph.tasks]
+            tasks += [_among_groups(task, share, len(roles), start) for task in graph.tasks]
             roles += [
                 replace(
                     role,
@@ -102,7 +102,7 @@ def _together(compiler: Compiler) -> dict[Together, int]:
     }
 
 
-def _moved(task: Task, share: BatchShare, role: int, start: int) -> Task:
+def _among_groups(task: Task, share: BatchShare, role: int, start: int) -> Task:
     """A task of a group among those of all groups; each group has links of its own.
 
     Parameters

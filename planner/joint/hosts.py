@@ -28,16 +28,12 @@ def on_groups(setting: Setting, names: tuple[str, ...]) -> Setting:
     groups = tuple(group for group in cluster.groups if group.name in names)
     if len(groups) == len(cluster.groups):
         return setting
-    compute = setting.machine.compute.under(groups)
-    return _moved(replace(setting, machine=replace(setting.machine, compute=compute)), names)
+    alone = cluster.alone(*names)
+    machine = replace(setting.machine, compute=setting.machine.compute.under(groups))
+    return _on_cluster(replace(setting, machine=machine), alone, alone.num_devices)
 
 
-def _moved(setting: Setting, names: tuple[str, ...]) -> Setting:
-    cluster = setting.cluster.alone(*names)
-    return _placed(setting, cluster, cluster.num_devices)
-
-
-def _placed(setting: Setting, cluster: Cluster, gpus: int) -> Setting:
+def _on_cluster(setting: Setting, cluster: Cluster, gpus: int) -> Setting:
     topology = Topology.of(cluster, cluster.shape(gpus))
     request = setting.request
     return replace(
@@ -51,7 +47,7 @@ def _placed(setting: Setting, cluster: Cluster, gpus: int) -> Setting:
 
 def evenly(setting: Setting) -> Setting:
     """The question on a plain cluster all of whose hosts are as the slowest."""
-    return _placed(setting, replace(setting.cluster, groups=()), setting.gpus)
+    return _on_cluster(setting, replace(setting.cluster, groups=()), setting.gpus)
 
 
 def combinations(setting: Setting) -> Iterator[tuple[str, ...]]:
