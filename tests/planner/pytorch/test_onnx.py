@@ -328,7 +328,7 @@ def test_files_that_are_none_are_refused(files, tmp_path):
     for name, content in bad.items():
         file = tmp_path / f"{name}.onnx"
         file.write_bytes(content)
-        with pytest.raises(InputError, match="must be (an ONNX model|text in UTF-8)"):
+        with pytest.raises(InputError, match=r"must be (an ONNX model|text in UTF-8)"):
             network_of_onnx(file, None)
     with pytest.raises(InputError, match="must be readable but is not"):
         network_of_onnx(tmp_path / "missing.onnx", None)
