@@ -32,13 +32,13 @@ FLOORS = {
         ("errors", "output"),
         ("notes",),
         ("plan",),
-        ("models", "tables"),
+        ("models",),
         ("torch",),
         ("request",),
         ("simulation",),
         ("planning",),
         ("joint",),
-        ("study",),
+        ("study", "tables"),
         ("distributed_sgd",),
         ("api",),
         ("report",),
@@ -83,8 +83,13 @@ HEAVY = {
     "jinja2",
     "rich",
 }
-# reports are made with these, and are themselves only imported when one is asked for
-ALLOWED = {"rich": ("planner.report", "planner.cli"), "jinja2": ("planner.report",)}
+# reports are made with these, and plans run with PyTorch, by modules that are themselves only
+# imported when one is asked for
+ALLOWED = {
+    "rich": ("planner.report", "planner.cli"),
+    "jinja2": ("planner.report",),
+    "torch": ("planner.torch.apply", "planner.torch.built", "planner.torch.verify"),
+}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.models.traced import TracedNode
 
@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
+# Arguments of an operator by name: numbers, texts, nodes, and lists of these.
+Arguments: TypeAlias = "dict[str, Any]"
+AnyNode: TypeAlias = "Any"
 # Operators that run a part of a module as it is.
 FREE_CONTROL = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
-def nodes_of_program(program: ExportedProgram) -> tuple[list[TracedNode], list[TracedNode]]:
-    """All nodes of a traced module, and those that it returns."""
+def nodes_of_program(
+    program: ExportedProgram,
+) -> tuple[list[TracedNode], list[TracedNode], dict[Node, Any]]:
+    """All nodes of a traced module, those that it returns, and what each of PyTorch's became."""
     signature = program.graph_signature
     weights, inputs = signature.inputs_to_parameters, set(signature.user_inputs)
     nodes: list[TracedNode] = []
@@ -36,7 +41,7 @@ def nodes_of_program(program: ExportedProgram) -> tuple[list[TracedNode], list[T
             _add(node, nodes, known)
     named = {node.name: node for node in nodes}
     outputs = [named.get(str(one)) for one in signature.user_outputs]
-    return nodes, [one for one in outputs if one is not None]
+    return nodes, [one for one in outputs if one is not None], known
 
 
 def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
@@ -54,7 +59,7 @@ def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
         known[node] = found[node.args[1]]
         return
     call = node.op == "call_function"
-    given = _arguments(node) if call else {}
+    given = arguments(node) if call else {}
     known[node] = TracedNode(
         name=node.name,
         operator=operator_of(node) if call else "",
@@ -100,6 +105,11 @@ def _shapes_of(node: Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(extent) for extent in one.shape) for one in _tensors(node))
 
 
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Extents of the first tensor that a node makes. [items]"""
+    return next(iter(_shapes_of(node)), ())
+
+
 def operator_of(node: Node) -> str:
     """The name of an operator, without its overload, and of one in place that of the other."""
     target = node.target
@@ -108,7 +118,7 @@ def operator_of(node: Node) -> str:
     return name if name.startswith("_") else name.rstrip("_")
 
 
-def _arguments(node: Node) -> dict[str, Any]:
+def arguments(node: Node) -> dict[str, Any]:
     """Arguments of an operator by name, with its defaults."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
