@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.models.onnx.files import clean
 from planner.models.onnx.graph import OnnxGraph, attributes, numbers_of
-from planner.models.onnx.windows import convolution, pooling, transposed_convolution
+from planner.models.onnx.windows import convolution_of, pooling_of, transposed_convolution
 from planner.models.traced import TracedNode
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _times_matrix(
 def _matmul(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     weight = graph.known[node.input[1]]
     if weight in graph.trained and len(weight.shape) == 2:
-        bias, reader = _added(graph, node, weight.shape[1])
+        bias, reader = _bias_added_next(graph, node, weight.shape[1])
         found = _times_matrix(graph, node, weight, True, bias)
         if reader is not None:
             graph.known[reader.output[0]] = found
@@ -192,7 +192,7 @@ def _matmul(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return graph.node("matmul", given, [graph.shape(node.output[0])], node)
 
 
-def _added(
+def _bias_added_next(
     graph: OnnxGraph, node: NodeProto, filters: int
 ) -> tuple[TracedNode | None, NodeProto | None]:
     """The bias of a product that the next operator adds, and that operator.
@@ -275,7 +275,7 @@ def _reduction_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Foun
     return graph.node(name, given, [graph.shape(node.output[0])], node)
 
 
-def _global_pool(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _global_pool_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     given = {"self": graph.known[node.input[0]]}
     return graph.node("adaptive_avg_pool2d", given, [graph.shape(node.output[0])], node)
 
@@ -286,7 +286,7 @@ def _transpose(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return graph.node("permute", given, [graph.shape(node.output[0])], node)
 
 
-def _concat(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _concat_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     given = {"tensors": [graph.known[name] for name in node.input], "dim": int(of["axis"])}
     return graph.node("cat", given, [graph.shape(node.output[0])], node)
 
@@ -309,7 +309,7 @@ def _slices(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return found
 
 
-def _parts_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _split_into(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     given = {"self": graph.known[node.input[0]], "dim": int(of.get("axis", 0))}
     shapes = [graph.shape(name) for name in node.output]
     found = graph.node("split", given, shapes, node)
@@ -324,11 +324,11 @@ def _loss_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
 
 
 _TRANSLATED: dict[str, Translator] = {
-    "Conv": convolution,
+    "Conv": convolution_of,
     "ConvTranspose": transposed_convolution,
-    "MaxPool": pooling,
-    "AveragePool": pooling,
-    "GlobalAveragePool": _global_pool,
+    "MaxPool": pooling_of,
+    "AveragePool": pooling_of,
+    "GlobalAveragePool": _global_pool_of,
     "ReduceMean": _reduction_of,
     "ReduceSum": _reduction_of,
     "MatMul": _matmul,
@@ -345,9 +345,9 @@ _TRANSLATED: dict[str, Translator] = {
     "Gelu": _gelu,
     "Dropout": _dropping_out,
     "Transpose": _transpose,
-    "Concat": _concat,
+    "Concat": _concat_of,
     "Slice": _slices,
-    "Split": _parts_of,
+    "Split": _split_into,
     "SoftmaxCrossEntropyLoss": _loss_of,
     "NegativeLogLikelihoodLoss": _loss_of,
 }

@@ -40,7 +40,7 @@ def _weight_and_bias(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
     }
 
 
-def convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
+def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """A convolution, None where its padding is not the same at both ends.
 
     Parameters
@@ -91,7 +91,7 @@ def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) ->
     return graph.node(f"conv_transpose{rank}d", given, [graph.shape(node.output[0])], node)
 
 
-def pooling(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
+def pooling_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """Pooling, None where its padding is not the same at both ends.
 
     Parameters

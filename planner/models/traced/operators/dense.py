@@ -110,6 +110,8 @@ def times_weight(
     filters
         Features of the output. [items]
     """
+    if not value.dims:
+        raise UnsupportedError
     last, leading = value.dims[-1], joined([p for dim in value.dims[:-1] for p in dim])
     if [part for part in leading if part.axis == "sample"] != list(value.whole("sample")):
         raise UnsupportedError
