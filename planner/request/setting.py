@@ -10,7 +10,7 @@ from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import fitted_links
 from costmodels.communication.curves import with_curves
 from costmodels.communication.topology import Topology
-from costmodels.compute import ComputeModel, CostTable
+from costmodels.compute import CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, apart, build_graph, fused
 from costmodels.simulation.executions import executed
@@ -22,6 +22,7 @@ from costmodels.units import format_bytes
 from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
+from planner.request.computing import compute_model
 from planner.request.default_batch import default_batch, has_attention
 from planner.request.frameworks import FRAMEWORKS, splittable_by
 from planner.request.inputs.counts import parse_counts
@@ -229,6 +230,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         table if isinstance(table, CostTable) else CostTable.load(table) for table in request.tables
     )
     cluster, found = _found_cluster(request.cluster)
+    cluster = cluster.used(gpus)
     for table in tables:
         if table.collectives:
             cluster = fitted_links(cluster, table.collectives, table.name)
@@ -239,21 +241,14 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     training = _training(request, cluster, network)
     limit = math.inf if request.memory is None else MEMORY.quantity(request.memory)
     if cluster.device.reserved_memory < limit < math.inf:
-        cluster = replace(cluster, device=replace(cluster.device, memory=limit))
+        cluster = cluster.with_memory(limit)
     batch = request.global_batch_size
     if batch is None:
         batch = default_batch(network, cluster, gpus, training.activation_size)
         batch = max(batch // multiple, 1) * multiple
     machine = Machine(
         topology=Topology.of(cluster, shape),
-        compute=ComputeModel(
-            cluster.device,
-            training.precision,
-            tables=tables,
-            winograd=training.winograd,
-            attention_kernel=training.attention_kernel,
-            sustained=cluster.device.sustained if has_attention(network) else 1.0,
-        ),
+        compute=compute_model(cluster, training, network, tables),
         training=training,
     )
     return Setting(

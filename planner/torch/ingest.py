@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
-from planner.models.traced import network_of_nodes
+from planner.models.traced import TracedNode, translated_nodes
+from planner.models.traced.nodes import data_nodes
+from planner.models.traced.values import Value
 from planner.torch.nodes import nodes_of_program
 from planner.torch.trace import trace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +35,35 @@ class Sample:
     tensor: Any
 
 
-def network_of_module(module: object, samples: Sequence[Sample], name: str) -> Network:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedNetwork:
+    """The network that a module is, with all that it was made of.
+
+    Parameters
+    ----------
+    network
+        The network.
+    program
+        The operators of the module.
+    data
+        Those that depend on the samples.
+    known
+        What the output of each is, as a view of that of a layer.
+    nodes
+        Operators that each layer is; none where it is only added.
+    moves
+        Of each layer that copies a tensor to other axes: what it reads, and what it writes.
+    """
+
+    network: Network
+    program: ExportedProgram
+    data: set[Node]
+    known: Mapping[Node, object]
+    nodes: Mapping[str, tuple[Node, ...]]
+    moves: Mapping[str, tuple[Value, Value]]
+
+
+def network_of_module(module: object, samples: Sequence[Sample], name: str) -> TracedNetwork:
     """The network that a module is.
 
     Parameters
@@ -56,7 +90,24 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> N
         )
     args = [one.tensor for one in samples if not one.name]
     program = trace(module, args, {one.name: one.tensor for one in samples if one.name}, name)
-    nodes, outputs = nodes_of_program(program)
-    return network_of_nodes(
+    nodes, outputs, became = nodes_of_program(program)
+    network, net = translated_nodes(
         nodes, outputs, batch=batches.pop(), name=name, source="a PyTorch module"
     )
+    data = data_nodes(nodes)
+    origin = {one: node for node, one in became.items() if isinstance(one, TracedNode)}
+    return TracedNetwork(
+        network=network,
+        program=program,
+        data={origin[one] for one in data},
+        known={node: _known(one, net.known) for node, one in became.items()},
+        nodes={name: tuple(origin[one] for one in rows) for name, rows in net.nodes.items()},
+        moves=net.moves,
+    )
+
+
+def _known(traced: object, known: Mapping[object, object]) -> object:
+    """What a node of PyTorch is: several of them where it makes several tensors."""
+    if isinstance(traced, tuple):
+        return tuple(_known(one, known) for one in traced)
+    return known.get(traced) if isinstance(traced, TracedNode) else None

@@ -19,7 +19,10 @@ from planner.models.traced.shapes import SHAPE_ADVICE, parse_shape
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from costmodels.graph import Network
+    from planner.torch.ingest import TracedNetwork
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -44,6 +47,11 @@ def network_of_source(source: object, inputs: object) -> Network:
     InputError
         When there is no such module, or it cannot be traced with these inputs.
     """
+    return traced_source(source, inputs).network
+
+
+def traced_source(source: object, inputs: object) -> TracedNetwork:
+    """As `network_of_source`, with the operators that the layers are made of."""
     require_torch()
     from planner.torch.ingest import network_of_module
 
@@ -59,6 +67,21 @@ def network_of_source(source: object, inputs: object) -> Network:
     finally:
         for each, state in states:
             each.training = state
+
+
+def make_module(reference: str) -> nn.Module:
+    """The module that text names, with its numbers."""
+    require_torch()
+    from torch import nn
+
+    found = _imported(reference)
+    called = f"'{reference}'"
+    if isinstance(found, nn.Module):
+        return found
+    _module_of(found, called)
+    assert callable(found), "what makes no module is refused"
+    made: nn.Module = found()
+    return made
 
 
 def _imported(reference: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.models.traced.network import network_of_nodes
+from planner.models.traced.network import network_of_nodes, translated_nodes
 from planner.models.traced.nodes import TracedNode
 
-__all__ = ["TracedNode", "network_of_nodes"]
+__all__ = ["TracedNode", "network_of_nodes", "translated_nodes"]

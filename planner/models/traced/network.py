@@ -35,6 +35,29 @@ def network_of_nodes(
 
     Parameters
     ----------
+    nodes, outputs, batch, name, source
+        As of `translated_nodes`.
+
+    Raises
+    ------
+    InputError
+        When there is nothing to plan.
+    """
+    return translated_nodes(nodes, outputs, batch=batch, name=name, source=source)[0]
+
+
+def translated_nodes(
+    nodes: Sequence[TracedNode],
+    outputs: Sequence[TracedNode],
+    *,
+    batch: int,
+    name: str,
+    source: str,
+) -> tuple[Network, Translation]:
+    """The network that operators are, and which of them make which layer.
+
+    Parameters
+    ----------
     nodes
         All operators and what they are given, each after those that it reads.
     outputs
@@ -72,7 +95,7 @@ def network_of_nodes(
         notes=" ".join(net.remarks),
     )
     build_graph(network, 1)
-    return network
+    return network, net
 
 
 def _leaf_paths(nodes: Sequence[TracedNode]) -> frozenset[str]:
@@ -141,6 +164,7 @@ def _translate(net: Translation, nodes: Sequence[TracedNode], data: set[TracedNo
             try:
                 found = region.make(net)
                 net.known |= dict.fromkeys(region.nodes, found)
+                net.nodes[net.rows[-1].name] = tuple(n for n in nodes if n in region.nodes)
             except (UnsupportedError, InputError):
                 _forget(net, before)
                 left |= region.nodes
@@ -154,7 +178,7 @@ def _translate(net: Translation, nodes: Sequence[TracedNode], data: set[TracedNo
 def _forget(net: Translation, count: int) -> None:
     """Take back layers that are no use."""
     for row in net.rows[count:]:
-        del net.tensors[row.name]
+        del net.tensors[row.name], net.nodes[row.name]
         net.owners = {weight: at for weight, at in net.owners.items() if at != row.name}
     del net.rows[count:]
 
@@ -204,7 +228,9 @@ def _end(net: Translation, outputs: Sequence[TracedNode], name: str) -> None:
         row = net.add(node, "loss", value.layer)
         tensor = net.tensors.pop(row)
         made = net.rows.pop()
+        del net.nodes[row]
         called = "loss" if "loss" not in net.tensors else f"{row}.loss"
         net.tensors[called] = tensor
+        net.nodes[called] = ()
         net.rows.append(type(made)(name=called, kind="loss", inputs=made.inputs, options={}))
         net.remarks["A softmax and cross entropy over the features of the output is added."] = None

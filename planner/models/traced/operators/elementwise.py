@@ -224,7 +224,10 @@ def _norm_of_channels(
     value = net.settled(node, tensor_of(net, tensor))
     if value.dims[1] != value.whole("channel"):
         raise UnsupportedError
-    layer = net.add(node, "batch_norm", value.layer, **_weight_vectors(net, weight, bias))
+    options: dict[str, object] = dict(_weight_vectors(net, weight, bias))
+    if any(name.endswith("SyncBatchNorm") for _, _, name in node.calls[-1:]):
+        options["statistics"] = "synchronised"
+    layer = net.add(node, "batch_norm", value.layer, **options)
     return like(net, value, _counted(net, layer, weight, bias))
 
 

@@ -1,0 +1,250 @@
+"""`planner verify`: run a plan on a few ranks of this machine, and compare with one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from costmodels.cluster import Cluster, load_cluster
+from costmodels.communication.topology import Topology
+from costmodels.errors import InputError
+from costmodels.graph import Network, build_graph
+from costmodels.strategy import Stage, Strategy
+from planner.models import BUILT_IN, build
+from planner.plan import Plan
+from planner.plan.shard import shard_plan
+from planner.torch.source import is_reference
+from planner.torch.trace import require_torch
+from planner.torch.verify.charged import Key, charged_numbers
+from planner.torch.verify.found import Verification, differences
+from planner.torch.verify.scaled import (
+    SmallPlan,
+    fewer_ranks,
+    scaled_down,
+    smaller_images,
+    smaller_networks,
+)
+
+if TYPE_CHECKING:
+    from planner.torch.verify.work import RankOutcome, RankTask
+
+NUM_RANKS = (1, 2, 4, 8)
+# Sizes of images at which a module is traced. [items]
+_MOST_TRACES = 3
+
+
+def verify_plan(
+    plan: Plan, *, ranks: int = 4, module: str = "", seed: int = 0, steps: int = 3
+) -> Verification:
+    """Run a plan on a few ranks of this machine, scaled down, and compare with one process.
+
+    Parameters
+    ----------
+    plan
+        A plan of one stage of a convolutional network.
+    ranks
+        How many. [items]
+    module
+        "package.module:name" of the module that was planned; naming it imports that code.
+    seed, steps
+        Of the random weights and samples, and how many steps. [items]
+
+    Raises
+    ------
+    InputError
+        When the plan cannot be run so.
+    """
+    require_torch()
+    if ranks not in NUM_RANKS:
+        known = ", ".join(map(str, NUM_RANKS))
+        raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "4")
+    network = _network_of(plan, module)
+    shape = fewer_ranks(plan.shape, ranks)
+    splits = {name: layer.distribution for name, layer in plan.layers.items()}
+    networks = _traced_networks(network, module) if module else smaller_networks(network)
+    small = scaled_down(networks, splits, shape)
+    return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
+
+
+def run_scaled(
+    plan: Plan,
+    small: SmallPlan,
+    shape: tuple[int, ...],
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+) -> Verification:
+    """Run what was scaled down.
+
+    Parameters
+    ----------
+    plan
+        The plan that it was made of.
+    small
+        What is run.
+    shape
+        Members of each level. [items]
+    module, seed, steps
+        As of `verify_plan`.
+    """
+    from planner.torch.verify.ranks import on_ranks
+    from planner.torch.verify.work import run_rank
+
+    task = task_of(small, shape, plan.level_names, module=module, seed=seed, steps=steps)
+    outcomes: list[RankOutcome] = on_ranks(run_rank, math.prod(shape), task)
+    return verification_of(plan.model, small, Topology.of(_cluster(plan), shape), outcomes)
+
+
+def task_of(
+    small: SmallPlan,
+    shape: tuple[int, ...],
+    level_names: Sequence[str],
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+) -> RankTask:
+    """What the ranks do.
+
+    Parameters
+    ----------
+    small, shape, module, seed, steps
+        As of `run_scaled`.
+    level_names
+        What levels are called.
+    """
+    from planner.torch.verify.work import RankTask
+
+    graph = build_graph(small.network, small.batch)
+    stage = Stage(layers=tuple(small.distributions), first_device=0, shape=shape)
+    strategy = Strategy(stages=(stage,), distributions=small.distributions)
+    return RankTask(
+        network=small.network,
+        batch=small.batch,
+        source=module,
+        sharding=shard_plan(graph, strategy, level_names),
+        seed=seed,
+        steps=steps,
+    )
+
+
+def verification_of(
+    model: str, small: SmallPlan, topology: Topology, outcomes: Sequence[RankOutcome]
+) -> Verification:
+    """What the ranks found, beside what is charged.
+
+    Parameters
+    ----------
+    model, small
+        The network, and what was run in its place.
+    topology
+        The levels that ranks lie in.
+    outcomes
+        Of every rank.
+    """
+    graph = build_graph(small.network, small.batch)
+    charged = charged_numbers(graph, small.distributions, topology)
+    received: dict[Key, float] = {}
+    for outcome in outcomes:
+        for key, numbers in outcome.numbers.items():
+            received[key] = max(received.get(key, 0.0), numbers)
+    messages: dict[str, tuple[int, float]] = {}
+    for (_, cause, backward), numbers in sorted(received.items()):
+        name = f"{cause} {'backward' if backward else 'forward'}"
+        count, total = messages.get(name, (0, 0.0))
+        messages[name] = (count + 1, total + numbers)
+    exercised: dict[str, int] = {}
+    for layer in graph.compute_layers:
+        text = f"{layer.kind}: {small.distributions[layer.name]}"
+        exercised[text] = exercised.get(text, 0) + 1
+    first = outcomes[0]
+    return Verification(
+        model=model,
+        ranks=len(outcomes),
+        batch=small.batch,
+        image=small.network.input_shape,
+        exercised=exercised,
+        left_out=small.left_out,
+        losses=tuple(first.losses),
+        gradients=tuple(first.gradients),
+        weights=first.weights,
+        worst=first.worst,
+        shapes=tuple(row for outcome in outcomes for row in outcome.shapes),
+        checked=sum(outcome.checked for outcome in outcomes),
+        messages=messages,
+        differences=tuple(differences(graph, small.distributions, received, charged)),
+    )
+
+
+def _traced_networks(network: Network, module: str) -> list[Network]:
+    """A module at smaller images, as long as its layers are those of the plan.
+
+    Parameters
+    ----------
+    network, module
+        The network of the plan, and the module that it is.
+    """
+    from planner.torch.source import traced_source
+
+    found: list[Network] = []
+    last: InputError | None = None
+    for shape in smaller_images(network.input_shape):
+        if len(found) == _MOST_TRACES:
+            break
+        try:
+            one = traced_source(module, (2, *shape.values())).network
+        except InputError as error:
+            last = error
+            continue
+        if _layer_rows(one) == _layer_rows(network):
+            found.append(one)
+    if not found:
+        raise last or InputError(
+            f"the module '{module}' must have the layers of the plan for {network.name} but has "
+            "others; name the module that was planned"
+        )
+    return found
+
+
+def _layer_rows(network: Network) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(row.name, row.kind, row.inputs) for row in network.layers]
+
+
+def _cluster(plan: Plan) -> Cluster:
+    return plan.carried.cluster or load_cluster(plan.cluster)
+
+
+def _network_of(plan: Plan, module: str) -> Network:
+    """The network of a plan.
+
+    Raises
+    ------
+    InputError
+        When the plan is of a module that is not named, or cannot be run layer by layer.
+    """
+    if module and not is_reference(module):
+        raise InputError.rule(
+            "the module (--module)", "be package.module:name", f"'{module}'", "correct it"
+        )
+    if plan.is_staged:
+        raise InputError(
+            "a plan that is verified must be of one stage without micro-batches and sharded "
+            "weights but is not; plan with --tp 1 --pp 1"
+        )
+    if plan.carried.network is not None:
+        network = plan.carried.network
+        if network.source == "a PyTorch module" and not module:
+            raise InputError(
+                f"the plan is of the PyTorch module {plan.model}, whose code a plan does not "
+                "carry; name it with --module package.module:name"
+            )
+        return network
+    if plan.model not in BUILT_IN:
+        raise InputError(
+            f"the plan must be of a network that is built in or that it carries but is of "
+            f"{plan.model}; make it again with 'planner optimize -o'"
+        )
+    shape = plan.input_shape
+    return build(plan.model, shape.get("height", shape.get("sequence")))
