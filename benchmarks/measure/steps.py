@@ -23,13 +23,13 @@ _SPACE = {"height": 2, "width": 3}
 
 
 @dataclass
-class Received:
+class FromOther:
     """Bytes that this rank received. [B]"""
 
     count: float = 0.0
 
 
-RECEIVED = Received()
+RECEIVED = FromOther()
 
 
 def _gathered(parts: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def _scattered(whole: Tensor) -> Tensor:
     return part
 
 
-def _summed(tensor: Tensor) -> Tensor:
+def _sum_of_ranks(tensor: Tensor) -> Tensor:
     tensor = tensor.contiguous()
     dist.all_reduce(tensor)
     RECEIVED.count += tensor.numel() * tensor.element_size() * 2 * (1 - 1 / RANKS)
@@ -91,7 +91,7 @@ class Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _summed(gradient)
+        return _sum_of_ranks(gradient)
 
 
 class Sum(torch.autograd.Function):
@@ -99,7 +99,7 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return _summed(tensor)
+        return _sum_of_ranks(tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class PlanStep:
         outputs.backward(torch.ones_like(outputs))
         if self.shared:
             flat = torch.cat([weight.grad.reshape(-1) for weight in self.shared])
-            summed = _summed(flat).split([weight.numel() for weight in self.shared])
+            summed = _sum_of_ranks(flat).split([weight.numel() for weight in self.shared])
             for weight, gradient in zip(self.shared, summed, strict=True):
                 weight.grad = gradient.view_as(weight)
         gradients = [weight.grad for weight in self.weights]
