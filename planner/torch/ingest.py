@@ -67,7 +67,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> N
         )
     args = [one.tensor for one in samples if not one.name]
     program = trace(module, args, {one.name: one.tensor for one in samples if one.name}, name)
-    net = _translated(program, batches.pop(), name)
+    net = translated(program, batches.pop(), name)
     shape = {axis.name: axis.extent for axis in net.tensors["input"].axes[1:]}
     network = Network(
         name=name,
@@ -80,7 +80,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> N
     return network
 
 
-def _translated(program: ExportedProgram, batch: int, name: str) -> Translation:
+def translated(program: ExportedProgram, batch: int, name: str) -> Translation:
     """The layers of a traced module.
 
     Parameters

@@ -51,7 +51,7 @@ def network_of_source(source: object, inputs: object) -> Network:
     called = f"'{source}'" if isinstance(source, str) else "the model"
     found = _imported(source) if isinstance(source, str) else source
     module, device = _module_of(found, called)
-    samples = _samples(inputs, device, module)
+    samples = samples_of(inputs, device, module)
     name = type(module).__name__
     states = [(each, each.training) for each in module.modules()]
     module.train()
@@ -133,7 +133,7 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
     return module, meta
 
 
-def _samples(inputs: object, device: Any, module: Any) -> list[Any]:
+def samples_of(inputs: object, device: Any, module: Any) -> list[Any]:
     """Tensors of the shapes of the inputs, with the names of those that are given by name."""
     from planner.torch.ingest import Sample
 

@@ -1,0 +1,370 @@
+"""Apply a plan to a transformer, or to any module whose layers are split in equal blocks.
+
+The operators of the traced module run on local blocks; what moves between ranks moves where the
+plan says so, by DTensor. Weights are DTensors under their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from costmodels.errors import InputError
+from planner.plan import Plan
+from planner.plan.sharding import PIPELINE_AXIS
+from planner.torch.apply.losses import Loss
+from planner.torch.apply.meshes import with_axes_of_shards
+from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.apply.pipeline import Pipeline
+from planner.torch.apply.program import Program, make_program, read
+from planner.torch.apply.redistribution import Move, Ranks
+from planner.torch.apply.rules import Held, Place
+from planner.torch.apply.running import Leaves, StageModule
+from planner.torch.apply.staging import StageProgram, stage_programs
+from planner.torch.apply.tracing import traced
+from planner.torch.apply.views import ViewLayout, normal
+from planner.torch.apply.weights import Weight, find_weights, full_tensor, kept_parameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def apply_transformer(
+    plan: Plan,
+    model: nn.Module,
+    *,
+    inputs: object = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> PlannedTransformer:
+    """The module as the plan trains it.
+
+    Parameters
+    ----------
+    plan, model, inputs, loss
+        As of `planner.torch.apply.apply`.
+
+    Raises
+    ------
+    InputError
+        When the plan is for another module, or one of its layers cannot be run as it is split.
+    """
+    return PlannedTransformer(plan, model, inputs, loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    """What a rank has of a plan, beside its weights.
+
+    Parameters
+    ----------
+    ranks, mesh
+        The ranks of its stages, and all of them.
+    program, stages, own
+        What all ranks run, what each stage runs, and which stages are those of the rank.
+    weights
+        All weights of the module.
+    result, loss
+        What the loss reads, and the loss.
+    """
+
+    ranks: Ranks
+    mesh: DeviceMesh
+    program: Program
+    stages: list[StageProgram]
+    own: list[int]
+    weights: dict[str, Weight]
+    result: Held
+    loss: Loss
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether there is more than one stage."""
+        return len(self.stages) > 1
+
+    def users(self, name: str) -> list[int]:
+        """Stages that use a weight."""
+        return [s.number for s in self.stages if any(one.name == name for one in s.leaves)]
+
+
+class PlannedTransformer(PlannedModule):
+    """A module whose operators run on the blocks of a plan.
+
+    Parameters
+    ----------
+    plan, model, inputs, loss
+        As of `planner.torch.apply.apply`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        inputs: object,
+        loss: Callable[[Tensor, Tensor], Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        # names with underscores, so that those of the module's own parts are free
+        self._log: list[Message] = []
+        self._built = _build(plan, model, inputs, loss, self._put_down)
+        built = self._built
+        originals = dict(model.named_parameters(remove_duplicate=False))
+        kept: dict[str, nn.Parameter] = {}
+        for name in built.weights:
+            if set(built.users(name)) & set(built.own):
+                parameter = kept_parameter(built.weights[name], originals[name], built.ranks.mesh)
+                kept[name] = parameter.requires_grad_(originals[name].requires_grad)
+                _register(self, name, kept[name])
+        self._leaves = Leaves(built.ranks, built.weights, kept)
+        constants = _constants(built.program, model)
+        # not as submodules: their weights are those above
+        self._stages = {
+            number: StageModule(
+                built.stages[number], self._leaves, built.ranks, constants, plan.gather_again
+            )
+            for number in built.own
+        }
+        self._tied = _tied_groups(built, plan)
+        self._pipeline = (
+            Pipeline(plan, built.program, self._stages, built.stages, built.mesh)
+            if built.is_pipeline
+            else None
+        )
+
+    def _put_down(self, move: Move, numbers: float, collective: str, backward: bool) -> None:
+        """Keep a record of what was received."""
+        cause = "shuffle"
+        if move.is_weight:
+            cause = "gradient" if backward else "weight"
+        self._log.append(
+            Message(
+                layer=move.layer,
+                cause=cause,
+                backward=backward,
+                collective=collective,
+                numbers=numbers,
+            )
+        )
+
+    def local_batch(self, tensor: Tensor, slot: int | str = 0) -> Tensor:
+        """The part of a tensor of the whole batch that this rank reads, by micro-batches."""
+        built, program = self._built, self._built.program
+        if slot == "target":
+            layout = _target_layout(built.loss.layout, tensor)
+        else:
+            nodes = program.traced.inputs
+            number = slot if isinstance(slot, int) else [n.name for n in nodes].index(slot)
+            layout = program.input_layouts[number]
+        count = self.plan.schedule.micro_batches
+        place = program.place
+        parts = [place.block(one, layout) for one in tensor.chunk(count)]
+        return torch.cat(parts)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The rank's block of the output, as its loss reads it, of one micro-batch."""
+        if self._pipeline is not None:
+            raise InputError(
+                "a plan with stages runs forward and backward together; call step instead"
+            )
+        self._leaves.begin(self._built.stages[0].leaves)
+        return self._output(inputs)
+
+    def _output(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        (stage,) = self._stages.values()
+        nodes = self._built.program.traced.inputs
+        found: Tensor = stage(**{n.name: one for n, one in zip(nodes, inputs, strict=True)})
+        return found
+
+    def step(self, *inputs: Tensor, target: Tensor | None = None) -> Tensor:
+        """The forward and the backward pass of one step; the mean loss of the whole batch."""
+        built = self._built
+        count = self.plan.schedule.micro_batches
+        if target is None:
+            raise InputError("a step must have a target but has none; give target=...")
+        self._leaves.begin(tuple(one for n in built.own for one in built.stages[n].leaves))
+        if self._pipeline is None:
+            rows = zip(*(one.chunk(count) for one in (*inputs, target)), strict=True)
+            losses = []
+            for *given, wanted in rows:
+                summand = built.loss.summand(self._output(tuple(given)), wanted) / count
+                summand.backward()
+                losses.append(summand.detach())
+            total = built.loss.total(torch.stack(losses).sum())
+        else:
+            total = self._pipeline.step(inputs, target, built.loss)
+        self._set_gradients()
+        return total
+
+    def _set_gradients(self) -> None:
+        """Give every weight its gradient, summed over all ranks that have a part of it."""
+        found = self._leaves.gradients()
+        for name, group in self._tied.items():
+            parameter = self._leaves.parameters.get(name)
+            if parameter is None:
+                continue
+            gradient = found.get(name)
+            if gradient is None:
+                gradient = torch.zeros_like(self._leaves.local(name))
+            gradient = gradient.contiguous()
+            dist.all_reduce(gradient, group=group)
+            found[name] = gradient
+        for name, gradient in found.items():
+            parameter = self._leaves.parameters[name]
+            spread = self._leaves.as_parameter(name, gradient)
+            parameter.grad = spread if parameter.grad is None else parameter.grad + spread
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """All parameters as one process would have them, by the names of the original module."""
+        return self._full(lambda one: one)
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        """Their gradients after a step, likewise."""
+        return self._full(lambda one: one.grad)
+
+    def _full(self, pick: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Tensor]:
+        built = self._built
+        found: dict[str, Tensor] = {}
+        for name in sorted(built.weights):
+            parameter = self._leaves.parameters.get(name)
+            picked = None if parameter is None else pick(parameter)
+            if picked is not None:
+                found[name] = full_tensor(picked, built.program.traced, name)
+        if built.is_pipeline:
+            gathered: list[dict[str, Tensor]] = [{} for _ in range(dist.get_world_size())]
+            dist.all_gather_object(gathered, found)
+            found = {name: one for rows in reversed(gathered) for name, one in rows.items()}
+        return dict(sorted(found.items()))
+
+    def messages(self) -> list[Message]:
+        """What this rank sent and received since it was asked last."""
+        found, self._log = self._log, []
+        self._built.ranks.log = self._put_down
+        return found
+
+
+def _build(
+    plan: Plan,
+    model: nn.Module,
+    inputs: object,
+    loss: Callable[[Tensor, Tensor], Tensor] | None,
+    log: Callable[[Move, float, str, bool], None],
+) -> _Built:
+    """What a rank runs.
+
+    Parameters
+    ----------
+    plan, model, inputs, loss
+        As of `planner.torch.apply.apply`.
+    log
+        Is told of what moves.
+    """
+    plan = with_axes_of_shards(plan)
+    whole_mesh = plan.mesh
+    names = whole_mesh.names
+    device = next((one.device.type for one in model.parameters()), "cpu")
+    all_ranks = init_device_mesh(device, whole_mesh.shape, mesh_dim_names=names)
+    mesh, group = all_ranks, 0
+    if names[0] == PIPELINE_AXIS and len(plan.sharding.meshes) > 1:  # type: ignore[union-attr]
+        group = int(all_ranks.get_local_rank(PIPELINE_AXIS))
+        mesh = all_ranks[names[1:]]
+    ranks = Ranks(mesh, log)
+    place = Place(sizes=ranks.sizes, coordinates=ranks.place)
+    found = traced(plan, model, inputs)
+    weights = find_weights(plan, found, place.sizes)
+    used = {name: weight.used for name, weight in weights.items()}
+    program = make_program(plan, found, place, used)
+    result = _result(program, loss is not None)
+    strategy = plan.strategy
+    stages = stage_programs(
+        program,
+        result.key,
+        [stage.layers for stage in strategy.stages],
+        [stage.recompute for stage in strategy.stages],
+    )
+    starts = sorted({stage.first_device for stage in strategy.stages})
+    return _Built(
+        ranks=ranks,
+        mesh=all_ranks,
+        program=program,
+        stages=stages,
+        own=[n for n, one in enumerate(strategy.stages) if one.first_device == starts[group]],
+        weights=weights,
+        result=result,
+        loss=Loss(ranks=ranks, layout=result.layout, function=loss),
+    )
+
+
+def _result(program: Program, has_function: bool) -> Held:
+    """What the loss reads."""
+    output = program.traced.outputs[0]
+    layer = next((row for row in program.traced.net.rows if row.kind == "loss"), None)
+    if layer is None or program.traced.layer_of(output) == layer.name:
+        raise InputError(
+            "a module that a plan is applied to must return what its loss reads but returns the "
+            "loss, or nothing that one could be added to; return the output, and give apply a loss"
+        )
+    held = read(program, output, program.held[output], layer.name)
+    if has_function and any(part.axes for part in held.layout.dims[-1]):
+        raise InputError(
+            "a loss of your own must see all features but the plan cuts them over ranks; leave it "
+            "out where it is the cross entropy, or plan otherwise"
+        )
+    return held
+
+
+def _target_layout(output: ViewLayout, target: Tensor) -> ViewLayout:
+    """How the target lies: as the positions of the output."""
+    dims = output.dims if target.dim() == len(output.dims) else output.dims[:-1]
+    return ViewLayout(tuple(normal(parts) for parts in dims))
+
+
+def _constants(program: Program, model: nn.Module) -> dict[object, Tensor]:
+    """Buffers and tensors that are written out in the module, by their nodes."""
+    traced_module = program.traced
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    found: dict[object, Tensor] = {}
+    for node in traced_module.nodes:
+        if node.name in traced_module.buffers:
+            found[node] = buffers[traced_module.buffers[node.name]]
+        elif node.name in traced_module.constants:
+            found[node] = traced_module.constants[node.name]
+    return found
+
+
+def _tied_groups(built: _Built, plan: Plan) -> dict[str, object]:
+    """For each weight that several groups of ranks use, this rank's peers in these."""
+    strategy = plan.strategy
+    starts = [stage.first_device for stage in strategy.stages]
+    found: dict[str, object] = {}
+    groups: dict[tuple[int, ...], object] = {}
+    size = len(built.ranks.sizes) and built.ranks.mesh.size()
+    for name in sorted(built.weights):
+        firsts = tuple(sorted({starts[number] for number in built.users(name)}))
+        if len(firsts) < 2:
+            continue
+        for offset in range(size):
+            peers = tuple(first + offset for first in firsts)
+            if peers not in groups:
+                groups[peers] = dist.new_group(peers)
+            if dist.get_rank() in peers:
+                found[name] = groups[peers]
+    return found
+
+
+def _register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Register a parameter under a name with dots, as that of a module inside of modules."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        found = module._modules[part]
+        assert found is not None, "it was made above"
+        module = found
+    module.register_parameter(last, parameter)
+
