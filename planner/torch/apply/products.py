@@ -114,11 +114,13 @@ def _looked_up(
     weight: Tensor, indices: Tensor, first: int, padding_idx: int, cut: bool
 ) -> Tensor:
     """Rows of a table, of which a rank has those from one on: zeros for all others."""
+    # the row of padding has no gradient, where this rank has it
+    untrained = padding_idx - first if first <= padding_idx < first + weight.shape[0] else None
     if not cut:
-        return functional.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
+        return functional.embedding(indices, weight, untrained)
     local = indices - first
     missing = (local < 0) | (local >= weight.shape[0])
-    rows = functional.embedding(local.masked_fill(missing, 0), weight)
+    rows = functional.embedding(local.masked_fill(missing, 0), weight, untrained)
     return rows.masked_fill(missing.unsqueeze(-1), 0.0)
 
 
@@ -130,8 +132,6 @@ def _embedding(place: Place, node: Node, given: Given) -> Call:
     cut = _axes(rows)
     if len(rows) > 1 or set(cut) & indices.layout.cutting:
         raise LayoutError("an axis cuts its rows and what it looks up")
-    if cut and given.get("padding_idx", -1) >= 0:
-        raise LayoutError("a row of its table is not trained (padding_idx)")
     size = weight.layout.shape[0] // ways(cut, place.sizes)
     layout = ViewLayout((*indices.layout.dims, features), frozenset(cut))
     call = {

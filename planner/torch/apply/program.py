@@ -374,10 +374,9 @@ def _mesh_names(program: Program, layer: str) -> tuple[str, ...]:
 
 def _weight(program: Program, name: str, node: Node, reader: Node, layer: str) -> Held:
     """A use of a weight by a layer."""
-    owner = program.traced.net.owners.get(name, "")
-    layer = layer or owner
+    owner = program.traced.owners.get(name, "")
     layout = program.weights[name]
-    sums = gradient_sums(program.plan, name, owner, layer)
+    sums = gradient_sums(program.plan, name, owner, layer or owner)
     leaf = Leaf(name=name, layout=layout, sums=sums)
     key = (node, leaf)
     if key not in program.moved:

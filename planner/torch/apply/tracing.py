@@ -31,7 +31,9 @@ class Traced:
     nodes
         All operators in order, inputs first.
     parameters, buffers
-        Names of weights and buffers by the name of their node.
+        Names of weights and buffers by the name of their node: of a shared weight the first.
+    owners
+        The layer that each weight is counted at.
     constants
         Tensors that are written out in the module, by the name of their node.
     inputs
@@ -48,6 +50,7 @@ class Traced:
 
     nodes: tuple[Node, ...]
     parameters: Mapping[str, str]
+    owners: Mapping[str, str]
     buffers: Mapping[str, str]
     constants: Mapping[str, Any]
     inputs: tuple[Node, ...]
@@ -97,6 +100,8 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     _check_same(plan, net, name)
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
+    first_names = _first_names(model)
+    owners = {first_names[key]: layer for key, layer in reversed(net.owners.items())}
     by_name = {node.name: node for node in nodes}
     lifted = {
         **signature.inputs_to_lifted_tensor_constants,
@@ -106,7 +111,8 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     tensors = tuple(n for n in users if isinstance(n.meta.get("val"), torch.Tensor))
     return Traced(
         nodes=tuple(node for node in nodes if node.op != "output"),
-        parameters=dict(signature.inputs_to_parameters),
+        parameters={key: first_names[one] for key, one in signature.inputs_to_parameters.items()},
+        owners=owners,
         buffers=dict(signature.inputs_to_buffers),
         constants={key: program.constants[target] for key, target in lifted.items()},
         inputs=tensors,
@@ -122,6 +128,13 @@ def _shapes(plan: Plan) -> object:
     extents = list(plan.input_shape.values())
     kind = ":int64" if list(plan.input_shape) == ["sequence"] else ""
     return ",".join(map(str, [2, *extents])) + kind
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """For each name of a weight, the first one of the same weight."""
+    first: dict[int, str] = {}
+    rows = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(one), name) for name, one in rows}
 
 
 def _check_same(plan: Plan, net: Translation, name: str) -> None:

@@ -105,7 +105,7 @@ def find_weights(plan: Plan, traced: Traced, sizes: tuple[int, ...]) -> dict[str
     found = {}
     by_node = {name: node for node in traced.nodes if (name := traced.parameters.get(node.name))}
     for name, node in by_node.items():
-        owner = traced.net.owners.get(name, "")
+        owner = traced.owners.get(name, "")
         try:
             found[name] = _weight(plan, traced, node, name, owner, sizes)
         except LayoutError as error:
