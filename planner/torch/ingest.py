@@ -40,7 +40,26 @@ class Sample:
     tensor: Any
 
 
-def network_of_module(module: object, samples: Sequence[Sample], name: str) -> Network:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedNetwork:
+    """The network that a module is, with all that it was made of.
+
+    Parameters
+    ----------
+    network
+        The network.
+    program
+        The operators of the module.
+    translation
+        Which of them make which layer.
+    """
+
+    network: Network
+    program: ExportedProgram
+    translation: Translation
+
+
+def network_of_module(module: object, samples: Sequence[Sample], name: str) -> TracedNetwork:
     """The network that a module is.
 
     Parameters
@@ -77,7 +96,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> N
         notes=" ".join(net.remarks),
     )
     build_graph(network, 1)
-    return network
+    return TracedNetwork(network=network, program=program, translation=net)
 
 
 def translated(program: ExportedProgram, batch: int, name: str) -> Translation:
@@ -185,6 +204,7 @@ def _translate(net: Translation, nodes: Sequence[Node], data: set[Node]) -> None
             try:
                 found = region.make(net)
                 net.known |= dict.fromkeys(region.nodes, found)
+                net.nodes[net.rows[-1].name] = tuple(n for n in nodes if n in region.nodes)
             except (UnsupportedError, InputError):
                 _forget(net, before)
                 left |= region.nodes
@@ -198,7 +218,7 @@ def _translate(net: Translation, nodes: Sequence[Node], data: set[Node]) -> None
 def _forget(net: Translation, count: int) -> None:
     """Take back layers that are no use."""
     for row in net.rows[count:]:
-        del net.tensors[row.name]
+        del net.tensors[row.name], net.nodes[row.name]
         net.owners = {weight: at for weight, at in net.owners.items() if at != row.name}
     del net.rows[count:]
 
@@ -276,7 +296,9 @@ def _end(net: Translation, program: ExportedProgram, name: str) -> None:
         row = net.add(node, "loss", value.layer)
         tensor = net.tensors.pop(row)
         made = net.rows.pop()
+        del net.nodes[row]
         called = "loss" if "loss" not in net.tensors else f"{row}.loss"
         net.tensors[called] = tensor
+        net.nodes[called] = ()
         net.rows.append(type(made)(name=called, kind="loss", inputs=made.inputs, options={}))
         net.remarks["A softmax and cross entropy over the features of the output is added."] = None

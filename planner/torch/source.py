@@ -19,6 +19,7 @@ from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
     from costmodels.graph import Network
+    from planner.torch.ingest import TracedNetwork
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _SHAPE = re.compile(r"(?:(\w+)=)?\s*(\d+(?:\s*,\s*\d+)*)\s*(?::(\w+))?", re.ASCII)
@@ -45,6 +46,11 @@ def network_of_source(source: object, inputs: object) -> Network:
     InputError
         When there is no such module, or it cannot be traced with these inputs.
     """
+    return traced_source(source, inputs).network
+
+
+def traced_source(source: object, inputs: object) -> TracedNetwork:
+    """As `network_of_source`, with the operators that the layers are made of."""
     require_torch()
     from planner.torch.ingest import network_of_module
 

@@ -55,6 +55,10 @@ class Translation:
         What each node that was translated is.
     rows, tensors
         The layers, and what they write.
+    nodes
+        Operators that each layer is; none where it is only added.
+    moves
+        Of each layer that copies a tensor to other axes: what it reads, and what it writes.
     owners
         The layer that each weight is counted at.
     remarks
@@ -67,6 +71,8 @@ class Translation:
     known: dict[Node, object] = field(default_factory=dict)
     rows: list[LayerSpec] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    nodes: dict[str, tuple[Node, ...]] = field(default_factory=dict)
+    moves: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
 
@@ -104,6 +110,7 @@ class Translation:
         layer = KINDS[kind](name, [self.tensors[source] for source in sources], **options)
         self.tensors[name] = layer.output
         self.rows.append(LayerSpec(name=name, kind=kind, inputs=sources, options=options))
+        self.nodes[name] = (node,)
         return name
 
     def axes(self, layer: str) -> dict[str, int]:
@@ -181,7 +188,9 @@ class Translation:
             return self.renamed(node, value, _dim_names(value))
         along = {name: name for name in axes if name not in value.slices}
         layer = self.add(node, "rearrange", value.layer, axes=axes, along=along)
-        return Value(layer=layer, axes=self.axes(layer), dims=value.dims)
+        found = Value(layer=layer, axes=self.axes(layer), dims=value.dims)
+        self.moves[layer] = (value, found)
+        return found
 
     def renamed(self, node: Node, value: Value, names: Sequence[str]) -> Value:
         """A tensor whose dims are axes of some names, samples first.
@@ -211,7 +220,9 @@ class Translation:
             if source and source not in value.slices and dim == value.whole(source):
                 along[name] = source
         layer = self.add(node, "rearrange", value.layer, axes=shape, along=along)
-        return self.value(layer)
+        found = self.value(layer)
+        self.moves[layer] = (value, found)
+        return found
 
     def opaque(self, node: Node) -> object:
         """An operator of which nothing is known: it is costed by what it reads and writes."""

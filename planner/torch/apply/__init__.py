@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -111,3 +113,14 @@ def load_plan(path: str | os.PathLike[str] | None = None) -> Plan:
             "script with 'planner run plan.json -- train.py'"
         )
     return Plan.load(found)
+
+
+class _Package(ModuleType):
+    """This package: importing a part of it hides the function that it is named after."""
+
+    def __call__(self, *args: Any, **options: Any) -> PlannedModule:
+        """Call that function."""
+        return apply(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -141,6 +141,9 @@ def times_weight(
             if source and source not in value.slices and dim == value.whole(source):
                 along[name] = source
         source = net.add(node, "rearrange", value.layer, axes=names, along=along)
+        before = [axis for axis in net.axes(source) if axis != "sample"]
+        before.insert(len(middle) and leading[-1].axis == "sample", "sample")
+        net.moves[source] = (value, net.value(source, before, value.shape))
         layer = net.add(node, "linear", source, **options)
     net.weight(weight, layer)
     if apart:

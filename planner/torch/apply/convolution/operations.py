@@ -1,0 +1,168 @@
+"""Which function runs which kind of layer on the rank's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.fx.node import map_arg
+
+from planner.torch.apply.convolution import sums, windows
+from planner.torch.apply.convolution.blocks import cut_constant
+from planner.torch.apply.convolution.site import Site
+from planner.torch.nodes import operator_of, shape_of
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+Operation = Callable[[Site, list[Tensor]], Tensor]
+
+
+def _product_of(site: Site) -> tuple[Any, Any]:
+    """What stands for the weight and the bias of a product."""
+    given = site.given
+    if operator_of(site.node) == "addmm":
+        raise site.refusal("it is written as addmm, whose weight is stored the other way round")
+    if "weight" not in given:
+        raise site.refusal(f"it is written as '{operator_of(site.node)}'")
+    return given["weight"], given["bias"]
+
+
+def _conv(site: Site, xs: list[Tensor]) -> Tensor:
+    weight, bias = _product_of(site)
+    if site.layer.transposed:
+        y = windows.transposed(site, xs[0], weight)
+    else:
+        y = windows.convolution(site, xs[0], weight, site.layer.groups)
+    return sums.with_bias(site, y, bias)
+
+
+def _linear(site: Site, xs: list[Tensor]) -> Tensor:
+    weight, bias = _product_of(site)
+    return sums.linear(site, xs[0], weight, bias)
+
+
+def _pool(site: Site, xs: list[Tensor]) -> Tensor:
+    name = operator_of(site.node)
+    if name.startswith("adaptive"):
+        return windows.adaptive(site, xs[0], "max" in name)
+    if "avg" in name:
+        return windows.pooling(site, xs[0], site.given)
+    return windows.pooling(site, xs[0], None)
+
+
+def _global_pool(site: Site, xs: list[Tensor]) -> Tensor:
+    mean = sums.global_mean(site, xs[0])
+    if operator_of(site.node) == "sum":
+        tensor = site.sharding.inputs[0]
+        for n in range(2, len(tensor.shape)):
+            mean = mean * tensor.shape[n]
+    return mean
+
+
+def _batch_norm(site: Site, xs: list[Tensor]) -> Tensor:
+    name, given = operator_of(site.node), site.given
+    if name == "batch_norm":
+        return sums.batch_norm(site, xs[0], given)
+    channels = site.sharding.inputs[0].shape[1]
+    if name == "group_norm":
+        return sums.group_norm(site, xs[0], given, channels // given["num_groups"])
+    if name == "instance_norm" and given["use_input_stats"]:
+        return sums.group_norm(site, xs[0], given, 1)
+    raise site.refusal(f"it is written as '{name}'")
+
+
+def _concat(site: Site, xs: list[Tensor]) -> Tensor:
+    return torch.cat(xs, 1)
+
+
+def _upsample(site: Site, xs: list[Tensor]) -> Tensor:
+    name, given = operator_of(site.node), site.given
+    mode = next(
+        (one for one in ("bilinear", "trilinear", "linear", "bicubic", "nearest") if one in name)
+    )
+    return windows.enlarged(site, xs[0], mode, bool(given.get("align_corners")))
+
+
+def _rearrange(site: Site, xs: list[Tensor]) -> Tensor:
+    before, after = site.moves[site.name]
+    from planner.torch.apply.convolution.blocks import block_as, block_of
+
+    x = block_as(before, xs[0], site.inputs[0].boxes[site.rank])
+    return block_of(after, x, site.out_box)
+
+
+# Operators with these names for sizes write them down as they are of the whole batch.
+_SIZES = frozenset({"size", "shape", "sizes", "repeats", "normalized_shape", "output_size"})
+
+
+def _operators(site: Site, xs: list[Tensor]) -> Tensor:
+    """Operators that run on blocks as they are: each position by itself, or each sample."""
+    done: dict[Node, Any] = {}
+    boxes: dict[Node, Any] = {}
+    by_sample = site.layer.kind == "opaque"
+    cut = site.out_box[0][1] - site.out_box[0][0] < site.sharding.output.shape[0]
+    for node in site.nodes:
+        data = [one for one in node.all_input_nodes if one in site.data]
+        for one in data:
+            if one not in done:
+                done[one], boxes[one] = site.read(one)
+        largest = max(data, key=lambda one: (len(shape_of(one)), shape_of(one)), default=None)
+        if by_sample and cut:
+            _check_samples(site, node)
+
+        def local(one: Node, largest: Any = largest) -> Any:
+            if one in done:
+                return done[one]
+            whole = site.whole(one)
+            if by_sample or largest is None:
+                return whole
+            return cut_constant(whole, shape_of(largest), boxes[largest])
+
+        args = map_arg(node.args, local)
+        options = map_arg(node.kwargs, local)
+        if operator_of(node) in ("dropout", "feature_dropout", "alpha_dropout"):
+            args = (args[0], args[1], site.training())
+        done[node] = out_of_place(node.target)(*args, **options)
+        if largest is not None:
+            boxes[node] = boxes[largest]
+    found = done[site.node]
+    return site.written(found[0] if isinstance(found, tuple | list) else found)
+
+
+def _check_samples(site: Site, node: Node) -> None:
+    """Refuse an operator that would not do the same for a part of the samples."""
+    given = site.given
+    dims = [given.get(name) for name in ("dim", "dims", "dim0", "dim1")]
+    flat = [d for one in dims for d in (one if isinstance(one, list | tuple) else [one])]
+    count = len(shape_of(node))
+    samples = any(isinstance(d, int) and (d == 0 or d == -count) for d in flat)
+    if samples or set(given) & _SIZES:
+        raise site.refusal(f"'{operator_of(node)}' may not do the same for a part of the samples")
+
+
+def out_of_place(target: Any) -> Any:
+    """An operator, in the form that leaves its inputs as they are."""
+    name = getattr(target, "_overloadname", None)
+    packet = getattr(target, "overloadpacket", None)
+    if packet is None or not packet.__name__.endswith("_") or packet.__name__.endswith("__"):
+        return target
+    other = getattr(torch.ops.aten, packet.__name__.rstrip("_"), None)
+    return target if other is None else getattr(other, name or "default", target)
+
+
+KINDS: dict[str, Operation] = {
+    "conv": _conv,
+    "linear": _linear,
+    "pool": _pool,
+    "global_pool": _global_pool,
+    "batch_norm": _batch_norm,
+    "concat": _concat,
+    "upsample": _upsample,
+    "rearrange": _rearrange,
+    **dict.fromkeys(
+        ("activation", "add", "pointwise", "scale", "dropout", "bias", "opaque"), _operators
+    ),
+}

@@ -1,0 +1,1 @@
+"""Run a plan on a few ranks, and compare with one process."""

@@ -1,0 +1,231 @@
+"""A plan on fewer ranks and a smaller network, with every kind of split that can be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.distribution import Distribution, limit_reason
+from costmodels.errors import InputError
+from costmodels.graph import DIMS, SPATIAL_DIMS, Graph, LayerSpec, Network, build_graph
+
+REPLICATED = "replicated"
+# Extents of space that are tried, smallest first. [items]
+_EXTENTS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
+# Numbers that a batch norm has of each channel at least: fewer are too alike. [items]
+_LEAST_COUNT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledPlan:
+    """What is run in place of a plan.
+
+    Parameters
+    ----------
+    network
+        The network.
+    batch
+        Samples of a step. [items]
+    distributions
+        The split of every layer.
+    left_out
+        Dims of layers whose split no layer keeps, by the kind of layer.
+    """
+
+    network: Network
+    batch: int
+    distributions: Mapping[str, Distribution]
+    left_out: tuple[str, ...]
+
+
+def fewer_ranks(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Members of each level where there are fewer ranks: factors go around the levels.
+
+    Parameters
+    ----------
+    shape
+        Members of each level of the plan, from the inside out. [items]
+    ranks
+        How many there are to be. [items]
+    """
+    found = [1] * len(shape)
+    while math.prod(found) < ranks:
+        open_levels = [n for n, size in enumerate(shape) if found[n] * 2 <= size]
+        if not open_levels:
+            raise InputError(
+                f"a plan on {math.prod(shape)} GPUs must be verified on at most as many ranks but "
+                f"is on {ranks}; lower --ranks"
+            )
+        level = max(open_levels, key=lambda n: (shape[n] / found[n] / (1 + 9 * found[n]), -n))
+        found[level] *= 2
+    return tuple(found)
+
+
+def fewer_ways(
+    plan: Distribution, shape: tuple[int, ...], turn: int, extents: Mapping[str, int]
+) -> Distribution:
+    """The split of a layer on fewer ranks: as many of its dims as there is room for.
+
+    Parameters
+    ----------
+    plan
+        Its split in the plan.
+    shape
+        Members of each level. [items]
+    turn
+        Which of several dims comes first where there is no room for all.
+    extents
+        Positions of each dim. [items]
+    """
+    if shape == plan.shape:
+        return plan
+    ways = {dim: [1] * len(shape) for dim in plan.degrees}
+    for level, size in enumerate(shape):
+        wanted = {dim: degrees[level] for dim, degrees in plan.degrees.items() if degrees[level] > 1}
+        alike = plan.level_replication[level]
+        if alike > 1:
+            wanted[REPLICATED] = alike
+        given = dict.fromkeys(wanted, 1)
+        order = sorted(wanted, key=lambda dim: dim == REPLICATED)
+        order = order[turn % len(order) :] + order[: turn % len(order)] if order else []
+        while math.prod(given.values()) * 2 <= size:
+            room = [
+                dim
+                for dim in order
+                if given[dim] * 2 <= wanted[dim]
+                and (dim == REPLICATED or math.prod(ways[dim]) * given[dim] * 2 <= extents[dim])
+            ]
+            if not room:
+                break
+            # a dim that is not split yet comes before a further split of another
+            dim = max(room, key=lambda one: (given[one] == 1, wanted[one] / given[one]))
+            given[dim] *= 2
+        for dim, number in given.items():
+            if dim != REPLICATED:
+                ways[dim][level] = number
+    return Distribution(degrees={dim: tuple(row) for dim, row in ways.items()}, shape=shape)
+
+
+def scaled_down(
+    network: Network, layers: Mapping[str, Distribution], shape: tuple[int, ...], fixed: bool
+) -> ScaledPlan:
+    """The smallest network and batch that all splits can be tried on.
+
+    Parameters
+    ----------
+    network
+        The network of the plan.
+    layers
+        The splits of the plan.
+    shape
+        Members of each level. [items]
+    fixed
+        Whether widths stay as they are.
+    """
+    last: InputError | None = None
+    for tried in _smaller(network, fixed):
+        for batch in (4, 8, 16, 32, 64):
+            try:
+                found = _fitted(tried, layers, shape, batch)
+            except InputError as error:
+                last = error
+                break
+            if found is not None:
+                return found
+    raise last or InputError(
+        f"{network.name} must have room for the splits of the plan on {math.prod(shape)} ranks "
+        "but has none; use fewer ranks (--ranks)"
+    )
+
+
+def _fitted(
+    network: Network, layers: Mapping[str, Distribution], shape: tuple[int, ...], batch: int
+) -> ScaledPlan | None:
+    """The splits on a network and a batch, None where a norm has too few numbers.
+
+    Parameters
+    ----------
+    network, layers, shape
+        As of `scaled_down`.
+    batch
+        Samples of a step. [items]
+    """
+    graph = build_graph(network, batch)
+    found: dict[str, Distribution] = {}
+    turns: dict[str, int] = {}
+    for layer in graph.compute_layers:
+        plan = layers[layer.name]
+        turn = turns.setdefault(str(plan), 0)
+        turns[str(plan)] += 1
+        found[layer.name] = fewer_ways(plan, shape, turn, layer.dims)
+        reason = limit_reason(layer, found[layer.name])
+        if reason:
+            raise InputError(f"{reason}; use fewer ranks (--ranks)")
+    if not _has_room(graph, layers, found):
+        return None
+    left = tuple(_left_out(graph, layers, found))
+    return ScaledPlan(network=network, batch=batch, distributions=found, left_out=left)
+
+
+def _has_room(
+    graph: Graph, layers: Mapping[str, Distribution], found: Mapping[str, Distribution]
+) -> bool:
+    """Whether norms have enough numbers, and space is cut where the plan cuts it."""
+    for layer in graph.compute_layers:
+        own = found[layer.name]
+        if layer.kind == "batch_norm":
+            dims = [dim for dim in layer.dims if dim != "channel"]
+            count = math.prod(layer.dims[dim] // own.degree(dim) for dim in dims)
+            if count < _LEAST_COUNT:
+                return False
+    return True
+
+
+def _left_out(
+    graph: Graph, layers: Mapping[str, Distribution], found: Mapping[str, Distribution]
+) -> Iterator[str]:
+    """Splits that no layer of a kind keeps."""
+    wanted: dict[tuple[str, str], bool] = {}
+    for layer in graph.compute_layers:
+        for dim in layers[layer.name].degrees:
+            key = (layer.kind, dim)
+            wanted[key] = wanted.get(key, False) or found[layer.name].degree(dim) > 1
+    for (kind, dim), kept in sorted(wanted.items(), key=lambda row: (row[0][0], DIMS.index(row[0][1]))):
+        if not kept:
+            yield f"{kind} by {dim}"
+
+
+def _smaller(network: Network, fixed: bool) -> Iterator[Network]:
+    """Networks of smaller images and, where it may, of fewer channels; the smallest first."""
+    space = [axis for axis in network.input_shape if axis in SPATIAL_DIMS]
+    largest = max((network.input_shape[axis] for axis in space), default=1)
+    extents = [extent for extent in _EXTENTS if extent < largest] if space else []
+    for extent in [*extents, largest]:
+        shape = {
+            axis: min(n, extent) if axis in space else n
+            for axis, n in network.input_shape.items()
+        }
+        small = replace(network, input_shape=shape)
+        if not fixed:
+            yield replace(small, layers=tuple(map(_narrower, network.layers)))
+        yield small
+
+
+def _narrower(row: LayerSpec) -> LayerSpec:
+    """A layer with fewer filters, and as many groups as divide them."""
+    options = dict(row.options)
+    if "filters" in options:
+        filters = int(options["filters"])
+        groups = int(options.get("groups", 1))
+        options["filters"] = _width(filters)
+        if groups > 1:
+            options["groups"] = _width(filters) if groups == filters else min(groups, 4)
+    return LayerSpec(name=row.name, kind=row.kind, inputs=row.inputs, options=options)
+
+
+def _width(filters: int) -> int:
+    """Fewer filters, more where there were more. [items]"""
+    if filters <= 16:
+        return filters
+    return 16 if filters <= 64 else 24 if filters <= 256 else 32
