@@ -319,11 +319,11 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
         return held
     value = program.traced.net.known.get(node)
     placed = _reads_as(program, source, reader)
-    target, sums = held.layout.without_sums(), frozenset[int]()
-    if placed is not None and isinstance(value, Value):
-        target = _as_read(program, placed, value).without_sums()
-        names = _mesh_names(program, reader)
-        sums = frozenset(names.index(one) for one in placed.gradient_sums)
+    if placed is None or not isinstance(value, Value):
+        raise LayoutError(f"the plan does not say how it reads '{source}'")
+    target = _as_read(program, placed, value).without_sums()
+    names = _mesh_names(program, reader)
+    sums = frozenset(names.index(one) for one in placed.gradient_sums)
     if target.shape != held.layout.shape:
         raise LayoutError("it reads what no layer writes")
     move = Move(held.layout, target, sums, reader)
@@ -356,13 +356,18 @@ def _reads_as(program: Program, source: str, reader: str) -> TensorPlacement | N
     row = rows.get(reader)
     if row is None:
         return None
+    inputs = program.plan.placements(reader).inputs
     for slot, name in enumerate(row.inputs):
         behind = name
         while behind in rows and behind != source and rows[behind].kind == "rearrange":
             behind = rows[behind].inputs[0]
         if behind == source:
-            inputs = program.plan.placements(reader).inputs
             return inputs[min(slot, len(inputs) - 1)]
+        if behind in rows and behind not in program.traced.layers:
+            # one operator is both layers: a product and its bias
+            found = _reads_as(program, source, behind)
+            if found is not None:
+                return found
     return None
 
 

@@ -46,6 +46,8 @@ class Traced:
         What the planner makes of it.
     batch
         Samples of a micro-batch. [items]
+    layers
+        Those that an operator is of.
     """
 
     nodes: tuple[Node, ...]
@@ -58,6 +60,7 @@ class Traced:
     outputs: tuple[Node, ...]
     net: Translation
     batch: int
+    layers: frozenset[str] = frozenset()
 
     def layer_of(self, node: Node) -> str:
         """The layer whose output a node is a view of, or a step on the way to; empty for none."""
@@ -120,6 +123,12 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
         outputs=tuple(by_name[str(one)] for one in signature.user_outputs if str(one) in by_name),
         net=net,
         batch=batch,
+        layers=frozenset(
+            one.layer
+            for value in net.known.values()
+            for one in (value if isinstance(value, tuple) else (value,))
+            if isinstance(one, Value)
+        ),
     )
 
 
