@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -151,6 +151,7 @@ class StageModule(nn.Module):
                 last |= dict.fromkeys(step.reads, number)
         last |= dict.fromkeys(stage.leaving, len(stage.runs))
         self.last = last
+        self.watcher: Callable[[object, Any], None] | None = None
 
     def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, Any]]:
         """Blocks of weights that are trained: what splits a backward pass in two asks for them."""
@@ -199,6 +200,8 @@ class StageModule(nn.Module):
             else:
                 assert step.run is not None, "all other steps call something"
                 values[step.key] = step.run(**_filled(step.given, values))
+            if self.watcher is not None:
+                self.watcher(step.key, values[step.key])
 
     def _again(self, number: int, run: tuple[Step, ...], values: dict[object, Any]) -> None:
         """As `_run`, of which nothing is kept but what it reads and what others read of it."""

@@ -98,7 +98,13 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
             object.__setattr__(one, "tensor", resized)
     args = [one.tensor for one in samples if not one.name]
     named = {one.name: one.tensor for one in samples if one.name}
-    program = trace(model, args, named, name)
+    states = [(each, each.training) for each in model.modules()]
+    model.train()
+    try:
+        program = trace(model, args, named, name)
+    finally:
+        for each, state in states:
+            each.training = state
     net = translated(program, batch, name)
     _check_same(plan, net, name)
     signature = program.graph_signature

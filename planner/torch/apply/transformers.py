@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ from planner.torch.apply.running import Leaves, StageModule
 from planner.torch.apply.staging import StageProgram, stage_programs
 from planner.torch.apply.tracing import traced
 from planner.torch.apply.views import ViewLayout, normal
-from planner.torch.apply.weights import Weight, find_weights, full_tensor, kept_parameter
+from planner.torch.apply.weights import Weight, find_weights, full_tensor, kept_parameter, placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,6 +241,51 @@ class PlannedTransformer(PlannedModule):
             found = {name: one for rows in reversed(gathered) for name, one in rows.items()}
         return dict(sorted(found.items()))
 
+    def watch(self, told: Callable[[str, str, str], None]) -> None:
+        """Compare the shapes of all blocks with the plan's, from now on.
+
+        Parameters
+        ----------
+        told
+            Is told of every block: what it is, its shape, and that which the plan says.
+        """
+        built = self._built
+        layouts, traced_module = built.program.layouts, built.program.traced
+        sizes = built.ranks.sizes
+
+        def seen(key: object, value: object) -> None:
+            if key in layouts and isinstance(value, torch.Tensor):
+                node = _node_of(key)
+                layer = traced_module.layer_of(node) or str(node)
+                said = layouts[key].local_shape(sizes)
+                told(layer, str(list(value.shape)), str(list(said)))
+
+        for stage in self._stages.values():
+            stage.watcher = seen
+        sharding = self.plan.sharding
+        assert sharding is not None, "plans that are applied say where tensors lie"
+        for name in self._leaves.parameters:
+            weight = built.weights[name]
+            placed = placement(sharding, weight.owner, name)
+            if placed is not None and weight.stored == weight.used:
+                # of products whose weight has its inputs first, the dims are turned
+                said, held = sorted(placed.local_shape), sorted(weight.used.local_shape(sizes))
+                if placed.dims[0] != "number" and len(said) == len(held):
+                    told(name, str(held), str(said))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the first table that is looked up: how many tokens there are. [items]"""
+        for row in self._built.program.traced.net.rows:
+            if row.kind == "embedding" and "rows" in row.options:
+                return int(str(row.options["rows"]))
+        return 2
+
+    @property
+    def num_features(self) -> int:
+        """Features of the output. [items]"""
+        return self._built.result.layout.shape[-1]
+
     def messages(self) -> list[Message]:
         """What this rank sent and received since it was asked last."""
         found, self._log = self._log, []
@@ -322,6 +367,13 @@ def _target_layout(output: ViewLayout, target: Tensor) -> ViewLayout:
     """How the target lies: as the positions of the output."""
     dims = output.dims if target.dim() == len(output.dims) else output.dims[:-1]
     return ViewLayout(tuple(normal(parts) for parts in dims))
+
+
+def _node_of(key: object) -> Any:
+    """The operator whose result a key stands for."""
+    while isinstance(key, tuple):
+        key = key[0]
+    return key
 
 
 def _constants(program: Program, model: nn.Module) -> dict[object, Tensor]:

@@ -131,7 +131,7 @@ def _weight(
     shape = tuple(node.meta["val"].shape)
     sharding = plan.sharding
     assert sharding is not None, "plans that are applied say where tensors lie"
-    placed = _placement(sharding, owner, name)
+    placed = placement(sharding, owner, name)
     used = whole(shape)
     blocks, dim = 1, 0
     if placed is not None and any(p.startswith("Shard") for p in placed.placements):
@@ -165,7 +165,7 @@ def _weight(
     )
 
 
-def _placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:
+def placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:
     """What a plan says of a weight."""
     if owner not in sharding.layers or not sharding.layers[owner].weights:
         return None

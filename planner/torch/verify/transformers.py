@@ -1,0 +1,96 @@
+"""Verify a plan of a transformer: run it in small on a few ranks, and compare with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from costmodels.errors import InputError
+from planner.plan import Plan
+from planner.torch.verify.small import SmallTransformer, small_description, small_network
+from planner.torch.verify.staged import outline_of, planned_as, small_plan
+from planner.torch.verify.training import Trained, Training, make_transformer
+
+# Tokens of a sample of what replaces a built-in transformer. [items]
+_TOKENS = 16
+
+
+def transformer_training(
+    plan: Plan,
+    ranks: int,
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+    fault: Callable[..., None] | None = None,
+) -> Training:
+    """What is run in place of a plan.
+
+    Parameters
+    ----------
+    plan, ranks
+        The plan, and on how many ranks it is verified. [items]
+    module
+        "package.module:name" of the module that was planned, empty for a built-in network.
+    seed, steps, fault
+        As of `Training`.
+
+    Raises
+    ------
+    InputError
+        When the plan cannot be run so.
+    """
+    from planner.torch.source import network_of_source
+
+    outline = outline_of(plan, ranks)
+    tokens = next(iter(plan.input_shape.values())) if module else _TOKENS
+    described = None
+    if not module:
+        heads = max(4, 2 * max((_most(plan, "head"), _most(plan, "filter")), default=1))
+        described = small_description(plan.model, len(outline.blocks), min(heads, 16))
+        if described is None:
+            raise InputError(
+                f"the plan must be of a built-in transformer, or its module must be named, but is "
+                f"of {plan.model}; name it with --module package.module:name"
+            )
+    one, stack = described if described is not None else (None, "")
+    model = make_transformer(module, one, stack, tokens)
+    network = network_of_source(model, f"2,{tokens}:int64")
+    names = {row.name: planned_as(row.name, plan, outline, not module) for row in network.layers}
+    small, _ = small_plan(plan, network, outline, names)
+    return Training(
+        plan=small, source=module, one=one, stack=stack, seed=seed, steps=steps, fault=fault
+    )
+
+
+def _most(plan: Plan, dim: str) -> int:
+    """The most ways that a dim is split."""
+    return max((row.distribution.degree(dim) for row in plan.layers.values()), default=1)
+
+
+def verify_transformer(
+    plan: Plan,
+    ranks: int,
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+    fault: Callable[..., None] | None = None,
+) -> tuple[Training, list[Trained]]:
+    """Run a plan in small, and what every rank found; arguments as of `transformer_training`.
+
+    Parameters
+    ----------
+    plan, ranks, module, seed, steps, fault
+        As there.
+    """
+    from planner.torch.verify.ranks import on_ranks
+    from planner.torch.verify.training import train
+
+    task = transformer_training(
+        plan, ranks, module=module, seed=seed, steps=steps, fault=fault
+    )
+    found: list[Trained] = on_ranks(train, task.plan.gpus, task)
+    return task, found
+
+
+__all__ = ["SmallTransformer", "small_network", "transformer_training", "verify_transformer"]
