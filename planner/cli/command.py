@@ -20,6 +20,7 @@ from planner.cli.exporting import export_command
 from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.front import pareto_command
 from planner.cli.plans import evaluate_command, optimize_command, report_command
+from planner.cli.running import run_command, verify_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
 from planner.cli.solving import solve_command
@@ -87,6 +88,8 @@ for _command in (
     study_command,
     report_command,
     export_command,
+    verify_command,
+    run_command,
     models_command,
     clusters_command,
     devices_command,

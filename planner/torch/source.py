@@ -68,6 +68,24 @@ def traced_source(source: object, inputs: object) -> TracedNetwork:
             each.training = state
 
 
+def make_module(reference: str) -> Any:
+    """The module that text names, with its numbers."""
+    require_torch()
+    from torch import nn
+
+    found = _imported(reference)
+    called = f"'{reference}'"
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        return _module_of(found, called)[0]
+    try:
+        module = found()
+    except Exception as error:
+        raise InputError(_own_failure(f"calling {called}", error)) from None
+    return _module_of(module, called)[0] if isinstance(module, nn.Module) else module
+
+
 def _imported(reference: str) -> object:
     """What text names, imported from the folder that a command runs in or from elsewhere."""
     place, _, path = reference.partition(":")

@@ -13,14 +13,15 @@ import torch.distributed as dist
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.launch import PLAN_VARIABLE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["Message", "PlannedModule", "apply", "load_plan", "local_batch"]
 
-# The environment variable in which `planner run` gives the path of its plan.
-PLAN_VARIABLE = "PLANNER_PLAN"
+
+
 # Layers that are split as sequences are.
 _SEQUENCES = frozenset({"attention", "embedding", "router", "dispatch", "tokens", "layer_norm"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.distribution import Distribution, limit_reason
@@ -14,7 +14,9 @@ REPLICATED = "replicated"
 # Extents of space that are tried, smallest first. [items]
 _EXTENTS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
 # Numbers that a batch norm has of each channel at least: fewer are too alike. [items]
-_LEAST_COUNT = 16
+_LEAST_COUNT = 8
+# Samples that are tried, and how many times the least work may be done so that more splits are.
+_BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,35 +110,43 @@ def fewer_ways(
 
 
 def scaled_down(
-    network: Network, layers: Mapping[str, Distribution], shape: tuple[int, ...], fixed: bool
+    networks: Iterable[Network], layers: Mapping[str, Distribution], shape: tuple[int, ...]
 ) -> ScaledPlan:
-    """The smallest network and batch that all splits can be tried on.
+    """The least work on which most of the splits can be tried.
 
     Parameters
     ----------
-    network
-        The network of the plan.
+    networks
+        Networks of the same layers, with smaller images or fewer channels than the plan's.
     layers
         The splits of the plan.
     shape
         Members of each level. [items]
-    fixed
-        Whether widths stay as they are.
     """
     last: InputError | None = None
-    for tried in _smaller(network, fixed):
-        for batch in (4, 8, 16, 32, 64):
-            try:
-                found = _fitted(tried, layers, shape, batch)
-            except InputError as error:
-                last = error
-                break
-            if found is not None:
-                return found
-    raise last or InputError(
-        f"{network.name} must have room for the splits of the plan on {math.prod(shape)} ranks "
-        "but has none; use fewer ranks (--ranks)"
-    )
+    best: tuple[int, int, ScaledPlan] | None = None
+    rows = [(_positions(one) * batch, n, one, batch) for n, one in enumerate(networks) for batch in _BATCHES]
+    for work, _, network, batch in sorted(rows, key=lambda row: row[:2]):
+        if best is not None and (best[0] == 0 or work > _MOST_WORK * best[1]):
+            break
+        try:
+            found = _fitted(network, layers, shape, batch)
+        except InputError as error:
+            last = error
+            continue
+        if found is not None and (best is None or len(found.left_out) < best[0]):
+            best = (len(found.left_out), work if best is None else best[1], found)
+    if best is None:
+        raise last or InputError(
+            f"the network must have room for the splits of the plan on {math.prod(shape)} ranks "
+            "but has none; use fewer ranks (--ranks)"
+        )
+    return best[2]
+
+
+def _positions(network: Network) -> int:
+    """Positions of space of a sample. [items]"""
+    return math.prod(n for axis, n in network.input_shape.items() if axis in SPATIAL_DIMS)
 
 
 def _fitted(
@@ -171,7 +181,7 @@ def _fitted(
 def _has_room(
     graph: Graph, layers: Mapping[str, Distribution], found: Mapping[str, Distribution]
 ) -> bool:
-    """Whether norms have enough numbers, and space is cut where the plan cuts it."""
+    """Whether norms have enough numbers."""
     for layer in graph.compute_layers:
         own = found[layer.name]
         if layer.kind == "batch_norm":
@@ -196,20 +206,26 @@ def _left_out(
             yield f"{kind} by {dim}"
 
 
-def _smaller(network: Network, fixed: bool) -> Iterator[Network]:
-    """Networks of smaller images and, where it may, of fewer channels; the smallest first."""
-    space = [axis for axis in network.input_shape if axis in SPATIAL_DIMS]
-    largest = max((network.input_shape[axis] for axis in space), default=1)
-    extents = [extent for extent in _EXTENTS if extent < largest] if space else []
-    for extent in [*extents, largest]:
-        shape = {
-            axis: min(n, extent) if axis in space else n
-            for axis, n in network.input_shape.items()
-        }
-        small = replace(network, input_shape=shape)
-        if not fixed:
-            yield replace(small, layers=tuple(map(_narrower, network.layers)))
-        yield small
+def smaller_images(shape: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Axes of samples with less space, the smallest first. [items]"""
+    space = [axis for axis in shape if axis in SPATIAL_DIMS]
+    largest = max((shape[axis] for axis in space), default=1)
+    for extent in (*(extent for extent in _EXTENTS if extent < largest), largest):
+        yield {axis: min(n, extent) if axis in space else n for axis, n in shape.items()}
+
+
+def smaller_networks(network: Network) -> Iterator[Network]:
+    """A network with smaller images and fewer channels; with all of them where that cannot be."""
+    narrow = tuple(map(_narrower, network.layers))
+    for shape in smaller_images(network.input_shape):
+        for layers in (narrow, network.layers):
+            small = replace(network, input_shape=shape, layers=layers)
+            try:
+                build_graph(small, 2)
+            except InputError:
+                continue
+            yield small
+            break
 
 
 def _narrower(row: LayerSpec) -> LayerSpec:
@@ -226,6 +242,6 @@ def _narrower(row: LayerSpec) -> LayerSpec:
 
 def _width(filters: int) -> int:
     """Fewer filters, more where there were more. [items]"""
-    if filters <= 16:
+    if filters <= 8:
         return filters
-    return 16 if filters <= 64 else 24 if filters <= 256 else 32
+    return 8 if filters <= 64 else 16 if filters <= 256 else 24

@@ -60,6 +60,9 @@ class ConvolutionModule(PlannedModule):
         nodes = list(program.graph.nodes)
         signature = program.graph_signature
         self._exchange = Exchange()
+        # whether dropout drops, and who is told of every block: for those who compare
+        self.drops = True
+        self.watcher: Callable[[str, str, Tensor], None] | None = None
         self._loss = loss
         data = data_nodes(nodes, set(signature.user_inputs))
         self._entries = [node for node in nodes if node.name in set(signature.user_inputs)]
@@ -77,6 +80,7 @@ class ConvolutionModule(PlannedModule):
                 exchange=self._exchange,
                 held=self._held,
                 training=lambda: self.training,
+                drops=lambda: self.training and self.drops,
             )
             for row in net.rows
         }
@@ -179,6 +183,8 @@ class ConvolutionModule(PlannedModule):
                 self._brought(done[source], places[source], site, slot)
                 for slot, source in enumerate(site.sources)
             ]
+            for slot, block in enumerate(blocks):
+                self._seen(name, f"input {slot}", block)
             if site.layer.kind == "loss":
                 return self._ended(site, blocks[0], target)
             if site.layer.kind not in KINDS:
@@ -186,10 +192,15 @@ class ConvolutionModule(PlannedModule):
             site.read_now = blocks
             done[name], places[name] = KINDS[site.layer.kind](site, blocks), site.output
             site.read_now = []
+            self._seen(name, "output", done[name])
             for source in site.sources:
                 if readers[source] == name:
                     done.pop(source, None)
         raise InputError("a plan that is applied must end in a loss but does not")
+
+    def _seen(self, layer: str, what: str, x: Tensor) -> None:
+        if self.watcher is not None:
+            self.watcher(layer, what, x)
 
     def _brought(self, x: Tensor, source: Layout, site: Site, slot: int) -> Tensor:
         """An input of a layer, from where the layer before left it.

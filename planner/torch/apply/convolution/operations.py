@@ -124,7 +124,7 @@ def _operators(site: Site, xs: list[Tensor]) -> Tensor:
         args = map_arg(node.args, local)
         options = map_arg(node.kwargs, local)
         if operator_of(node) in ("dropout", "feature_dropout", "alpha_dropout"):
-            args = (args[0], args[1], site.training())
+            args = (args[0], args[1], site.drops())
         done[node] = out_of_place(node.target)(*args, **options)
         if largest is not None:
             boxes[node] = boxes[largest]

@@ -45,8 +45,8 @@ class Site:
         The ranks.
     held
         The rank's part of what does not depend on samples, and where that lies.
-    training
-        Whether the module is in training.
+    training, drops
+        Whether the module is in training, and whether dropout drops.
     """
 
     layer: Layer
@@ -60,6 +60,7 @@ class Site:
     exchange: Exchange
     held: Callable[[Node], tuple[Tensor, Layout]]
     training: Callable[[], bool]
+    drops: Callable[[], bool]
     read_now: list[Tensor] = field(default_factory=list)
 
     @property

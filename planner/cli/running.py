@@ -1,0 +1,62 @@
+"""`planner verify` and `planner run`: plans under torch.distributed."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from planner.cli.completion import complete
+from planner.cli.screen import write
+
+
+@click.command("verify")
+@click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
+@click.option("--ranks", default=4, show_default=True, metavar="N", help="2, 4 or 8.")
+@click.option(
+    "--module",
+    default="",
+    metavar="NAME",
+    help="package.module:name of the PyTorch module that was planned; imports that code.",
+)
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Of weights and samples.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify_command(plan_file: str, ranks: int, module: str, seed: int, as_json: bool) -> None:
+    """Run a plan on a few ranks of this machine, and compare with one process.
+
+    PLAN is a file that 'planner optimize -o' wrote. The network is scaled down, and computes on
+    CPU in float64.
+    """
+    from planner.plan import Plan
+    from planner.report.verification import verification_facts, verification_lines
+    from planner.torch.verify.ranks import RankError
+    from planner.torch.verify.verify import verify_plan
+
+    plan = Plan.load(plan_file)
+    try:
+        found = verify_plan(plan, ranks=ranks, module=module, seed=seed)
+    except RankError as error:
+        click.echo(f"planner: {error}", err=True)
+        sys.exit(1)
+    if as_json:
+        write(json.dumps(verification_facts(found), indent=1))
+    else:
+        for line in verification_lines(found):
+            write(line)
+    if not found.holds:
+        sys.exit(1)
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
+@click.option("--nproc-per-node", "processes", type=int, required=True, metavar="N", help="Ranks.")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="-- SCRIPT [ARGUMENTS]")
+def run_command(plan_file: str, processes: int, script: tuple[str, ...]) -> None:
+    """Start a training script on several ranks of this host, with a plan.
+
+    The script gets it by planner.torch.load_plan().
+    """
+    from planner.torch.launch import launch
+
+    sys.exit(launch(plan_file, processes, script))

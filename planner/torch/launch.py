@@ -1,0 +1,62 @@
+"""Start a script on several ranks, each of which finds its plan in the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from costmodels.errors import InputError
+from planner.plan import Plan
+from planner.torch.trace import require_torch
+
+# The environment variable that has the path of the plan.
+PLAN_VARIABLE = "PLANNER_PLAN"
+
+
+def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
+    """Run a script under torchrun; its exit status.
+
+    Parameters
+    ----------
+    plan_file
+        The plan.
+    processes
+        Ranks on this host. [items]
+    script
+        A file in Python, and its arguments.
+
+    Raises
+    ------
+    InputError
+        When the plan is for another number of ranks, or there is no such script.
+    """
+    require_torch()
+    plan = Plan.load(plan_file)
+    if not script or not Path(script[0]).is_file():
+        given = f"is '{script[0]}'" if script else "is none"
+        raise InputError(
+            f"the script must be a file but {given}; give it last, as in planner run plan.json "
+            "--nproc-per-node 4 -- train.py"
+        )
+    nodes = int(os.environ.get("PET_NNODES", "1").split(":")[0])
+    if processes < 1 or processes * nodes != plan.gpus:
+        raise InputError(
+            f"the plan is for {plan.gpus} ranks but --nproc-per-node {processes} starts "
+            f"{processes * nodes}; start as many, or plan for --gpus {max(processes, 1) * nodes}"
+        )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    if nodes == 1:
+        command.append("--standalone")
+    environment = {**os.environ, PLAN_VARIABLE: str(Path(plan_file).resolve())}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    done = subprocess.run([*command, *script], env=environment, check=False)
+    if done.returncode:
+        print(
+            f"planner: a rank of '{script[0]}' failed, and the others were ended; the first error "
+            "above says why",
+            file=sys.stderr,
+        )
+    return 1 if done.returncode else 0

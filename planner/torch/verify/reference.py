@@ -1,0 +1,111 @@
+"""The same steps in one process, by the original module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planner.torch.apply.convolution.site import Site
+
+# Functions that draw random numbers, which differ from rank to rank.
+_RANDOM = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+
+
+@contextmanager
+def one_process(sites: Sequence[Site]) -> Iterator[None]:
+    """Batch norm over as many positions as the plan's ranks have, and no dropout.
+
+    Parameters
+    ----------
+    sites
+        The batch norms of the plan, in the order in which the module runs them.
+    """
+    kept = {name: getattr(F, name) for name in (*_RANDOM, "batch_norm") if hasattr(F, name)}
+    kept_dropout = torch.dropout
+    turn = iter(sites)
+
+    def by_blocks(
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        site = next(turn)
+        y = torch.empty_like(x)
+        for boxes in _groups(site):
+            parts = [x[box].transpose(0, 1).flatten(1) for box in boxes]
+            spread, mean = torch.var_mean(torch.cat(parts, 1), 1, correction=0)
+            shape = (1, -1, *[1] * (x.dim() - 2))
+            for box in boxes:
+                y[box] = (x[box] - mean.view(shape)) * (spread + eps).rsqrt().view(shape)
+        if weight is not None:
+            y = y * weight.view(1, -1, *[1] * (x.dim() - 2))
+        return y if bias is None else y + bias.view(1, -1, *[1] * (x.dim() - 2))
+
+    def as_it_is(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        return x
+
+    try:
+        for name in kept:
+            setattr(F, name, by_blocks if name == "batch_norm" else as_it_is)
+        torch.dropout = as_it_is  # type: ignore[assignment]
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(F, name, function)
+        torch.dropout = kept_dropout
+
+
+def _groups(site: Site) -> list[list[tuple[slice, ...]]]:
+    """The blocks that share the statistics of a batch norm."""
+    cut = site.axes_that_cut() - site.axes_that_cut({"channel"})
+    groups: dict[tuple[int, ...], dict[Any, tuple[slice, ...]]] = {}
+    places = site.holders(cut - set(site.sharding.statistics_sums))
+    for place, box in zip(places, site.inputs[0].boxes, strict=True):
+        ranges = (slice(*box[0]), slice(None), *(slice(*pair) for pair in box[2:]))
+        groups.setdefault(place, {})[box[:1] + box[2:]] = ranges
+    return [list(boxes.values()) for boxes in groups.values()]
+
+
+def reference_steps(
+    model: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    norms: Sequence[Site],
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+) -> tuple[list[Tensor], list[Mapping[str, Tensor]], Mapping[str, Tensor]]:
+    """Losses and gradients of steps, and the parameters after them.
+
+    Parameters
+    ----------
+    model, batches
+        The module, and what each step reads and compares with.
+    norms
+        As of `one_process`.
+    optimizer
+        Made from the parameters.
+    """
+    rule = optimizer(model.parameters())
+    losses, gradients = [], []
+    for x, target in batches:
+        rule.zero_grad()
+        with one_process(norms):
+            loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append(
+            {
+                name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                for name, p in model.named_parameters()
+            }
+        )
+        rule.step()
+    return losses, gradients, {n: p.detach() for n, p in model.named_parameters()}

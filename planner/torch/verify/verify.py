@@ -1,0 +1,379 @@
+"""`planner verify`: run a plan on a few ranks of this machine, and compare with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from costmodels.cluster import Cluster, load_cluster
+from costmodels.communication.topology import Topology
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.graph import Graph, Network, build_graph
+from costmodels.strategy import Stage, Strategy
+from planner.models import BUILT_IN, build
+from planner.plan import Plan
+from planner.plan.shard import shard_plan
+from planner.torch.source import is_reference
+from planner.torch.trace import require_torch
+from planner.torch.verify.charged import Key, charged_numbers
+from planner.torch.verify.scaled import (
+    ScaledPlan,
+    fewer_ranks,
+    scaled_down,
+    smaller_images,
+    smaller_networks,
+)
+
+# How far ranks may be from one process, as a part of the largest gradient or weight.
+TOLERANCE = 1e-12
+NUM_RANKS = (1, 2, 4, 8)
+# Sizes of images at which a module is traced. [items]
+_MOST_TRACES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Messages whose size is not what the cost models charge.
+
+    Parameters
+    ----------
+    place, cause, backward
+        The layer or the two layers, what it is for, and in which pass.
+    received, charged
+        Numbers that the busiest rank received, and what is charged. [items]
+    reason
+        Why that is so by design; empty where it should not be.
+    """
+
+    place: str
+    cause: str
+    backward: bool
+    received: float
+    charged: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What comparing a plan with one process found.
+
+    Parameters
+    ----------
+    model, ranks, batch, image
+        What was run: the network, on how many ranks, at how many samples, of which axes. [items]
+    exercised
+        Kinds of splits that were run, each with the number of layers.
+    left_out
+        Splits of the plan for which there was no room.
+    losses, gradients
+        Largest difference of each step, and with it the largest gradient.
+    weights
+        The same of the weights after all steps.
+    worst
+        The parameter whose gradient differs most.
+    shapes
+        Blocks of another shape than the plan says.
+    checked
+        Blocks whose shapes were compared. [items]
+    messages
+        Kinds of messages by cause and pass: how many, and numbers received. [items]
+    differences
+        Messages of another size than charged.
+    """
+
+    model: str
+    ranks: int
+    batch: int
+    image: Mapping[str, int]
+    exercised: Mapping[str, int]
+    left_out: tuple[str, ...]
+    losses: tuple[float, ...]
+    gradients: tuple[tuple[float, float], ...]
+    weights: tuple[float, float]
+    worst: str
+    shapes: tuple[tuple[str, str, str], ...]
+    checked: int
+    messages: Mapping[str, tuple[int, float]]
+    differences: tuple[Difference, ...]
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, a sentence each; none where the plan holds."""
+        found = []
+        for step, (apart, largest) in enumerate(self.gradients):
+            if not apart <= TOLERANCE * largest:
+                found.append(
+                    f"the gradients of step {step + 1} must equal those of one process within "
+                    f"{TOLERANCE:g} of the largest ({largest:.3g}) but differ by {apart:.3g}, "
+                    f"most in {self.worst}"
+                )
+        for step, apart in enumerate(self.losses):
+            if not apart <= TOLERANCE * max(1.0, *(row[1] for row in self.gradients)):
+                found.append(f"the loss of step {step + 1} differs by {apart:.3g}")
+        apart, largest = self.weights
+        if not apart <= TOLERANCE * max(largest, *(row[1] for row in self.gradients)):
+            found.append(f"the weights after the last step differ by {apart:.3g}")
+        found += [f"{place} is of shape {is_} and not {said}" for place, is_, said in self.shapes]
+        for one in self.differences:
+            if not one.reason:
+                found.append(
+                    f"{one.place}: {one.cause} {'backward' if one.backward else 'forward'} "
+                    f"receives {one.received:g} numbers where {one.charged:g} are charged"
+                )
+        return found
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+def verify_plan(
+    plan: Plan, *, ranks: int = 4, module: str = "", seed: int = 0, steps: int = 3
+) -> Verification:
+    """Run a plan on a few ranks of this machine, scaled down, and compare with one process.
+
+    Parameters
+    ----------
+    plan
+        A plan of one stage of a convolutional network.
+    ranks
+        How many. [items]
+    module
+        "package.module:name" of the module that was planned; naming it imports that code.
+    seed, steps
+        Of the random weights and samples, and how many steps. [items]
+
+    Raises
+    ------
+    InputError
+        When the plan cannot be run so.
+    """
+    require_torch()
+    if ranks not in NUM_RANKS:
+        known = ", ".join(map(str, NUM_RANKS))
+        raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "4")
+    network = _network_of(plan, module)
+    shape = fewer_ranks(plan.shape, ranks)
+    splits = {name: layer.distribution for name, layer in plan.layers.items()}
+    networks = _traced_networks(network, module) if module else smaller_networks(network)
+    small = scaled_down(networks, splits, shape)
+    return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
+
+
+def run_scaled(
+    plan: Plan,
+    small: ScaledPlan,
+    shape: tuple[int, ...],
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+) -> Verification:
+    """Run what was scaled down.
+
+    Parameters
+    ----------
+    plan
+        The plan that it was made of.
+    small
+        What is run.
+    shape
+        Members of each level. [items]
+    module, seed, steps
+        As of `verify_plan`.
+    """
+    from planner.torch.verify.ranks import on_ranks
+    from planner.torch.verify.work import Outcome, Task, run_rank
+
+    graph = build_graph(small.network, small.batch)
+    stage = Stage(layers=tuple(small.distributions), first_device=0, shape=shape)
+    strategy = Strategy(stages=(stage,), distributions=small.distributions)
+    sharding = shard_plan(graph, strategy, plan.level_names)
+    task = Task(
+        network=small.network,
+        batch=small.batch,
+        source=module,
+        sharding=sharding,
+        seed=seed,
+        steps=steps,
+    )
+    ranks = len(sharding.meshes[0].ranks)
+    outcomes: list[Outcome] = on_ranks(run_rank, ranks, task)
+    charged = charged_numbers(graph, small.distributions, Topology.of(_cluster(plan), shape))
+    received: dict[Key, float] = {}
+    for outcome in outcomes:
+        for key, numbers in outcome.numbers.items():
+            received[key] = max(received.get(key, 0.0), numbers)
+    messages: dict[str, tuple[int, float]] = {}
+    for (_, cause, backward), numbers in sorted(received.items()):
+        name = f"{cause} {'backward' if backward else 'forward'}"
+        count, total = messages.get(name, (0, 0.0))
+        messages[name] = (count + 1, total + numbers)
+    exercised: dict[str, int] = {}
+    for layer in graph.compute_layers:
+        text = f"{layer.kind}: {small.distributions[layer.name]}"
+        exercised[text] = exercised.get(text, 0) + 1
+    first = outcomes[0]
+    return Verification(
+        model=plan.model,
+        ranks=ranks,
+        batch=small.batch,
+        image=small.network.input_shape,
+        exercised=exercised,
+        left_out=small.left_out,
+        losses=tuple(first.losses),
+        gradients=tuple(first.gradients),
+        weights=first.weights,
+        worst=first.worst,
+        shapes=tuple(row for outcome in outcomes for row in outcome.shapes),
+        checked=sum(outcome.checked for outcome in outcomes),
+        messages=messages,
+        differences=tuple(_differences(graph, small.distributions, received, charged)),
+    )
+
+
+def _traced_networks(network: Network, module: str) -> list[Network]:
+    """A module at smaller images, as long as its layers are those of the plan.
+
+    Parameters
+    ----------
+    network, module
+        The network of the plan, and the module that it is.
+    """
+    from planner.torch.source import traced_source
+
+    found: list[Network] = []
+    last: InputError | None = None
+    for shape in smaller_images(network.input_shape):
+        if len(found) == _MOST_TRACES:
+            break
+        try:
+            one = traced_source(module, (2, *shape.values())).network
+        except InputError as error:
+            last = error
+            continue
+        if _rows(one) == _rows(network):
+            found.append(one)
+    if not found:
+        raise last or InputError(
+            f"the module '{module}' must have the layers of the plan for {network.name} but has "
+            "others; name the module that was planned"
+        )
+    return found
+
+
+def _rows(network: Network) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(row.name, row.kind, row.inputs) for row in network.layers]
+
+
+def _cluster(plan: Plan) -> Cluster:
+    return plan.carried.cluster or load_cluster(plan.cluster)
+
+
+def _network_of(plan: Plan, module: str) -> Network:
+    """The network of a plan.
+
+    Raises
+    ------
+    InputError
+        When the plan is of a module that is not named, or cannot be run layer by layer.
+    """
+    if module and not is_reference(module):
+        raise InputError.rule(
+            "the module (--module)", "be package.module:name", f"'{module}'", "correct it"
+        )
+    if plan.is_staged:
+        raise InputError(
+            "a plan that is verified must be of one stage without micro-batches and sharded "
+            "weights but is not; plan with --tp 1 --pp 1"
+        )
+    if plan.carried.network is not None:
+        network = plan.carried.network
+        if network.source == "a PyTorch module" and not module:
+            raise InputError(
+                f"the plan is of the PyTorch module {plan.model}, whose code a plan does not "
+                "carry; name it with --module package.module:name"
+            )
+        return network
+    if plan.model not in BUILT_IN:
+        raise InputError(
+            f"the plan must be of a network that is built in or that it carries but is of "
+            f"{plan.model}; make it again with 'planner optimize -o'"
+        )
+    shape = plan.input_shape
+    return build(plan.model, shape.get("height", shape.get("sequence")))
+
+
+def _differences(
+    graph: Graph,
+    splits: Mapping[str, Distribution],
+    received: Mapping[Key, float],
+    charged: Mapping[Key, float],
+) -> Iterator[Difference]:
+    """Messages of another size than charged, with what is known of why.
+
+    Parameters
+    ----------
+    graph, splits
+        The network, and the split of every layer.
+    received, charged
+        Numbers. [items]
+    """
+    for key in sorted({*received, *charged}):
+        found, said = received.get(key, 0.0), charged.get(key, 0.0)
+        if abs(found - said) <= 1e-6 * max(found, said):
+            continue
+        place, cause, backward = key
+        yield Difference(
+            place=place,
+            cause=cause,
+            backward=backward,
+            received=found,
+            charged=said,
+            reason=_reason(graph, splits, key, found, said),
+        )
+
+
+def _reason(
+    graph: Graph, splits: Mapping[str, Distribution], key: Key, found: float, said: float
+) -> str:
+    """Why a message is of another size than charged, empty where it should not be.
+
+    Parameters
+    ----------
+    graph, splits
+        As of `_differences`.
+    key
+        The message.
+    found, said
+        Numbers received and charged. [items]
+    """
+    place, cause, backward = key
+    if cause == "loss":
+        return "the mean of the loss is one number, which is not charged"
+    layer = graph.layers.get(place.split(" -> ")[-1])
+    if layer is None:
+        return ""
+    source = place.split(" -> ")[0]
+    if cause == "shuffle" and source == "input":
+        return "samples are loaded where they are needed, and not charged"
+    uneven = any(
+        extent % splits[name].degree(dim)
+        for name in {source, layer.name} & set(splits)
+        for dim, extent in graph.layers[name].dims.items()
+    )
+    if cause == "halo" and layer.kind in ("pool", "upsample") and backward:
+        return "gradients of the rows that were read go back, and not those of what was written"
+    if cause == "halo" and layer.kind == "upsample":
+        return "linear enlargement reads a neighbour, which is not charged"
+    if cause == "statistics" and layer.kind == "loss":
+        return "the largest feature, the sum and the right one are summed once, and not twice two"
+    if cause == "statistics" and layer.kind == "batch_norm" and layer.statistics is None:
+        return "instance and group norm are charged as batch norm, which sums nothing"
+    if uneven and found <= said:
+        return "blocks are uneven, and the largest is charged"
+    if uneven:
+        return "blocks are uneven, and what straddles their borders is not charged"
+    return ""
