@@ -50,7 +50,5 @@ def verification_lines(found: Verification) -> Iterator[str]:
     for fault in found.faults:
         yield f"wrong: {fault}"
     yield (
-        "the plan holds: it trains as one process does"
-        if found.holds
-        else "the plan does not hold"
+        "the plan holds: it trains as one process does" if found.holds else "the plan does not hold"
     )

@@ -13,17 +13,13 @@ import torch.distributed as dist
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.ways import is_for_transformers
 from planner.torch.launch import PLAN_VARIABLE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["Message", "PlannedModule", "apply", "load_plan", "local_batch"]
-
-
-
-# Layers that are split as sequences are.
-_SEQUENCES = frozenset({"attention", "embedding", "router", "dispatch", "tokens", "layer_norm"})
 
 
 def apply(
@@ -70,14 +66,9 @@ def apply(
 
 def _way(plan: Plan) -> Callable[..., PlannedModule]:
     """What applies plans of that kind."""
-    if plan.is_staged or any(layer.kind in _SEQUENCES for layer in plan.layers.values()):
-        try:
-            from planner.torch.apply.transformers import apply_transformer
-        except ImportError:
-            raise InputError(
-                "a plan that is applied must be of one stage of a convolutional network but has "
-                "stages, sharded weights or layers of transformers; export it (planner export)"
-            ) from None
+    if is_for_transformers(plan):
+        from planner.torch.apply.transformers import apply_transformer
+
         return apply_transformer
     from planner.torch.apply.convolution import apply_convolution
 

@@ -117,8 +117,6 @@ def layout_of(tensor: TensorPlacement, mesh: Mesh, summed: Iterable[str] = ()) -
                 index[dim], ways[dim] = index[dim] * axis.size + digit, ways[dim] * axis.size
             apart = dim is not None or placement == PARTIAL or axis.name in sums
             holder.append(digit if apart else 0)
-        boxes.append(
-            tuple(block(n, i, w) for n, i, w in zip(shape, index, ways, strict=True))
-        )
+        boxes.append(tuple(block(n, i, w) for n, i, w in zip(shape, index, ways, strict=True)))
         holders.append(tuple(holder))
     return Layout(boxes=tuple(boxes), holders=tuple(holders))

@@ -89,9 +89,7 @@ class _CrossEntropy(Function):
     """Softmax and cross entropy of features of which each rank has a block."""
 
     @staticmethod
-    def forward(
-        ctx: Any, output: Tensor, target: Tensor, first: int, groups: list[Any]
-    ) -> Tensor:
+    def forward(ctx: Any, output: Tensor, target: Tensor, first: int, groups: list[Any]) -> Tensor:
         highest = output.amax(-1)
         _reduce(highest, groups, dist.ReduceOp.MAX)
         powers = (output - highest.unsqueeze(-1)).exp()

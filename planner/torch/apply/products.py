@@ -51,9 +51,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, members: int, turned
     return functional.linear(x, weight.t() if turned else weight, bias)
 
 
-def _product(
-    place: Place, x: Held, weight: Held, bias: Held | None, turned: bool
-) -> Call:
+def _product(place: Place, x: Held, weight: Held, bias: Held | None, turned: bool) -> Call:
     """A product with a weight over the last dim.
 
     Parameters
@@ -110,9 +108,7 @@ def _matmul(place: Place, node: Node, given: Given) -> Call:
     return Call(run=torch.matmul, given={"input": one, "other": other}, layout=layout)
 
 
-def _looked_up(
-    weight: Tensor, indices: Tensor, first: int, padding_idx: int, cut: bool
-) -> Tensor:
+def _looked_up(weight: Tensor, indices: Tensor, first: int, padding_idx: int, cut: bool) -> Tensor:
     """Rows of a table, of which a rank has those from one on: zeros for all others."""
     # the row of padding has no gradient, where this rank has it
     untrained = padding_idx - first if first <= padding_idx < first + weight.shape[0] else None
@@ -237,4 +233,3 @@ def _dropout(place: Place, node: Node, given: Given) -> Call:
     cut = sorted(held.layout.cutting)
     run = Dropout(number, place.index(cut))
     return Call(run=run, given={**given, "input": held}, layout=held.layout)
-

@@ -260,10 +260,7 @@ def _pick(of: Any, number: int) -> Any:
 
 def _devices(given: Mapping[str, Any], program: Program) -> dict[str, Any]:
     """Arguments without what names the device of the trace."""
-    return {
-        key: None if key == "pin_memory" else one
-        for key, one in given.items()
-    }
+    return {key: None if key == "pin_memory" else one for key, one in given.items()}
 
 
 def _is_own(traced: Traced, node: Node, layer: str) -> bool:
@@ -326,7 +323,7 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     sums = frozenset(names.index(one) for one in placed.gradient_sums)
     if target.shape != held.layout.shape:
         raise LayoutError("it reads what no layer writes")
-    move = Move(held.layout, target, sums, reader)
+    move = Move(held.layout, target, sums, f"{source} -> {reader}")
     if move.is_nothing:
         return held
     key = (held.key, target, sums)
@@ -458,9 +455,7 @@ def _check_layout(program: Program, node: Node, layer: str, layout: ViewLayout) 
         return
     expected = layout_of_view(placed, value, program.place.sizes)
     if expected != layout and expected.shape == layout.shape:
-        raise LayoutError(
-            f"its output lies as {_written(layout)} and not as {_written(expected)}"
-        )
+        raise LayoutError(f"its output lies as {_written(layout)} and not as {_written(expected)}")
 
 
 def traced_layer(program: Program, node: Node) -> str:

@@ -6,11 +6,13 @@ was moved is a sum. Backward, the gradient goes to the layout before, summed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
@@ -32,7 +34,7 @@ class Move:
     sums
         Axes over whose members the gradient of what was moved is a sum.
     layer
-        The layer that reads it.
+        The layer that it is a weight of, or "source -> reader".
     is_weight
         Whether it is a weight.
     """
@@ -73,6 +75,7 @@ class Ranks:
         self.mesh = mesh
         self.sizes = tuple(int(n) for n in mesh.shape)
         self.log = log
+        self.groups: dict[frozenset[int], Any] = {}
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -115,6 +118,45 @@ class Ranks:
         found = moved.to_local().reshape(move.target.local_shape(self.sizes))
         self._tell(move, x, found, backward)
         return found
+
+    def make_groups(self, sets: Iterable[frozenset[int]], starts: Sequence[int]) -> None:
+        """Make the groups of ranks that several axes span; all ranks of all stages call it alike.
+
+        Parameters
+        ----------
+        sets
+            Axes, by number.
+        starts
+            The first rank of each group of stages.
+        """
+        mesh = torch.arange(math.prod(self.sizes)).reshape(self.sizes)
+        for axes in sorted({tuple(sorted(one)) for one in sets}):
+            others = [axis for axis in range(len(self.sizes)) if axis not in axes]
+            size = math.prod(self.sizes[axis] for axis in axes)
+            for row in mesh.permute(*others, *axes).reshape(-1, size).tolist():
+                for start in starts:
+                    ranks = [start + one for one in row]
+                    group = dist.new_group(ranks)
+                    if dist.get_rank() in ranks:
+                        self.groups[frozenset(axes)] = group
+
+    def all_reduce(self, tensors: Sequence[Tensor], axes: frozenset[int]) -> list[Tensor]:
+        """Sums over some axes, of several tensors at once.
+
+        Parameters
+        ----------
+        tensors, axes
+            What is summed, and over which axes.
+        """
+        together = torch.cat([one.reshape(-1) for one in tensors])
+        dist.all_reduce(together, group=self.groups[axes])
+        parts = together.split([one.numel() for one in tensors])
+        return [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
+
+    def share(self, axes: frozenset[int]) -> float:
+        """What part of a tensor the others of some axes have, where each has an equal one."""
+        members = math.prod(self.sizes[axis] for axis in axes)
+        return (members - 1) / members
 
     def _tell(self, move: Move, before: Tensor, after: Tensor, backward: bool) -> None:
         """Say what was received, axis by axis, as cost models count it.
@@ -185,7 +227,5 @@ class _Moved(Function):
 def _place(layout: ViewLayout, axis: int) -> int:
     """The dim that an axis cuts."""
     return next(
-        number
-        for number, dim in enumerate(layout.dims)
-        if any(axis in part.axes for part in dim)
+        number for number, dim in enumerate(layout.dims) if any(axis in part.axes for part in dim)
     )

@@ -161,8 +161,7 @@ def as_it_is(place: Place, node: Node, given: Given) -> Call:
     first = cut[0].layout.dims[0] if cut[0].layout.dims else ()
     samples = first[0].extent if first else 0
     alike = all(
-        one.layout.dims and one.layout.dims[0] == first and not one.layout.partial
-        for one in cut
+        one.layout.dims and one.layout.dims[0] == first and not one.layout.partial for one in cut
     )
     inside = all(not part.axes for one in cut for dim in one.layout.dims[1:] for part in dim)
     if not alike or not inside or not shape or shape[0] != samples or len(first) != 1:
@@ -232,8 +231,21 @@ def _fitted(one: Any, layout: ViewLayout) -> Any:
     return Block(of=one, layout=ViewLayout(wanted))
 
 
-@rule("contiguous", "clone", "alias", "detach", "to", "_to_copy", "lift_fresh_copy", "float",
-      "zeros_like", "ones_like", "empty_like", "full_like", "dropout_none")
+@rule(
+    "contiguous",
+    "clone",
+    "alias",
+    "detach",
+    "to",
+    "_to_copy",
+    "lift_fresh_copy",
+    "float",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+    "dropout_none",
+)
 def _same(place: Place, node: Node, given: Given) -> Call:
     (held,) = tensors_of(given)[:1]
     return Call(run=node.target, given=given, layout=held.layout)  # type: ignore[arg-type]
@@ -456,4 +468,3 @@ def _pieces(
     x: Tensor, dim: int, places: Sequence[tuple[int, int]], picks: bool
 ) -> tuple[Tensor, ...]:
     return tuple(_narrowed(x, dim, start, count, picks) for start, count in places)
-

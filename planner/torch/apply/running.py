@@ -35,7 +35,7 @@ class Leaves:
         self, ranks: Ranks, weights: Mapping[str, Weight], parameters: Mapping[str, nn.Parameter]
     ) -> None:
         self.ranks, self.weights, self.parameters = ranks, weights, parameters
-        self.kept: dict[object, Tensor] = {}
+        self.kept: dict[Leaf, Tensor] = {}
         self.gathered: dict[str, Tensor] = {}
 
     def local(self, name: str) -> Tensor:
@@ -86,23 +86,61 @@ class Leaves:
             stride=parameter.stride(),
         )
 
-    def gradients(self) -> dict[str, Tensor]:
-        """Gradients of this rank's blocks of all weights, summed over ranks."""
+    def gradients(self, bucket: float) -> dict[str, Tensor]:
+        """Gradients of this rank's blocks of all weights, summed over ranks.
+
+        Parameters
+        ----------
+        bucket
+            Bytes that are summed at once, where ranks keep all that they sum. [B]
+        """
         found: dict[str, Tensor] = {}
-        for leaf, x in self.kept.items():
-            if x.grad is None or not isinstance(leaf, Leaf):
+        waiting: dict[frozenset[int], list[tuple[str, Tensor]]] = {}
+        # in the order in which the backward pass made them
+        for leaf, x in reversed(self.kept.items()):
+            if x.grad is None:
                 continue
             weight = self.weights[leaf.name]
-            gradient = x.grad
-            if x.shape != weight.stored.local_shape(self.ranks.sizes) or not (
-                "gradients" in weight.sharded and weight.stored != leaf.layout
-            ):
+            if weight.stored != leaf.layout and "gradients" in weight.sharded:
+                self._add(found, leaf.name, x.grad)  # it was summed as it was made
+            elif weight.stored == leaf.layout and leaf.sums:
+                rows = waiting.setdefault(leaf.sums, [])
+                rows.append((leaf.name, x.grad))
+                if sum(one.nbytes for _, one in rows) >= bucket:
+                    self._sum(found, waiting.pop(leaf.sums), leaf.sums)
+            else:
                 source = leaf.layout.summed_over(leaf.sums)
                 move = Move(source, weight.stored, frozenset(), weight.owner, is_weight=True)
-                gradient = self.ranks.redistribute(gradient, move, backward=True)
-            before = found.get(leaf.name)
-            found[leaf.name] = gradient if before is None else before + gradient
+                gradient = self.ranks.redistribute(x.grad, move, backward=True)
+                self._add(found, leaf.name, gradient)
+        for sums, rows in waiting.items():
+            self._sum(found, rows, sums)
         return found
+
+    def _sum(
+        self, found: dict[str, Tensor], rows: list[tuple[str, Tensor]], sums: frozenset[int]
+    ) -> None:
+        """Sum a bucket of gradients.
+
+        Parameters
+        ----------
+        found
+            Where sums are put.
+        rows, sums
+            The gradients, and the axes that they are summed over.
+        """
+        summed = self.ranks.all_reduce([one for _, one in rows], sums)
+        for (name, _), gradient in zip(rows, summed, strict=True):
+            layout = self.weights[name].used
+            move = Move(layout, layout, sums, self.weights[name].owner, is_weight=True)
+            numbers = 2 * gradient.numel() * self.ranks.share(sums)
+            self.ranks.log(move, numbers, "all_reduce", True)
+            self._add(found, name, gradient)
+
+    @staticmethod
+    def _add(found: dict[str, Tensor], name: str, gradient: Tensor) -> None:
+        before = found.get(name)
+        found[name] = gradient if before is None else before + gradient
 
 
 class _Gathered(Function):
@@ -228,4 +266,3 @@ def _filled(given: Any, values: Mapping[object, Any]) -> Any:
     if isinstance(given, list | tuple):
         return [_filled(one, values) for one in given]
     return given
-

@@ -90,9 +90,7 @@ def stage_programs(
                 again=flags,
                 entering=_border(number, wanted, homes),
                 leaving=(result,) if number == last else _border(number + 1, wanted, homes),
-                leaves=tuple(
-                    step.given["leaf"] for step in ordered if "leaf" in step.given
-                ),
+                leaves=tuple(step.given["leaf"] for step in ordered if "leaf" in step.given),
             )
         )
     return found

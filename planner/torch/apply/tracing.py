@@ -165,4 +165,3 @@ def _check_same(plan: Plan, net: Translation, name: str) -> None:
         f"{plan.model} {len(known)}, of which '{odd[0]}' ({odd[1]}) is of {where} alone; make a "
         "plan for this module, at these inputs"
     )
-

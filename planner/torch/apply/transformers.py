@@ -203,7 +203,7 @@ class PlannedTransformer(PlannedModule):
 
     def _set_gradients(self) -> None:
         """Give every weight its gradient, summed over all ranks that have a part of it."""
-        found = self._leaves.gradients()
+        found = self._leaves.gradients(self.plan.training.bucket_bytes)
         for name, group in self._tied.items():
             parameter = self._leaves.parameters.get(name)
             if parameter is None:
@@ -333,6 +333,8 @@ def _build(
         [stage.recompute for stage in strategy.stages],
     )
     starts = sorted({stage.first_device for stage in strategy.stages})
+    sums = {leaf.sums for stage in stages for leaf in stage.leaves if leaf.sums}
+    ranks.make_groups(sums, starts)
     return _Built(
         ranks=ranks,
         mesh=all_ranks,
@@ -419,4 +421,3 @@ def _register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         assert found is not None, "it was made above"
         module = found
     module.register_parameter(last, parameter)
-

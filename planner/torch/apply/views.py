@@ -209,9 +209,7 @@ def layout_of_tensor(placed: TensorPlacement) -> ViewLayout:
     )
 
 
-def layout_of_view(
-    placed: TensorPlacement, value: Value, sizes: Sequence[int]
-) -> ViewLayout:
+def layout_of_view(placed: TensorPlacement, value: Value, sizes: Sequence[int]) -> ViewLayout:
     """The layout of a tensor that is a view of what a plan places.
 
     Parameters

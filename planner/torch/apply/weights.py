@@ -160,9 +160,7 @@ def _weight(
         mesh = sharding.meshes[sharding.layers[owner].mesh]
         axes = [mesh.names.index(one) for one in placed.gradient_sums]
         stored = _cut_more(used, _inner(axes, sizes, layer.shard_size), sizes)
-    return Weight(
-        name=name, owner=owner, used=used, stored=stored, blocks=blocks, sharded=sharded
-    )
+    return Weight(name=name, owner=owner, used=used, stored=stored, blocks=blocks, sharded=sharded)
 
 
 def placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:
@@ -200,7 +198,6 @@ def _blocks(traced: Traced, layer: str) -> int:
     _, size = min(found, key=lambda pair: pair[1])
     alike = all(start % size == 0 and count % size == 0 for start, count in found)
     return extent // size if alike and extent % size == 0 else -1
-
 
 
 def _in_blocks(layout: ViewLayout, dim: int, blocks: int) -> ViewLayout:

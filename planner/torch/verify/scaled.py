@@ -84,7 +84,9 @@ def fewer_ways(
         return plan
     ways = {dim: [1] * len(shape) for dim in plan.degrees}
     for level, size in enumerate(shape):
-        wanted = {dim: degrees[level] for dim, degrees in plan.degrees.items() if degrees[level] > 1}
+        wanted = {
+            dim: degrees[level] for dim, degrees in plan.degrees.items() if degrees[level] > 1
+        }
         alike = plan.level_replication[level]
         if alike > 1:
             wanted[REPLICATED] = alike
@@ -125,7 +127,11 @@ def scaled_down(
     """
     last: InputError | None = None
     best: tuple[int, int, ScaledPlan] | None = None
-    rows = [(_positions(one) * batch, n, one, batch) for n, one in enumerate(networks) for batch in _BATCHES]
+    rows = [
+        (_positions(one) * batch, n, one, batch)
+        for n, one in enumerate(networks)
+        for batch in _BATCHES
+    ]
     for work, _, network, batch in sorted(rows, key=lambda row: row[:2]):
         if best is not None and (best[0] == 0 or work > _MOST_WORK * best[1]):
             break
@@ -201,7 +207,9 @@ def _left_out(
         for dim in layers[layer.name].degrees:
             key = (layer.kind, dim)
             wanted[key] = wanted.get(key, False) or found[layer.name].degree(dim) > 1
-    for (kind, dim), kept in sorted(wanted.items(), key=lambda row: (row[0][0], DIMS.index(row[0][1]))):
+    for (kind, dim), kept in sorted(
+        wanted.items(), key=lambda row: (row[0][0], DIMS.index(row[0][1]))
+    ):
         if not kept:
             yield f"{kind} by {dim}"
 

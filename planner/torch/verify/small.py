@@ -192,9 +192,7 @@ class _Attention(nn.Module):
 
     def forward(self, tensors: tuple[Tensor, ...]) -> Tensor:
         """Attend."""
-        query, key, value = (
-            one.unflatten(-1, (-1, self.width)).transpose(1, 2) for one in tensors
-        )
+        query, key, value = (one.unflatten(-1, (-1, self.width)).transpose(1, 2) for one in tensors)
         found = functional.scaled_dot_product_attention(
             query, key, value, is_causal=self.causal, enable_gqa=query.shape[1] != key.shape[1]
         )

@@ -16,7 +16,6 @@ from costmodels.graph import Graph, Network, build_graph
 from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
 from costmodels.strategy.blocks import block_of
 from planner.plan import Plan
-from planner.plan.parts import LayerPlan
 from planner.plan.shard import shard_plan
 from planner.torch.verify.scaled import fewer_ranks, fewer_ways
 
@@ -83,7 +82,9 @@ def outline_of(plan: Plan, ranks: int) -> Outline:
         block = block_of(name)
         if block is not None and block not in first.setdefault(stage, []):
             first[stage].append(block)
-    kept_blocks = [block for stage in sorted(first) for block in first[stage][: max(1, 2 // stages)]]
+    kept_blocks = [
+        block for stage in sorted(first) for block in first[stage][: max(1, 2 // stages)]
+    ]
     return Outline(
         groups=groups,
         shape=shape,
@@ -211,9 +212,7 @@ def _strategy(
             )
         )
     memory = {
-        name: _memory(old.memory[names[name]], size)
-        for name in splits
-        if names[name] in old.memory
+        name: _memory(old.memory[names[name]], size) for name in splits if names[name] in old.memory
     }
     return Strategy(
         stages=tuple(stages),
@@ -242,6 +241,3 @@ def _segments(
             if kept:
                 found.append(kept)
     return sorted(found, key=lambda row: own.index(row[0]))
-
-
-__all__ = ["LayerPlan", "Outline", "outline_of", "planned_as", "small_plan"]

@@ -13,9 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from costmodels.graph import Network
 from planner.models.transformer import Transformer
 from planner.plan import Plan
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
+from planner.torch.source import make_module
 from planner.torch.verify.small import SmallTransformer, small_network
 
 
@@ -26,7 +28,9 @@ class Training:
     Parameters
     ----------
     plan
-        The plan, as JSON.
+        The plan.
+    network
+        The network that it is of.
     source
         "package.module:name" of the module, empty for a description in small.
     one, stack
@@ -38,6 +42,7 @@ class Training:
     """
 
     plan: Plan
+    network: Network
     source: str
     one: Transformer | None
     stack: str
@@ -83,8 +88,6 @@ def make_transformer(source: str, one: Transformer | None, stack: str, tokens: i
         Of a sample. [items]
     """
     if source:
-        from planner.torch.source import make_module
-
         module: nn.Module = make_module(source)
         return module
     assert one is not None, "there is a module or a description"
@@ -111,7 +114,9 @@ def train(task: Training) -> Trained:
             found.shapes.append((what, is_, said))
 
     planned.watch(told)
-    optimizer, single = (torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original))
+    optimizer, single = (
+        torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
+    )
     compare = dist.get_rank() == 0
     for step, (x, target) in enumerate(_batches(task, planned)):
         optimizer.zero_grad()
@@ -128,7 +133,7 @@ def train(task: Training) -> Trained:
             single.zero_grad()
             reference = _loss(original, x, target)
             reference.backward()
-            found.losses.append(float((loss - reference).abs()))
+            found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
             apart, largest, worst = _apart(gradients, said)
             if apart >= max((row[0] for row in found.gradients), default=0.0):

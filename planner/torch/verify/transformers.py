@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
+from costmodels.graph import build_graph
 from planner.plan import Plan
-from planner.torch.verify.small import SmallTransformer, small_description, small_network
+from planner.torch.verify.charged import Key, charged_numbers
+from planner.torch.verify.small import small_description
 from planner.torch.verify.staged import outline_of, planned_as, small_plan
 from planner.torch.verify.training import Trained, Training, make_transformer
 
@@ -58,7 +61,14 @@ def transformer_training(
     names = {row.name: planned_as(row.name, plan, outline, not module) for row in network.layers}
     small, _ = small_plan(plan, network, outline, names)
     return Training(
-        plan=small, source=module, one=one, stack=stack, seed=seed, steps=steps, fault=fault
+        plan=small,
+        network=network,
+        source=module,
+        one=one,
+        stack=stack,
+        seed=seed,
+        steps=steps,
+        fault=fault,
     )
 
 
@@ -86,11 +96,76 @@ def verify_transformer(
     from planner.torch.verify.ranks import on_ranks
     from planner.torch.verify.training import train
 
-    task = transformer_training(
-        plan, ranks, module=module, seed=seed, steps=steps, fault=fault
-    )
+    task = transformer_training(plan, ranks, module=module, seed=seed, steps=steps, fault=fault)
     found: list[Trained] = on_ranks(train, task.plan.gpus, task)
     return task, found
 
 
-__all__ = ["SmallTransformer", "small_network", "transformer_training", "verify_transformer"]
+def transformer_charges(
+    task: Training, received: Mapping[Key, float], topology: Topology
+) -> list[tuple[Key, float, float, str]]:
+    """Messages of another size than charged: what was received and charged, and why. [items]
+
+    Parameters
+    ----------
+    task
+        What was run.
+    received
+        Numbers that the busiest rank received in a step.
+    topology
+        The levels that ranks of a stage lie in.
+    """
+    plan, count = task.plan, task.plan.schedule.micro_batches
+    graph = build_graph(task.network, plan.global_batch_size // count)
+    said = charged_numbers(graph, plan.strategy.distributions, topology)
+    stage_of = {name: n for n, one in enumerate(plan.strategy.stages) for name in one.layers}
+    # what is gathered of a weight is charged with its gradient
+    got: dict[Key, float] = {}
+    for (place, cause, backward), numbers in received.items():
+        cause, backward = ("gradient", True) if cause == "weight" else (cause, backward)
+        key = (place, cause, backward)
+        got[key] = got.get(key, 0.0) + numbers / (count if cause == "shuffle" else 1)
+    moved = {(key[0].split(" -> ")[0], key[2]) for key in got if key[1] == "shuffle"}
+    rows = []
+    for key in sorted({*said, *got}):
+        have, charged = got.get(key, 0.0), said.get(key, 0.0)
+        if abs(have - charged) > 1e-6 * max(have, charged):
+            rows.append((key, have, charged, _reason(plan, stage_of, moved, key, have)))
+    return rows
+
+
+def _reason(
+    plan: Plan,
+    stage_of: Mapping[str, int],
+    moved: set[tuple[str, bool]],
+    key: Key,
+    have: float,
+) -> str:
+    """Why a message is of another size than charged, empty where it should not be.
+
+    Parameters
+    ----------
+    plan, stage_of
+        What was run, and the stage of each layer.
+    moved
+        What was moved, and in which pass.
+    key, have
+        The message, and numbers received. [items]
+    """
+    place, cause, backward = key
+    source, _, reader = place.partition(" -> ")
+    layer = plan.layers.get(reader or source)
+    if cause == "statistics":
+        return "the softmax over cut features is summed with the loss"
+    if cause == "gradient" and layer is not None and layer.sharded:
+        return "weights and gradients that are cut travel as often as they are used"
+    if source == "input":
+        return "samples are loaded where they are needed, and not charged"
+    if cause == "shuffle" and stage_of.get(source) != stage_of.get(reader):
+        return "it goes on to another stage in the layout that is read there"
+    recomputed = {name for stage in plan.stages for row in stage.recompute for name in row}
+    if cause == "shuffle" and not backward and reader in recomputed:
+        return "it is moved again where activations are computed again"
+    if cause == "shuffle" and not have and (source, backward) in moved:
+        return "it is moved once for all that read it alike"
+    return ""

@@ -175,9 +175,7 @@ class ConvolutionModule(PlannedModule):
         self._constants.compute()
         done: dict[str, Tensor] = {"input": x}
         places: dict[str, Layout] = {"input": self._input_layout()}
-        readers = {
-            source: name for name, site in self._sites.items() for source in site.sources
-        }
+        readers = {source: name for name, site in self._sites.items() for source in site.sources}
         for name, site in self._sites.items():
             blocks = [
                 self._brought(done[source], places[source], site, slot)
