@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -170,7 +170,7 @@ def _sum(*xs: Tensor) -> Tensor:
     return total
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[Graph, Layer, LayerSpec], nn.Module]] = {
     "conv": _conv,
     "linear": _linear,
     "pool": _pool,

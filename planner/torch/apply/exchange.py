@@ -74,7 +74,7 @@ def is_summed_first(source: Layout, target: tuple[Box, ...]) -> bool:
         len({source.holders[one] for one in group}) < len(group) for group in groups
     ):
         return False
-    overlapping = {box for box in source.boxes}
+    overlapping = set(source.boxes)
     if any(
         box_size(common_box(one, other))
         for one in overlapping

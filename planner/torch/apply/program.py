@@ -315,7 +315,7 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     if source == reader:
         return held
     value = program.traced.net.known.get(node)
-    placed = _reads_as(program, source, reader)
+    placed = _reads_as(program, source, reader, value)
     if placed is None or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
     target = _as_read(program, placed, value).without_sums()
@@ -347,8 +347,16 @@ def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLay
     return layout
 
 
-def _reads_as(program: Program, source: str, reader: str) -> TensorPlacement | None:
-    """What of its inputs a layer reads a tensor as; copies in between count for nothing."""
+def _reads_as(program: Program, source: str, reader: str, value: object) -> TensorPlacement | None:
+    """What of its inputs a layer reads a tensor as; copies in between count for nothing.
+
+    Parameters
+    ----------
+    program, source, reader
+        What is made, the layer that wrote the tensor, and the one that reads it.
+    value
+        Which part of what was written the tensor is.
+    """
     rows = {row.name: row for row in program.traced.net.rows}
     row = rows.get(reader)
     if row is None:
@@ -359,10 +367,13 @@ def _reads_as(program: Program, source: str, reader: str) -> TensorPlacement | N
         while behind in rows and behind != source and rows[behind].kind == "rearrange":
             behind = rows[behind].inputs[0]
         if behind == source:
+            first, _ = value.slices.get("hidden", (0, 0)) if isinstance(value, Value) else (0, 0)
+            if len(inputs) > len(row.inputs) and first >= inputs[slot].shape[-1]:
+                slot += 1  # keys and values, which lie behind the queries
             return inputs[min(slot, len(inputs) - 1)]
         if behind in rows and behind not in program.traced.layers:
             # one operator is both layers: a product and its bias
-            found = _reads_as(program, source, behind)
+            found = _reads_as(program, source, behind, value)
             if found is not None:
                 return found
     return None

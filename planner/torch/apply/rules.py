@@ -188,13 +188,13 @@ def pointwise(place: Place, node: Node, given: Given) -> Call:
         ]
         dims.append(cuts[0] if cuts else whole(shape[-back:][:1]).dims[0])
     sums = {one.layout.partial for one in tensors}
-    name = node.target.__name__.split(".")[0]  # type: ignore[union-attr]
+    name = node.target.__name__.split(".")[0]
     summands = frozenset().union(*sums)
     if summands and not _keeps_sums(name, given, tensors):
         raise LayoutError("it is no operator on summands")
     layout = ViewLayout(tuple(dims), summands)
     return Call(
-        run=node.target,  # type: ignore[arg-type]
+        run=node.target,
         given={key: _fitted(one, layout) for key, one in given.items()},
         layout=layout,
     )
@@ -248,13 +248,13 @@ def _fitted(one: Any, layout: ViewLayout) -> Any:
 )
 def _same(place: Place, node: Node, given: Given) -> Call:
     (held,) = tensors_of(given)[:1]
-    return Call(run=node.target, given=given, layout=held.layout)  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=held.layout)
 
 
 @rule("type_as")
 def _typed(place: Place, node: Node, given: Given) -> Call:
     layout = given["self"].layout
-    return Call(run=node.target, given=given, layout=layout)  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=layout)
 
 
 def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -309,7 +309,7 @@ def _turned(place: Place, node: Node, given: Given) -> Call:
     else:
         order = order[::-1]
     dims = tuple(held.layout.dims[dim] for dim in order)
-    return Call(run=node.target, given=given, layout=ViewLayout(dims, held.layout.partial))  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=ViewLayout(dims, held.layout.partial))
 
 
 def _uncut(held: Held, dims: Sequence[int]) -> None:
@@ -333,7 +333,7 @@ def _reduced(place: Place, node: Node, given: Given) -> Call:
         for dim, parts in enumerate(held.layout.dims)
         if given.get("keepdim") or dim not in dims
     ]
-    return Call(run=node.target, given=given, layout=ViewLayout(tuple(kept)))  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=ViewLayout(tuple(kept)))
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "tril", "triu", "flip")
@@ -342,7 +342,7 @@ def _along(place: Place, node: Node, given: Given) -> Call:
     rank = len(held.layout.dims)
     dim = given.get("dim", given.get("dims", [-1, -2]))
     _uncut(held, [one % rank for one in ([dim] if isinstance(dim, int) else dim)])
-    return Call(run=node.target, given=given, layout=held.layout)  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=held.layout)
 
 
 @rule("layer_norm", "rms_norm")
@@ -350,7 +350,7 @@ def _normed(place: Place, node: Node, given: Given) -> Call:
     held = given["input"]
     rank = len(held.layout.dims)
     _uncut(held, range(rank - len(given["normalized_shape"]), rank))
-    return Call(run=node.target, given=given, layout=held.layout)  # type: ignore[arg-type]
+    return Call(run=node.target, given=given, layout=held.layout)
 
 
 @rule("cat", "concat", "stack")
@@ -375,7 +375,7 @@ def _joined(place: Place, node: Node, given: Given) -> Call:
             _uncut(one, [dim])
         wanted = ViewLayout(tuple(own))
         parts.append(one if wanted == one.layout else cut_constant(one, wanted))
-    return Call(run=node.target, given={**given, "tensors": parts}, layout=ViewLayout(tuple(dims)))  # type: ignore[arg-type]
+    return Call(run=node.target, given={**given, "tensors": parts}, layout=ViewLayout(tuple(dims)))
 
 
 def cut_constant(one: Held, layout: ViewLayout) -> Block:

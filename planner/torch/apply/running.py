@@ -210,8 +210,8 @@ class StageModule(nn.Module):
         values: dict[object, Any] = dict(zip(self.stage.entering, entering, strict=False))
         values |= self.constants
         for key in self._placeholders:
-            if key.name in inputs:  # type: ignore[attr-defined]
-                values[key] = inputs[key.name]  # type: ignore[attr-defined]
+            if key.name in inputs:
+                values[key] = inputs[key.name]
         for number, (run, again) in enumerate(zip(self.stage.runs, self.stage.again, strict=True)):
             if again and torch.is_grad_enabled():
                 self._again(number, run, values)

@@ -50,8 +50,8 @@ class Weight:
         How it lies where its layer uses it.
     stored
         How it lies between steps.
-    blocks
-        Equal parts of its first dim that are cut each by itself. [items]
+    blocks, blocked_dim
+        Equal parts of a dim that are cut each by itself, and which dim that is. [items]
     sharded
         What of it is cut besides (ZeRO): "weights", "gradients", "state".
     """
@@ -61,6 +61,7 @@ class Weight:
     used: ViewLayout
     stored: ViewLayout
     blocks: int
+    blocked_dim: int
     sharded: tuple[str, ...]
 
     @property
@@ -71,20 +72,6 @@ class Weight:
             return shape
         dim = self.blocked_dim
         return (*shape[:dim], self.blocks, shape[dim] // self.blocks, *shape[dim + 1 :])
-
-    @property
-    def blocked_dim(self) -> int:
-        """The dim that has blocks: that of the outputs of a layer."""
-        firsts = [
-            dim
-            for dim, parts in enumerate(self.used.dims)
-            if parts and parts[0].extent == self.blocks and len(parts) > 1
-        ]
-        return firsts[0] if firsts else self._plain_dim
-
-    @property
-    def _plain_dim(self) -> int:
-        return max(range(len(self.used.shape)), key=lambda dim: self.used.shape[dim])
 
 
 def find_weights(plan: Plan, traced: Traced, sizes: tuple[int, ...]) -> dict[str, Weight]:
@@ -159,8 +146,8 @@ def _weight(
     if layer is not None and sharded and placed is not None:
         mesh = sharding.meshes[sharding.layers[owner].mesh]
         axes = [mesh.names.index(one) for one in placed.gradient_sums]
-        stored = _cut_more(used, _inner(axes, sizes, layer.shard_size), sizes)
-    return Weight(name=name, owner=owner, used=used, stored=stored, blocks=blocks, sharded=sharded)
+        stored = _cut_more(used, _inner(axes, sizes, layer.shard_size), sizes, (dim, blocks))
+    return Weight(name=name, owner=owner, used=used, stored=stored, blocks=blocks, blocked_dim=dim, sharded=sharded)
 
 
 def placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:
@@ -219,10 +206,22 @@ def _inner(axes: list[int], sizes: tuple[int, ...], size: int | None) -> tuple[i
     return tuple(found)
 
 
-def _cut_more(layout: ViewLayout, axes: tuple[int, ...], sizes: tuple[int, ...]) -> ViewLayout:
-    """A layout of which each block is cut over the ranks that have it, where that goes."""
+def _cut_more(
+    layout: ViewLayout, axes: tuple[int, ...], sizes: tuple[int, ...], blocked: tuple[int, int]
+) -> ViewLayout:
+    """A layout of which each block is cut over the ranks that have it, where that goes.
+
+    Parameters
+    ----------
+    layout, axes, sizes
+        The layout, the axes of those ranks, and the members of all axes. [items]
+    blocked
+        A dim that has equal parts, and how many.
+    """
     count = ways(axes, sizes)
     for dim, parts in enumerate(layout.dims):
+        if blocked[0] == dim and blocked[1] > 1 and len(parts) == 1 and not parts[0].axes:
+            parts = (Part(blocked[1]), Part(parts[0].extent // blocked[1]))
         # the first part that no axis cuts: blocks stay blocks of the tensor as it is kept
         free = [number for number, part in enumerate(parts) if not part.axes]
         for number in free[-1:]:

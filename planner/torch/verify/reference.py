@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.torch.apply.convolution.site import Site
+from planner.torch.trace import alone
 
+# Losses and gradients of steps, and the weights after them.
+Steps: TypeAlias = "tuple[list[Tensor], list[dict[str, Tensor]], dict[str, Tensor]]"
 # Functions that draw random numbers, which differ from rank to rank.
 _RANDOM = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
 
@@ -57,7 +60,7 @@ def one_process(sites: Sequence[Site]) -> Iterator[None]:
     try:
         for name in kept:
             setattr(F, name, by_blocks if name == "batch_norm" else as_it_is)
-        torch.dropout = as_it_is  # type: ignore[assignment]
+        torch.dropout = as_it_is
         yield
     finally:
         for name, function in kept.items():
@@ -81,7 +84,7 @@ def reference_steps(
     batches: Sequence[tuple[Tensor, Tensor]],
     norms: Sequence[Site],
     optimizer: Callable[[Any], torch.optim.Optimizer],
-) -> tuple[list[Tensor], list[Mapping[str, Tensor]], Mapping[str, Tensor]]:
+) -> Steps:
     """Losses and gradients of steps, and the parameters after them.
 
     Parameters
@@ -97,7 +100,7 @@ def reference_steps(
     losses, gradients = [], []
     for x, target in batches:
         rule.zero_grad()
-        with one_process(norms):
+        with one_process(norms), alone():
             loss = F.cross_entropy(model(x), target)
         loss.backward()
         losses.append(loss.detach())

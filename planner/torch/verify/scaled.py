@@ -16,7 +16,7 @@ _EXTENTS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
 # Numbers that a batch norm has of each channel at least: fewer are too alike. [items]
 _LEAST_COUNT = 8
 # Samples that are tried, and how many times the least work may be done so that more splits are.
-_BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 8
+_BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +172,9 @@ def _fitted(
     turns: dict[str, int] = {}
     for layer in graph.compute_layers:
         plan = layers[layer.name]
-        turn = turns.setdefault(str(plan), 0)
-        turns[str(plan)] += 1
+        alike = f"{layer.kind} {plan}"
+        turn = turns.setdefault(alike, 0)
+        turns[alike] += 1
         found[layer.name] = fewer_ways(plan, shape, turn, layer.dims)
         reason = limit_reason(layer, found[layer.name])
         if reason:

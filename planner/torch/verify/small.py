@@ -238,7 +238,7 @@ def _linear(row: LayerSpec, one: Transformer) -> nn.Module:
 
 
 def _embedding(row: LayerSpec, one: Transformer) -> nn.Module:
-    rows = int(row.options["rows"])  # type: ignore[call-overload]
+    rows = int(row.options["rows"])
     if "position" in row.name:
         return _Positions(rows, one.hidden)
     return nn.Embedding(rows, one.hidden)

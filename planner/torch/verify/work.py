@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +15,12 @@ from costmodels.errors import InputError
 from costmodels.graph import Network
 from planner.plan.sharding import Sharding
 from planner.torch.apply.convolution.module import ConvolutionModule
+from planner.torch.apply.convolution.site import Site
 from planner.torch.built import NetworkModule
+from planner.torch.nodes import operator_of
 from planner.torch.source import make_module, traced_source
 from planner.torch.verify.charged import Key
-from planner.torch.verify.reference import reference_steps
+from planner.torch.verify.reference import Steps, reference_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +127,18 @@ def run_rank(task: Task) -> Outcome:
     return outcome
 
 
-def is_batch_norm(site: object) -> bool:
+def run_all(tasks: Sequence[Task]) -> list[Outcome]:
+    """The steps of several tasks, one after the other."""
+    return [run_rank(task) for task in tasks]
+
+
+def is_batch_norm(site: Site) -> bool:
     """Whether a layer is a batch norm, and not another norm that is costed as one."""
-    from planner.torch.nodes import operator_of
-
-    return site.layer.kind == "batch_norm" and operator_of(site.node) == "batch_norm"  # type: ignore[attr-defined]
+    return site.layer.kind == "batch_norm" and operator_of(site.node) == "batch_norm"
 
 
-def _optimizer(parameters: object) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)  # type: ignore[arg-type]
+def _optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def _names(task: Task, network: Network) -> dict[str, str]:
@@ -157,7 +164,7 @@ def _batches(task: Task, module: ConvolutionModule) -> list[tuple[Tensor, Tensor
     """What each step reads, and compares with."""
     generator = torch.Generator().manual_seed(task.seed + 1)
     shape = (task.batch, *task.network.input_shape.values())
-    last = next(reversed(module.sites.values())).sharding.inputs[0].shape
+    last = next(reversed(list(module.sites.values()))).sharding.inputs[0].shape
     return [
         (
             torch.randn(shape, generator=generator),
@@ -198,8 +205,8 @@ def watch_shapes(module: ConvolutionModule, outcome: Outcome, names: dict[str, s
 
 def _compare(
     outcome: Outcome,
-    found: tuple[list[Tensor], list[dict[str, Tensor]], dict[str, Tensor]],
-    said: object,
+    found: Steps,
+    said: Steps,
 ) -> None:
     """Put down how far the ranks are from one process.
 
@@ -210,7 +217,7 @@ def _compare(
     found, said
         Losses, gradients and weights of both.
     """
-    losses, gradients, weights = said  # type: ignore[misc]
+    losses, gradients, weights = said
     outcome.losses = [float((a - b).abs()) for a, b in zip(found[0], losses, strict=True)]
     worst = 0.0
     for mine, theirs in zip(found[1], gradients, strict=True):

@@ -142,9 +142,7 @@ def save_and_load(tasks, folder):
         if number:
             state, moments = get_state_dict(planned, optimizer)
             checkpoint.load({"model": state, "optimizer": moments}, checkpoint_id=folder)
-            set_state_dict(
-                planned, optimizer, model_state_dict=state, optim_state_dict=moments
-            )
+            set_state_dict(planned, optimizer, model_state_dict=state, optim_state_dict=moments)
         before = {name: one.clone() for name, one in planned.full_parameters().items()}
         loss = planned.step(planned.local_batch(x), target=planned.local_batch(x, "target"))
         optimizer.step()

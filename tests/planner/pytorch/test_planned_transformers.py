@@ -80,7 +80,11 @@ def test_plans_train_as_one_process_does(model, strategy, ranks):
 
 FAULTS = [
     (small.gradients_not_summed, "small_transformers:Plain", "megatron:tp=1,dp=2"),
-    (small.norms_miss_an_axis, "small_transformers:Plain", "megatron:tp=2,sequence_parallel=yes"),
+    (
+        small.norms_miss_an_axis,
+        "small_transformers:Plain",
+        "megatron:tp=2,dp=2,sequence_parallel=yes",
+    ),
     (small.bias_added_by_all, "small_transformers:Plain", "megatron:tp=2,dp=1"),
     (small.inputs_not_summed, "small_transformers:Plain", "megatron:tp=2,dp=1"),
     (small.mask_starts_at_zero, "small_transformers:Plain", "megatron:cp=2,dp=1"),
@@ -89,8 +93,9 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "model", "strategy"), FAULTS)
 def test_faults_are_found_in_gradients(fault, model, strategy):
-    plan = evaluate(model, strategy, 2)
-    _, outcomes = verify_transformer(plan, 2, module=module_of(model), steps=1, fault=fault)
+    ranks = 4 if "dp=2,s" in strategy else 2
+    plan = evaluate(model, strategy, ranks)
+    _, outcomes = verify_transformer(plan, ranks, module=module_of(model), steps=1, fault=fault)
     assert is_apart(outcomes[0])
     unchanged = (small.gradients_not_summed, small.norms_miss_an_axis, small.inputs_not_summed)
     if fault in unchanged:  # the loss alone would not have told

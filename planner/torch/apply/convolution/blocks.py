@@ -43,7 +43,7 @@ def _local_parts(value: Value, box: Box) -> dict[tuple[str, int], tuple[int, int
     found = {}
     for axis, (start, stop) in zip(value.axes, box, strict=True):
         parts = _parts_of(value, axis)
-        first, held = value.slices.get(axis, (0, value.axes[axis]))
+        _, held = value.slices.get(axis, (0, value.axes[axis]))
         if axis in value.slices:
             if (start, stop) != (0, value.axes[axis]):
                 raise _cut_error(value, axis)

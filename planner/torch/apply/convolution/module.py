@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
 from planner.plan.sharding import Sharding
-from planner.torch.apply.convolution.blocks import block_as, local_box
+from planner.torch.apply.checkpoint import Block
+from planner.torch.apply.convolution.blocks import block_as
 from planner.torch.apply.convolution.constants import Constants, cut_to, cut_weights
 from planner.torch.apply.convolution.operations import KINDS
 from planner.torch.apply.convolution.site import Site
@@ -101,6 +102,7 @@ class ConvolutionModule(PlannedModule):
         )
         for name, tensor in self._constants.tensors.items():
             _register(self, name, tensor)
+        self.register_state_dict_post_hook(_with_boxes)
         self._output = self._last(net.known, nodes, signature.user_outputs)
 
     def _last(self, known: Mapping[Any, object], nodes: list[Any], outputs: Any) -> Value:
@@ -271,6 +273,15 @@ class ConvolutionModule(PlannedModule):
         return self._sites
 
 
+def _with_boxes(module: Any, state: dict[str, Any], prefix: str, metadata: object) -> None:
+    """Let a checkpoint know where the blocks of a state dict lie."""
+    constants = module._constants
+    for name, layout in constants.layouts.items():
+        box = layout.boxes[module._rank]
+        if any(box != other for other in layout.boxes):
+            state[prefix + name] = Block.of(state[prefix + name], box, constants.shapes[name])
+
+
 def read_extent(site: Site, dim: int) -> int:
     """Positions of a dim of the block that a layer reads. [items]"""
     start, stop = site.inputs[0].boxes[site.rank][dim]
@@ -289,7 +300,7 @@ def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
     for part in path:
         if part not in module._modules:
             module.add_module(part, nn.Module())
-        module = module._modules[part]  # type: ignore[assignment]
+        module = module._modules[part]
     if isinstance(tensor, nn.Parameter):
         module.register_parameter(last, tensor)
     else:

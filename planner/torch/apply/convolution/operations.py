@@ -81,7 +81,7 @@ def _concat(site: Site, xs: list[Tensor]) -> Tensor:
 def _upsample(site: Site, xs: list[Tensor]) -> Tensor:
     name, given = operator_of(site.node), site.given
     mode = next(
-        (one for one in ("bilinear", "trilinear", "linear", "bicubic", "nearest") if one in name)
+        one for one in ("bilinear", "trilinear", "linear", "bicubic", "nearest") if one in name
     )
     return windows.enlarged(site, xs[0], mode, bool(given.get("align_corners")))
 

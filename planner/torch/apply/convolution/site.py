@@ -112,9 +112,8 @@ class Site:
         for tensor in (*self.sharding.inputs, self.sharding.output):
             for axis, placement in zip(self.mesh.axes, tensor.placements, strict=True):
                 dim = sharded_dim(placement)
-                if dim is not None and (dims is None or tensor.dims[dim] in dims):
-                    found.add(axis.name)
-                elif placement == PARTIAL and dims is None:
+                cuts = placement == PARTIAL if dim is None else True
+                if cuts and (dims is None or (dim is not None and tensor.dims[dim] in dims)):
                     found.add(axis.name)
         return found
 

@@ -14,7 +14,7 @@ from torch.autograd import Function
 from costmodels.graph import SPATIAL_DIMS
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import moved
-from planner.torch.apply.layout import Layout, box_size
+from planner.torch.apply.layout import Box, Layout, box_size
 
 
 class _AddedOnce(Function):
@@ -71,10 +71,11 @@ def linear(site: Site, x: Tensor, weight: Any, bias: Any) -> Tensor:
     inner = 1
     for extent in tensor.shape[kept + 1 :]:
         inner *= extent
-    boxes = []
+    boxes: list[Box] = []
     for box, (rows, *_) in zip(site.inputs[0].boxes, filters, strict=True):
         start, stop = box[kept]
-        if any(pair != (0, n) for pair, n in zip(box[kept + 1 :], tensor.shape[kept + 1 :])):
+        space = zip(box[kept + 1 :], tensor.shape[kept + 1 :], strict=True)
+        if any(pair != (0, extent) for pair, extent in space):
             raise site.refusal("the space of its input is cut")
         boxes.append((rows, (start * inner, stop * inner)))
     _, layout = site.held(weight)

@@ -328,5 +328,5 @@ def enlarged(site: Site, x: Tensor, mode: str, corners: bool) -> Tensor:
 
     x, region = with_region(site, x, reads)
     more = {} if mode == "nearest" else {"align_corners": corners}
-    y = F.interpolate(x, scale_factor=float(factor), mode=mode, **more)  # type: ignore[arg-type]
+    y = F.interpolate(x, scale_factor=float(factor), mode=mode, **more)
     return _cropped(site, y, region, [factor] * len(before))
