@@ -10,7 +10,8 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from costmodels.errors import InputError
@@ -72,7 +73,8 @@ def trace(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, tuple(args), dict(options))
+            with alone():
+                program = torch.export.export(module, tuple(args), dict(options))
     except Exception as error:
         raise InputError(_sentence(name, error)) from None
     finally:
@@ -80,6 +82,19 @@ def trace(
     for node in program.graph.nodes:
         _check(node, name)
     return program
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let SyncBatchNorm compute as one process does: its operators are known for GPUs only."""
+    import torch.distributed as dist
+
+    known = dist.is_initialized
+    dist.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        dist.is_initialized = known
 
 
 def _check(node: Node, name: str) -> None:

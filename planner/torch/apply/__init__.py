@@ -13,8 +13,8 @@ import torch.distributed as dist
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.module import Message, PlannedModule
-from planner.torch.ways import is_for_transformers
 from planner.torch.launch import PLAN_VARIABLE
+from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

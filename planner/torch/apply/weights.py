@@ -147,7 +147,15 @@ def _weight(
         mesh = sharding.meshes[sharding.layers[owner].mesh]
         axes = [mesh.names.index(one) for one in placed.gradient_sums]
         stored = _cut_more(used, _inner(axes, sizes, layer.shard_size), sizes, (dim, blocks))
-    return Weight(name=name, owner=owner, used=used, stored=stored, blocks=blocks, blocked_dim=dim, sharded=sharded)
+    return Weight(
+        name=name,
+        owner=owner,
+        used=used,
+        stored=stored,
+        blocks=blocks,
+        blocked_dim=dim,
+        sharded=sharded,
+    )
 
 
 def placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:

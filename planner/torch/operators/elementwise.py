@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costmodels.graph.kinds.pointwise import FUNCTIONS
-from planner.torch.nodes import arguments, operator_of, shape_of
+from planner.torch.nodes import arguments, module_calls, operator_of, shape_of
 from planner.torch.operators.registry import operator, tensor_of
 from planner.torch.translation import Translation, UnsupportedError, features
 from planner.torch.values import Value, reshaped
@@ -228,7 +228,10 @@ def _norm_of_channels(
     value = net.settled(node, tensor_of(net, tensor))
     if value.dims[1] != value.whole("channel"):
         raise UnsupportedError
-    layer = net.add(node, "batch_norm", value.layer, **_weight_vectors(net, weight, bias))
+    options: dict[str, object] = dict(_weight_vectors(net, weight, bias))
+    if any(name.endswith("SyncBatchNorm") for _, _, name in module_calls(node)[-1:]):
+        options["statistics"] = "synchronised"
+    layer = net.add(node, "batch_norm", value.layer, **options)
     return like(net, value, _counted(net, layer, weight, bias))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
@@ -25,6 +27,9 @@ from planner.torch.verify.scaled import (
     smaller_networks,
 )
 from planner.torch.ways import is_for_transformers
+
+if TYPE_CHECKING:
+    from planner.torch.verify.work import Outcome, Task
 
 # How far ranks may be from one process, as a part of the largest gradient or weight.
 TOLERANCE = 1e-12
@@ -247,23 +252,62 @@ def run_scaled(
         As of `verify_plan`.
     """
     from planner.torch.verify.ranks import on_ranks
-    from planner.torch.verify.work import Outcome, Task, run_rank
+    from planner.torch.verify.work import run_rank
+
+    task = task_of(small, shape, plan.level_names, module=module, seed=seed, steps=steps)
+    outcomes: list[Outcome] = on_ranks(run_rank, math.prod(shape), task)
+    return verification_of(plan.model, small, Topology.of(_cluster(plan), shape), outcomes)
+
+
+def task_of(
+    small: ScaledPlan,
+    shape: tuple[int, ...],
+    level_names: Sequence[str],
+    *,
+    module: str = "",
+    seed: int = 0,
+    steps: int = 3,
+) -> Task:
+    """What the ranks do.
+
+    Parameters
+    ----------
+    small, shape, module, seed, steps
+        As of `run_scaled`.
+    level_names
+        What levels are called.
+    """
+    from planner.torch.verify.work import Task
 
     graph = build_graph(small.network, small.batch)
     stage = Stage(layers=tuple(small.distributions), first_device=0, shape=shape)
     strategy = Strategy(stages=(stage,), distributions=small.distributions)
-    sharding = shard_plan(graph, strategy, plan.level_names)
-    task = Task(
+    return Task(
         network=small.network,
         batch=small.batch,
         source=module,
-        sharding=sharding,
+        sharding=shard_plan(graph, strategy, level_names),
         seed=seed,
         steps=steps,
     )
-    ranks = len(sharding.meshes[0].ranks)
-    outcomes: list[Outcome] = on_ranks(run_rank, ranks, task)
-    charged = charged_numbers(graph, small.distributions, Topology.of(_cluster(plan), shape))
+
+
+def verification_of(
+    model: str, small: ScaledPlan, topology: Topology, outcomes: Sequence[Outcome]
+) -> Verification:
+    """What the ranks found, beside what is charged.
+
+    Parameters
+    ----------
+    model, small
+        The network, and what was run in its place.
+    topology
+        The levels that ranks lie in.
+    outcomes
+        Of every rank.
+    """
+    graph = build_graph(small.network, small.batch)
+    charged = charged_numbers(graph, small.distributions, topology)
     received: dict[Key, float] = {}
     for outcome in outcomes:
         for key, numbers in outcome.numbers.items():
@@ -279,8 +323,8 @@ def run_scaled(
         exercised[text] = exercised.get(text, 0) + 1
     first = outcomes[0]
     return Verification(
-        model=plan.model,
-        ranks=ranks,
+        model=model,
+        ranks=len(outcomes),
         batch=small.batch,
         image=small.network.input_shape,
         exercised=exercised,
