@@ -120,6 +120,8 @@ class Program:
         What each node is.
     moved
         Moves that were made already, by what moves and how.
+    of_layers
+        Uses of weights that are made where their layer is.
     """
 
     plan: Plan
@@ -129,6 +131,7 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     held: dict[Any, Any] = field(default_factory=dict)
     moved: dict[object, Held] = field(default_factory=dict)
+    of_layers: set[object] = field(default_factory=set)
 
     @property
     def layouts(self) -> dict[object, ViewLayout]:
@@ -231,7 +234,11 @@ def _add(program: Program, node: Node) -> None:
     if not has_schema:
         target: Any = node.target
         call = Call(run=lambda args: target(*args), given=call.given, layout=call.layout)
-    given = {key: _reference(program, one) for key, one in _devices(call.given, program).items()}
+    given = {
+        key: _reference(program, one, layer)
+        for key, one in call.given.items()
+        if key != "pin_memory"
+    }
     step = Step(key=node, run=call.run, given=given, layer="" if constant else layer)
     program.steps.append(step)
     if isinstance(call.layout, tuple):
@@ -256,11 +263,6 @@ def _add(program: Program, node: Node) -> None:
 
 def _pick(of: Any, number: int) -> Any:
     return of[number]
-
-
-def _devices(given: Mapping[str, Any], program: Program) -> dict[str, Any]:
-    """Arguments without what names the device of the trace."""
-    return {key: None if key == "pin_memory" else one for key, one in given.items()}
 
 
 def _is_own(traced: Traced, node: Node, layer: str) -> bool:
@@ -391,9 +393,12 @@ def _weight(program: Program, name: str, node: Node, reader: Node, layer: str) -
     layout = program.weights[name]
     sums = gradient_sums(program.plan, name, owner, layer or owner)
     leaf = Leaf(name=name, layout=layout, sums=sums)
-    key = (node, leaf)
+    # what every stage makes for itself is made first
+    key = (node, leaf, bool(layer))
     if key not in program.moved:
         program.steps.append(Step(key=key, run=None, given={"leaf": leaf}, layer=layer))
+        if layer:
+            program.of_layers.add(key)
         program.moved[key] = Held(key=key, layout=layout, is_constant=True)
     return program.moved[key]
 
@@ -430,8 +435,16 @@ def gradient_sums(plan: Plan, name: str, owner: str, layer: str) -> frozenset[in
     )
 
 
-def _reference(program: Program, one: Any) -> Any:
-    """An argument as a step has it."""
+def _reference(program: Program, one: Any, layer: str) -> Any:
+    """An argument as a step has it.
+
+    Parameters
+    ----------
+    program, one
+        What is made, and the argument.
+    layer
+        The layer that reads it.
+    """
     if isinstance(one, Held):
         return Ref(one.key)
     if isinstance(one, Block):
@@ -443,14 +456,15 @@ def _reference(program: Program, one: Any) -> Any:
                     key=key,
                     run=lambda x: place.block(x, layout),
                     given={"x": Ref(one.of.key)},
+                    layer=layer if one.of.key in program.of_layers else "",
                 )
             )
             program.moved[key] = Held(key=key, layout=layout, is_constant=True)
         return Ref(key)
     if isinstance(one, Mapping):
-        return {key: _reference(program, each) for key, each in one.items()}
+        return {key: _reference(program, each, layer) for key, each in one.items()}
     if isinstance(one, list | tuple):
-        return [_reference(program, each) for each in one]
+        return [_reference(program, each, layer) for each in one]
     return one
 
 

@@ -1,4 +1,4 @@
-"""The operators of a module that a plan is applied to, and the layer of the plan that each is of."""
+"""The operators of a module that a plan is applied to, and the layer that each is of."""
 
 from __future__ import annotations
 

@@ -126,11 +126,12 @@ def transformer_charges(
         key = (place, cause, backward)
         got[key] = got.get(key, 0.0) + numbers / (count if cause == "shuffle" else 1)
     moved = {(key[0].split(" -> ")[0], key[2]) for key in got if key[1] == "shuffle"}
+    shared = frozenset(row.name for row in task.network.layers if row.options.get("share"))
     rows = []
     for key in sorted({*said, *got}):
         have, charged = got.get(key, 0.0), said.get(key, 0.0)
         if abs(have - charged) > 1e-6 * max(have, charged):
-            rows.append((key, have, charged, _reason(plan, stage_of, moved, key, have)))
+            rows.append((key, have, charged, _reason(plan, stage_of, moved, key, have, shared)))
     return rows
 
 
@@ -140,6 +141,7 @@ def _reason(
     moved: set[tuple[str, bool]],
     key: Key,
     have: float,
+    shared: frozenset[str],
 ) -> str:
     """Why a message is of another size than charged, empty where it should not be.
 
@@ -151,6 +153,8 @@ def _reason(
         What was moved, and in which pass.
     key, have
         The message, and numbers received. [items]
+    shared
+        Layers that use the weight of another.
     """
     place, cause, backward = key
     source, _, reader = place.partition(" -> ")
@@ -159,6 +163,8 @@ def _reason(
         return "the softmax over cut features is summed with the loss"
     if cause == "gradient" and layer is not None and layer.sharded:
         return "weights and gradients that are cut travel as often as they are used"
+    if cause == "gradient" and source in shared and not have:
+        return "the gradient of a shared weight is summed once, where the weight is counted"
     if source == "input":
         return "samples are loaded where they are needed, and not charged"
     if cause == "shuffle" and stage_of.get(source) != stage_of.get(reader):
@@ -168,4 +174,6 @@ def _reason(
         return "it is moved again where activations are computed again"
     if cause == "shuffle" and not have and (source, backward) in moved:
         return "it is moved once for all that read it alike"
+    if cause == "shuffle" and layer is not None and layer.kind == "attention":
+        return "keys and values are repeated for their queries before they are moved"
     return ""

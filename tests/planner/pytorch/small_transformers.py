@@ -124,6 +124,11 @@ def mask_starts_at_zero(planned):
             step.given["first"] = 0
 
 
+def numbers(planned):
+    """All parameters; tensors are not sent between processes that end."""
+    return {name: one.numpy().copy() for name, one in planned.full_parameters().items()}
+
+
 def save_and_load(tasks, folder):
     """Train under one plan, save, load under another one: what parameters and losses are then."""
     import torch.distributed.checkpoint as checkpoint
@@ -143,11 +148,11 @@ def save_and_load(tasks, folder):
             state, moments = get_state_dict(planned, optimizer)
             checkpoint.load({"model": state, "optimizer": moments}, checkpoint_id=folder)
             set_state_dict(planned, optimizer, model_state_dict=state, optim_state_dict=moments)
-        before = {name: one.clone() for name, one in planned.full_parameters().items()}
+        before = numbers(planned)
         loss = planned.step(planned.local_batch(x), target=planned.local_batch(x, "target"))
         optimizer.step()
         optimizer.zero_grad()
-        found.append((before, planned.full_parameters(), float(loss)))
+        found.append((before, numbers(planned), float(loss)))
         if not number:
             state, moments = get_state_dict(planned, optimizer)
             checkpoint.save({"model": state, "optimizer": moments}, checkpoint_id=folder)
