@@ -241,7 +241,7 @@ def simulate(
     chunks: int = 1,
     stage_blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
-    recompute: str | int | bool = "none",
+    recompute: str | int | bool | Sequence[str | int] = "none",
     zero: int | None = None,
     fsdp: bool = False,
     shard_size: int | None = None,

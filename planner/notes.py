@@ -102,6 +102,14 @@ WORDS: Mapping[str, str] = {
         "the splits of one stage without micro-batches were not searched layer by layer: their "
         "steps take at least {bound}"
     ),
+    "single-stage-unlikely": (
+        "the splits of one stage without micro-batches were not searched layer by layer: those by "
+        "degrees that fit are estimated to take {estimate}; none takes less than {bound}"
+    ),
+    "usual-is-faster": (
+        "the plan is a usual way to train under the runtime {runtime}, which was simulated as it "
+        "is: ways like it with other degrees were not searched"
+    ),
     "degrees-left-out": "{count} of the degrees tried were left out, the first since {first}",
     # the plan
     "older-plan": (

@@ -1,4 +1,4 @@
-"""One number that multiplies computation: a device's kernels, and the launches of its host."""
+"""Numbers that multiply computation: a device's kernels, and the launches of its host."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class CalibratedCompute(ComputeModel):
         return seconds * self._factor, source
 
 
-def calibrated_machine(machine: Machine, factor: float) -> Machine:
-    """A machine whose kernels take a factor longer, and whose host to launch them.
+def calibrated_machine(machine: Machine, kernels: float, launches: float = 1.0) -> Machine:
+    """A machine whose kernels take a factor longer, and whose host takes one to launch them.
 
-    Who waits for launches has a slower host, who does not notices nothing of it: steps of one
-    device follow the factor.
+    Whose kernels are slow has no slow host: where one process launches for several devices, its
+    launches add up while their kernels run at once.
     """
-    if factor == 1.0:
+    if kernels == launches == 1.0:
         return machine
-    training = replace(machine.training, launch_time=machine.training.launch_time * factor)
-    compute = CalibratedCompute(machine.compute, factor)
+    training = replace(machine.training, launch_time=machine.training.launch_time * launches)
+    compute = CalibratedCompute(machine.compute, kernels)
     return replace(machine, compute=compute, training=training)

@@ -1,7 +1,7 @@
 """Steps of measured rows by every step model, each distinct one once, and what calibrates them.
 
-Computation is multiplied by one factor where a row on one GPU of the same machine tells it: that
-row's measured time over its predicted one.
+Kernels are multiplied by one factor where a row on one GPU of the same machine tells it: the one
+with which its step takes as long as measured, launched by the host that is assumed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.accuracy.rows import MeasuredRow
 from benchmarks.accuracy.steps import (
@@ -28,13 +28,25 @@ from costmodels.simulation.pieces import Pieces
 
 ONE_GPU = "one GPU"
 NOT_CALIBRATED = "not calibrated"
+# Kernels so fast that a step is what its host needs to launch them.
+HIDDEN = 1e-3
+
+
+class Correction(NamedTuple):
+    """Factors on kernels and on the time that the host takes to launch one."""
+
+    kernels: float = 1.0
+    launches: float = 1.0
+
+
+AS_PREDICTED = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What is predicted besides the row: how computation and overlap are taken."""
 
-    factor: float = 1.0
+    scale: Correction = AS_PREDICTED
     model: str = "simulate"
     overlap_factor: float | None = None
 
@@ -80,7 +92,7 @@ class StepTimes:
         setup = setup or Setup()
         own = _identity(row)
         gamma = OVERLAP_FACTOR if setup.overlap_factor is None else setup.overlap_factor
-        key = (*own, round(setup.factor, 4), setup.model, gamma)
+        key = (*own, *(round(factor, 6) for factor in setup.scale), setup.model, gamma)
         if key not in self._known:
             self._known[key] = self._predicted(row, own, setup, gamma)
         return self._known[key]
@@ -89,24 +101,41 @@ class StepTimes:
         self, row: MeasuredRow, own: tuple[Any, ...], setup: Setup, gamma: float
     ) -> float:
         if setup.model == TIMELINE:
-            found = timeline_step(_timeline_run(row), setup.factor)
+            found = timeline_step(_timeline_run(row), *setup.scale)
             return found.total - (0.0 if row.whole else found.update)
         if own != self._last[0]:
             self._last = (own, simulation_input(row.run))
-        subject = with_factor(self._last[1], setup.factor)
+        subject = with_factor(self._last[1], *setup.scale)
         step = simulated_step(subject, row.runtime, model=setup.model, overlap_factor=gamma)
         return step.step_time - (0.0 if row.whole else _update_time(subject))
 
-    def factor(self, row: MeasuredRow, model: str = "simulate") -> float:
-        """Factor on computation with which a row on one GPU takes as long as measured.
+    def scale(self, row: MeasuredRow, model: str = "simulate") -> Correction:
+        """Factors with which a row on one GPU takes as long as measured.
 
-        Kernels and launches are all that there is, so that the step follows the factor.
+        That of launches is 1 but for a host that is faster than assumed: then both are one number.
         """
-        return row.seconds / self.seconds(row, Setup(model=model))
+
+        def missing(kernels: float) -> float:
+            return self.seconds(row, Setup(scale=Correction(kernels), model=model)) - row.seconds
+
+        as_predicted = missing(1.0)
+        if missing(HIDDEN) >= 0.0:
+            ratio = row.seconds / (row.seconds + as_predicted)
+            return Correction(ratio, ratio)
+        low, high = (HIDDEN, 1.0) if as_predicted > 0.0 else (1.0, 2.0)
+        while missing(high) < 0.0:
+            low, high = high, 2.0 * high
+        # a step is convex in the factor: kernels come out of the shadow of launches one by one
+        for _ in range(40):
+            found = low + (high - low) * missing(low) / (missing(low) - missing(high))
+            if abs(missing(found)) <= 1e-3 * row.seconds:
+                break
+            low, high = (found, high) if missing(found) < 0.0 else (low, found)
+        return Correction(found)
 
 
 class Factors:
-    """Factors on computation from rows on one GPU.
+    """Factors on kernels from rows on one GPU.
 
     Parameters
     ----------
@@ -124,22 +153,29 @@ class Factors:
         # closed forms and the parts of a simulation share the factor of the simulation
         self._model = model
         self._by: dict[tuple[str, tuple[str, ...]], list[MeasuredRow]] = {}
+        self._scales: dict[int, Correction] = {}
         for row in rows:
             if row.gpus == 1:
                 for key in _kinships(row):
                     self._by.setdefault(key, []).append(row)
 
-    def of(self, row: MeasuredRow) -> tuple[float, str]:
-        """Factor for a row, and what kind of row told it: "not calibrated" for none."""
+    def of(self, row: MeasuredRow) -> tuple[Correction, str]:
+        """Factors for a row, and what kind of row told them: "not calibrated" for none."""
         wanted = row.batch / row.gpus
         for kind, key in _kinships(row):
             single = self._by.get((kind, key), [])
             if single:
                 distance = {r.batch: abs(math.log(r.batch / wanted)) for r in single}
                 near = [r for r in single if distance[r.batch] == min(distance.values())]
-                factors = [self._steps.factor(r, self._model) for r in near]
-                return statistics.fmean(factors), kind
-        return 1.0, NOT_CALIBRATED
+                scales = [self._scale(r) for r in near]
+                return Correction(*map(statistics.fmean, zip(*scales, strict=True))), kind
+        return Correction(), NOT_CALIBRATED
+
+    def _scale(self, row: MeasuredRow) -> Correction:
+        """Factors of a row on one GPU, each found once."""
+        if id(row) not in self._scales:
+            self._scales[id(row)] = self._steps.scale(row, self._model)
+        return self._scales[id(row)]
 
 
 def _kinships(row: MeasuredRow) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.accuracy import raw_runs
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.doubts import doubts
-from benchmarks.accuracy.factors import ONE_GPU, Factors, Setup, StepTimes
+from benchmarks.accuracy.factors import AS_PREDICTED, ONE_GPU, Correction, Factors, Setup, StepTimes
 from benchmarks.accuracy.row_report import RowTable
 from benchmarks.accuracy.rows import MeasuredRow, read_rows
 from benchmarks.published.kahira_raw import FILE as RAW_FILE
@@ -52,9 +52,9 @@ class RowQuestion:
     source: str = ""
     overlap_factor: float | None = None
 
-    def setup(self, factor: float, model: str | None = None) -> Setup:
+    def setup(self, scale: Correction, model: str | None = None) -> Setup:
         """How a row is predicted."""
-        return Setup(factor=factor, model=model or self.model, overlap_factor=self.overlap_factor)
+        return Setup(scale=scale, model=model or self.model, overlap_factor=self.overlap_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +91,14 @@ class _Comparing:
     def cell(self, row: MeasuredRow, doubt: str) -> Cell:
         """A row beside its predictions."""
         asked = self._question
-        factor, kind = (1.0, ONE_GPU) if row.gpus == 1 else self._factors.of(row)
-        predicted = self._steps.seconds(row, asked.setup(factor))
-        parts = {"factor": factor}
+        scale, kind = (AS_PREDICTED, ONE_GPU) if row.gpus == 1 else self._factors.of(row)
+        predicted = self._steps.seconds(row, asked.setup(scale))
+        parts = {"factor": scale.kernels}
         if asked.uncalibrated and row.gpus > 1:
-            parts["uncalibrated"] = self._steps.seconds(row, asked.setup(1.0))
+            parts["uncalibrated"] = self._steps.seconds(row, asked.setup(AS_PREDICTED))
         for model in asked.others:
             try:
-                parts[model] = self._steps.seconds(row, asked.setup(factor, model))
+                parts[model] = self._steps.seconds(row, asked.setup(scale, model))
             except InputError:
                 continue
         reason = row.doubt or doubt

@@ -1,8 +1,8 @@
 """Steps that somebody measured, predicted: the one module here that calls into the planner.
 
 A run is described once (`MeasuredRun`); it is predicted by the timeline that the search uses, or by
-a step model of the simulation. A calibration is one factor on all computation of a model on a
-machine. It comes from runs on one device (or from the column of a table that stands for it) and
+a step model of the simulation. A calibration is one factor on all kernels of a model on a machine.
+It comes from runs on one device (or from the column of a table that stands for it) and
 from nothing else.
 """
 
@@ -178,9 +178,9 @@ def named_split(
     return found
 
 
-def _costed(run: MeasuredRun, factor: float) -> Costed:
+def _costed(run: MeasuredRun, kernels: float, launches: float = 1.0) -> Costed:
     setting = _setting_of(run)
-    machine = calibrated_machine(setting.machine, factor)
+    machine = calibrated_machine(setting.machine, kernels, launches)
     given = _split_of(run, setting)
     formulation = formulate(
         setting.graph,
@@ -192,9 +192,9 @@ def _costed(run: MeasuredRun, factor: float) -> Costed:
     return cost(formulation, formulation.choices(given))
 
 
-def timeline_step(run: MeasuredRun, factor: float = 1.0) -> Prediction:
-    """Predict a run by the timeline, with computation multiplied by a factor."""
-    costed = _costed(run, factor)
+def timeline_step(run: MeasuredRun, kernels: float = 1.0, launches: float = 1.0) -> Prediction:
+    """Predict a run by the timeline, with kernels and launches multiplied by factors."""
+    costed = _costed(run, kernels, launches)
     return Prediction(
         total=costed.step.total,
         compute=costed.compute,
@@ -256,9 +256,9 @@ def simulation_input(run: MeasuredRun) -> PlacedNetwork:
     )
 
 
-def with_factor(subject: PlacedNetwork, factor: float) -> PlacedNetwork:
-    """The subject with its computation multiplied."""
-    machine = calibrated_machine(subject.setting.machine, factor)
+def with_factor(subject: PlacedNetwork, kernels: float, launches: float = 1.0) -> PlacedNetwork:
+    """The subject with its kernels and the launches of its host multiplied."""
+    machine = calibrated_machine(subject.setting.machine, kernels, launches)
     return replace(subject, setting=replace(subject.setting, machine=machine))
 
 

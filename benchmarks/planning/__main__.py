@@ -1,10 +1,11 @@
 """How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
     python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
+    python -m benchmarks.planning joint published [--only NAME] [--resume FILE] [--json]
     python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
         [--resume FILE] [--json]
 
-The tables, all but `joint` and `monotonic` unless some are named:
+The tables, all but `joint`, `published` and `monotonic` unless some are named:
 
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
 gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memory and gap.
@@ -12,7 +13,10 @@ wide       ten networks that are too wide for elimination: time and gap on 64 GP
 limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
            exit status is 1 where more memory gives a slower plan.
 usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits.
-joint      plans over stages, micro-batches and sharding beside published ways to train.
+joint      plans for gpt3-175b beside what the exhaustive search of Calculon picks.
+published  plans beside what Megatron-LM, Llama 3 and torchtitan published; of both tables --only
+           names a part, a row is told as soon as it is known, --resume goes on with those of a
+           file, and the exit status is 1 where a plan is slower than what is published and fits.
 heuristic  the longest-path heuristic of Dryden et al. against the exact optimum.
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
            questions, which take days, or a sample of N of three each, few GPUs first. Faults are
@@ -25,7 +29,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,21 +39,35 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
-from benchmarks.planning.joint import joint_rows
+from benchmarks.planning.joint import published_rows, slower_than_published
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import COUNTS, KINDS, monotonic_rows
+from benchmarks.planning.published import CALCULON, PUBLISHED, Published
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.usual import usual_questions, usual_rows
 from benchmarks.planning.wide import WIDE
 
 Rows = list[dict[str, object]]
-TABLES = ("speed", "gaps", "wide", "limits", "usual", "joint", "heuristic", "monotonic")
+TABLES = (
+    "speed",
+    "gaps",
+    "wide",
+    "limits",
+    "usual",
+    "joint",
+    "published",
+    "heuristic",
+    "monotonic",
+)
 # The tables that are only made when they are named.
-ON_DEMAND = ("monotonic", "joint")
+ON_DEMAND = ("monotonic", "joint", "published")
 
 
 def tables(
-    smoke: bool, repeats: int, monotonic: Callable[[], Rows]
+    smoke: bool,
+    repeats: int,
+    monotonic: Callable[[], Rows],
+    published: Callable[[Sequence[Published]], Rows],
 ) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
@@ -61,6 +79,8 @@ def tables(
         Processes of each case of the table of speeds. [items]
     monotonic
         Maker of the last table.
+    published
+        Maker of the tables of published ways to train.
     """
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
     models = ["resnet18"] if smoke else list(NETWORKS)
@@ -85,8 +105,12 @@ def tables(
             lambda: usual_rows(usual_questions(smoke)),
         ),
         "joint": (
+            "plans beside what Calculon picks, both as simulated",
+            lambda: published(CALCULON[: 1 if smoke else None]),
+        ),
+        "published": (
             "plans beside published ways to train, both as simulated",
-            lambda: joint_rows(smoke),
+            lambda: published(PUBLISHED[: 1 if smoke else None]),
         ),
         "heuristic": (
             "longest-path heuristic against the exact optimum",
@@ -98,9 +122,12 @@ def tables(
 
 def print_rows(rows: Rows, title: str) -> None:
     """Print rows of figures as a table."""
+    if not rows:
+        print(f"{title}: no row")
+        return
     table = Table(title=title)
     for key in rows[0]:
-        words = key in ("model", "network", "cluster", "status", "answer", "more")
+        words = key in ("model", "network", "cluster", "status", "answer", "more", "plan")
         table.add_column(key, justify="left" if words else "right")
     for row in rows:
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
@@ -118,7 +145,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--more", nargs="+", choices=KINDS, default=KINDS, help="of what")
     parser.add_argument("--most", type=int, default=COUNTS[-1], help="GPUs of 'monotonic'")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="of answers of 'monotonic'")
+    parser.add_argument("--only", default="", metavar="NAME", help="of 'joint' and 'published'")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="of answers so far")
     options = parser.parse_args()
     monotonic = partial(
         monotonic_rows,
@@ -128,7 +156,8 @@ def main() -> None:
         most=options.most,
         resume=options.resume,
     )
-    known = tables(options.smoke, options.repeats, monotonic)
+    published = partial(published_rows, only=options.only, resume=options.resume)
+    known = tables(options.smoke, options.repeats, monotonic, published)
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")
@@ -149,6 +178,9 @@ def main() -> None:
             print_rows(rows[name], known[name][0])
     if found := worse_with_more(rows.get("limits", [])):
         raise SystemExit("more memory is worse: " + "; ".join(found))
+    beside = [row for name in ("joint", "published") for row in rows.get(name, [])]
+    if found := slower_than_published(beside):
+        raise SystemExit("slower than what is published: " + "; ".join(found))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,14 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # The activation of one half and the product with the other as kernels of their own.
     ("glu_apart", "forward"): (1, 3, 0),
     ("glu_apart", "backward"): (2, 5, 0),
+    # An RMS norm, step by step: cast to single precision (6 bytes), squared (8), averaged (4),
+    # scaled (8), cast back (6), weighted (4); backward of the weight (4 + 8), the cast (6), scaling
+    # (8), the scale (16), the square (24), their sum (12) and the first cast (6).
+    ("norm_apart", "forward"): (0, 0, 36),
+    ("norm_apart", "backward"): (0, 0, 84),
+    # Queries and keys are cast to single precision, turned as complex numbers, and cast back.
+    ("rotary_apart", "forward"): (10, 0, 0),
+    ("rotary_apart", "backward"): (10, 0, 0),
     # Both halves are read, and in the backward pass written, too.
     ("glu", "forward"): (1, 1, 0),
     ("glu", "backward"): (2, 1, 0),

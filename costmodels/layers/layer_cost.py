@@ -175,6 +175,9 @@ def saved_bytes(layer: Layer, training: Training) -> float:
     saved = float(layer.saved_bytes + layer.saved_elements * size)
     if layer.kind == "glu" and training.keeps_gates:
         saved += layer.output.size * size
+    if layer.kind == "rms_norm" and training.norms_apart:
+        # the input, but in single precision, and what the weight multiplies
+        saved += layer.output.size * 4.0
     if layer.kind == "loss" and training.logit_kept is not None:
         saved += layer.output.size * max(training.logit_kept - size, 0.0)
     return saved

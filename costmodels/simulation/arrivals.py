@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from costmodels.simulation.buckets import Group, unit_of
 from costmodels.simulation.execution import Queue
@@ -123,11 +124,12 @@ class WeightArrivals:
             )
         return rows
 
-    def launched(self) -> list[Operation]:
+    @cached_property
+    def launched(self) -> Sequence[Operation]:
         """The operations of the pass as they are launched: weights come when they are due."""
         operations: Sequence[Operation] = self.shards.program.phases[self.phase]
         if not self.operations:
-            return list(operations)
+            return operations
         due = {operation.makes[0][0]: operation for operation in self.operations}
         rows: list[Operation] = []
 

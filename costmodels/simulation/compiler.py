@@ -238,7 +238,7 @@ class Compiler:
                 self._add(role, step, run.stage, run.micro, run.phase, operation)
             return
         arrivals = weights.arrivals[run.phase]
-        for operation in arrivals.launched():
+        for operation in arrivals.launched:
             number = self._add(role, step, run.stage, run.micro, run.phase, operation)
             last = arrivals.unit_ends.get(operation.key)
             if last is not None:
@@ -288,7 +288,7 @@ class Compiler:
 
     def _task(self, number: int) -> Task:
         role, step, stage, micro, op = self.rows[number]
-        after = tuple(self._id(step, micro, ref) for ref in op.after)
+        after = tuple([self._id(step, micro, ref) for ref in op.after])
         for mark in self.extra_after.get(number, ()):
             after = (*after, self.ids[mark])
         retained = self.job.training.memory_model == "retained"
@@ -308,9 +308,9 @@ class Compiler:
             after=after,
             num_bytes=op.num_bytes,
             group=op.key[2] if op.kind == "fused" else -1,
-            makes=tuple(((tag, *key), holder, size) for key, holder, size in op.makes),
-            takes=() if retained else tuple((tag, *key) for key in op.takes),
-            uses=() if retained else tuple((tag, *key) for key in op.uses),
+            makes=tuple([((tag, *key), holder, size) for key, holder, size in op.makes]),
+            takes=() if retained else tuple([(tag, *key) for key in op.takes]),
+            uses=() if retained else tuple([(tag, *key) for key in op.uses]),
             scratch=op.scratch,
             buffer=op.buffer,
             inside=op.inside,

@@ -125,7 +125,7 @@ def reserved_memory(
     """
     update = [operation for _, operation in update_operations(tuple(works.values()))]
     launched = {
-        (stage, phase): work.arrivals[phase].launched()
+        (stage, phase): work.arrivals[phase].launched
         for stage, work in works.items()
         for phase in work.program.phases
     }

@@ -24,6 +24,8 @@ _KERNELS: Final = {
     "fused_activation": (0, 1),
     # queries and keys turn apart, and are copied there and back
     "rotary": (5, 5),
+    "rotary_apart": (6, 6),
+    "norm_apart": (8, 14),
 }
 
 

@@ -67,8 +67,8 @@ class SimulatedStep:
         When every task ran.
     roles
         Each role during the step.
-    critical_path
-        The longest chain of dependencies at full speed, which no step is faster than. [s]
+    longest
+        The critical path where it is known; None for that of the tasks. [s]
     """
 
     step_time: float
@@ -76,7 +76,12 @@ class SimulatedStep:
     end: float
     task_times: TaskTimes
     roles: tuple[RoleUse, ...]
-    critical_path: float
+    longest: float | None = None
+
+    @property
+    def critical_path(self) -> float:
+        """The longest chain of dependencies at full speed, which no step is faster than. [s]"""
+        return self.task_times.graph.critical_path() if self.longest is None else self.longest
 
     @property
     def peak(self) -> RoleUse:
@@ -178,7 +183,6 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
         end=end,
         task_times=task_times,
         roles=tuple(roles),
-        critical_path=graph.critical_path(),
     )
 
 

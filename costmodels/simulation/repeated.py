@@ -64,5 +64,5 @@ def _longer(less: SimulatedStep, more: SimulatedStep, times: float) -> Simulated
         more,
         step_time=beyond(less.step_time, more.step_time),
         roles=tuple(map(role, less.roles, more.roles)),
-        critical_path=beyond(less.critical_path, more.critical_path),
+        longest=beyond(less.critical_path, more.critical_path),
     )

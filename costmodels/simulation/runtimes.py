@@ -110,7 +110,7 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
-    recipe, keeps_gates, logit_kept, logit_scratch, attention_kernel
+    recipe, keeps_gates, norms_apart, logit_kept, logit_scratch, attention_kernel
         The same, of what it holds of weights, gates and logits, and how it computes attention.
     runs_ahead
         The same, of how its host launches.
@@ -137,6 +137,8 @@ class Runtime:
     stages_by_shares
         Whether the stages of a pipeline have equal shares of the weights, see
         `costmodels.strategy.shares`, instead of equally many blocks.
+    stops_early
+        Whether what is computed again ends with the last tensor that a backward pass reads.
     caching
         Whether memory is PyTorch's caching allocator's, which holds more than the tensors.
     fuses
@@ -197,6 +199,7 @@ class Runtime:
     memory_model: str | None = None
     recipe: str | None = None
     keeps_gates: bool | None = None
+    norms_apart: bool | None = None
     logit_kept: float | None = None
     logit_scratch: float | None = None
     attention_kernel: str | None = None
@@ -210,6 +213,7 @@ class Runtime:
     copies_updated: bool = False
     waits_to_scatter: bool = False
     stages_by_shares: bool = False
+    stops_early: bool = False
     caching: bool = False
 
     def __post_init__(self) -> None:
@@ -322,6 +326,7 @@ _DECIDED = (
     "memory_model",
     "recipe",
     "keeps_gates",
+    "norms_apart",
     "logit_kept",
     "logit_scratch",
     "attention_kernel",

@@ -80,7 +80,7 @@ class StageProgram:
                 uses.append(read)
         if again:
             after += self._wakes(name)
-        makes.append((self.tensors.out(name, again), ACTIVATIONS, piece.output))
+        makes += self.tensors.outputs(name, again)
         if piece.saved:
             makes.append((("saved again" if again else "saved", name, 0), ACTIVATIONS, piece.saved))
         kind = "recompute" if again else "forward"
@@ -89,7 +89,7 @@ class StageProgram:
             kind=kind,
             queue=Queue.COMPUTE,
             after=tuple(dict.fromkeys(after)),
-            seconds=piece.forward,
+            seconds=piece.forward * (1.0 - self.tensors.stored.get(name, 0.0) * again),
             makes=tuple(makes),
             takes=tuple(takes),
             uses=tuple(dict.fromkeys(uses)),
@@ -172,10 +172,10 @@ class StageProgram:
 
     def _wakes(self, name: str) -> Iterator[Ref]:
         """Gradients from outside a segment, for which its recomputation waits."""
-        segment = self.segment[name]
-        if name != self.stage.recompute[segment][0]:
+        members = self.stage.recompute[self.segment[name]]
+        if name != next(member for member in members if member in self.tensors.redone):
             return
-        for member in self.stage.recompute[segment]:
+        for member in members:
             yield from self.gradient_from.get(member, ())
 
     def _all_backward(self) -> None:
@@ -193,7 +193,7 @@ class StageProgram:
             segment = self.segment.get(layer.name)
             if segment is not None and segment not in begun:
                 begun.add(segment)
-                for name in self.stage.recompute[segment]:
+                for name in filter(self.tensors.redone.__contains__, self.stage.recompute[segment]):
                     self._forward(order[name], BACKWARD)
             self._backward(layer)
         self._send_gradients()

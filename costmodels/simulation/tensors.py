@@ -17,8 +17,9 @@ from costmodels.graph import Edge, Graph, Layer
 from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.layouts import Change, Changes, Handling
 from costmodels.simulation.messages import NO_MESSAGE, StageLinks
-from costmodels.simulation.operations import Key, Local, Operation, Ref, message_operation
+from costmodels.simulation.operations import Key, Local, Made, Operation, Ref, message_operation
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.recomputation import computed_again, stored_shares
 from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import Strategy
 
@@ -89,12 +90,45 @@ class StageTensors:
         self.change_of: dict[Edge, Change] = {}
         self.summed_up: dict[int, tuple[Layouts, Layouts]] = {}
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}
+        # parts of outputs that stay although their segment is computed again
+        self.stored: dict[str, float] = {}
+        self.redone: set[str] = set()
+        for names in self.stage.recompute:
+            self._recompute(names)
         # operation that takes a tensor to a layout, and the copy that it makes, if it does
         self.moved: dict[tuple[str, str, bytes], tuple[Key, Local | None]] = {}
 
+    def _recompute(self, names: Sequence[str]) -> None:
+        """What of a segment stays, and what is computed again."""
+        by_operation = self.view.strategy.keep_products
+        stored = {}
+        if by_operation:
+            scattered = {
+                edge.target
+                for name in names
+                for edge in self.graph.producers[name]
+                if edge.source in self.pieces and self.graph.layers[name].kind == "add"
+                if self.change(edge).pattern.kind == "reduce_scatter"
+            }
+            stored = stored_shares(self.graph, names, scattered)
+        early = by_operation or self.view.runtime.stops_early
+        self.redone |= computed_again(self.graph, names, stored, early)
+        self.stored |= stored
+
     def again(self, reader: str, source: str) -> bool:
         """Whether a backward pass reads what is computed again."""
-        return reader in self.segment and self.segment.get(source) == self.segment[reader]
+        segment = self.segment.get(reader, -1)
+        return source in self.redone and self.segment[source] == segment
+
+    def outputs(self, name: str, again: bool) -> list[Made]:
+        """What a forward pass makes of an output, with what of it stays."""
+        size, share = self.pieces[name].output, self.stored.get(name, 0.0)
+        if share >= 1.0:
+            share = 0.0  # the output itself stays
+        rows: list[Made] = [(self.out(name, again), ACTIVATIONS, (1.0 - share) * size)]
+        if share and not again:
+            rows.append((("stored", name, 0), ACTIVATIONS, share * size))
+        return rows
 
     def out(self, name: str, again: bool) -> Local:
         """The output of a layer, as computed first or again."""
@@ -183,20 +217,22 @@ class StageTensors:
         others = self.graph.consumers[name]
         if any(self.view.stage_of[e.target] != self.number for e in others):
             return False
+        if self.stored.get(name, 0.0) >= 1.0:
+            return False
         if others[-1] != edge:
             return False
         return not self.read_backward(name, again)
 
     def read_backward(self, name: str, again: bool) -> bool:
         """Whether an output (computed again or not) is read after the forward pass."""
-        if self.graph.layers[name].keeps_output and (name in self.segment) == again:
+        if self.graph.layers[name].keeps_output and (name in self.redone) == again:
             return True
         for edge in self.graph.consumers[name]:
             redone = self.again(edge.target, name)
             if redone != again:
                 continue
-            if edge.target in self.segment and not redone:
-                return True  # the reader's segment starts from it
+            if edge.target in self.redone and not redone:
+                return True  # what is computed again starts from it
             if not self.graph.layers[edge.target].keeps_inputs:
                 continue
             if not self.change(edge).copies or self.gathered_again(edge):
@@ -216,7 +252,10 @@ class StageTensors:
         """What the backward pass of a layer reads of the forward pass."""
         name = layer.name
         kept: list[Local] = []
-        redone = name in self.segment
+        redone = name in self.redone
+        share = self.stored.get(name, 0.0)
+        if share:
+            kept.append(self.out(name, False) if share >= 1.0 else ("stored", name, 0))
         if layer.keeps_inputs:
             for edge in self.graph.producers[name]:
                 if edge.source not in self.pieces:

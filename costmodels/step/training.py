@@ -73,6 +73,9 @@ class Training:
     keeps_gates
         Whether a gate keeps one half of its features as they come out of the activation, since
         activation and product are two kernels.
+    norms_apart
+        Whether RMS norms and rotary embeddings run step by step in single precision, each step a
+        kernel of its own.
     attention_kernel
         Which kernel computes fused attention, of `costmodels.compute.ATTENTION_KERNELS`; None for
         the one that was measured.
@@ -102,6 +105,7 @@ class Training:
     winograd: bool = True
     memory_model: str = "liveness"
     keeps_gates: bool = False
+    norms_apart: bool = False
     logit_kept: float | None = None
     logit_scratch: float = 0.0
     attention_kernel: str | None = None
@@ -154,6 +158,8 @@ class Training:
     def apart(self) -> dict[str, str]:
         """Operations that run as several kernels, by kind of layer."""
         kernels = {"glu": "glu_apart"} if self.keeps_gates else {}
+        if self.norms_apart:
+            kernels |= {"rms_norm": "norm_apart", "rotary": "rotary_apart"}
         # a loss that keeps nothing beside the logits is one kernel each way
         return {**kernels, "loss": "loss_apart"} if self.logit_kept else kernels
 

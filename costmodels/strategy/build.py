@@ -291,6 +291,7 @@ def build_strategy(
         memory=_memory_configs(description.subgraphs, tree, graph),
         gather_again=description.gather_again,
         ring_attention=description.ring_attention,
+        keep_products=description.keep_products,
         offload=description.offload,
     )
     strategy.check(graph)

@@ -147,6 +147,7 @@ def describe_strategy(strategy: Strategy, graph: Graph, shape: Sequence[int]) ->
         max_in_flight=strategy.schedule.max_in_flight,
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
+        keep_products=strategy.keep_products,
         offload=strategy.offload,
     )
     nodes = _segment_nodes(tree, segments)

@@ -112,7 +112,7 @@ class Description:
     default
         What layers get that no entry reaches: "data" splits samples over all devices of their
         stage, "replicated" nothing.
-    gather_again, ring_attention, offload
+    gather_again, ring_attention, keep_products, offload
         See `costmodels.strategy.Strategy`.
     """
 
@@ -127,6 +127,7 @@ class Description:
     default: str = field(default="data")
     gather_again: bool = False
     ring_attention: bool = False
+    keep_products: bool = False
     offload: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

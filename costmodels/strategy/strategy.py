@@ -152,6 +152,10 @@ class Strategy:
         rank keeps its own part only (Korthikanti et al. 2022, section 4.2.2).
     ring_attention
         Whether keys and values that are gathered again come around a ring instead, part by part.
+    keep_products
+        Whether the outputs of attention, of every second product with a weight and of
+        reduce-scatters stay where a segment is computed again (torchtitan's selective
+        recomputation by operation).
     offload
         What waits in the memory of the host where it is not used, of `OFFLOADED`.
     """
@@ -162,6 +166,7 @@ class Strategy:
     memory: Mapping[str, MemoryConfig] = field(default_factory=dict)
     gather_again: bool = False
     ring_attention: bool = False
+    keep_products: bool = False
     offload: tuple[str, ...] = ()
 
     @property

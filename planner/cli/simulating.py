@@ -108,6 +108,7 @@ def simulate_command(
     file, which name it. What a file says of the step holds unless an option says otherwise.
     """
     from planner.request.request import make_request
+    from planner.simulation.remedies import remedy
     from planner.simulation.run import require_run, simulate_request
 
     shown.check(output)
@@ -118,7 +119,11 @@ def simulate_command(
     _check_paths(inputs_of(subject, values), trace, dump_strategy, output)
     with progress(f"simulating {subject}", quiet=shown.quiet):
         found = simulate_request(request)
+        asks = not (shown.quiet or shown.as_json or output == STDOUT)
+        advice = remedy(request, found) if asks else None
     SimulationOutputs(output=output, trace=trace, strategy=dump_strategy, shown=shown).write(found)
+    if advice is not None:
+        write(f"\n{advice}")
 
 
 def _check_paths(

@@ -11,7 +11,13 @@ from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.search import JointResult, JointSearch
-from planner.joint.verdict import MOST_LAYERS, infeasible, search_notes, summary
+from planner.joint.verdict import (
+    MOST_LAYERS,
+    infeasible,
+    search_notes,
+    single_stage_left_out,
+    summary,
+)
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
 from planner.plan import Finalist, Plan
@@ -30,6 +36,7 @@ from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.simulation.garbage import uncollected
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
@@ -80,6 +87,24 @@ def joint_plan(
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
     setting.check_reserve()
+    with uncollected():
+        return _joint_plan(setting, options, deadline, known, wishes)
+
+
+def _joint_plan(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    known: Answers | None,
+    wishes: Wishes,
+) -> Plan:
+    """The plan of a question that is not about the splits of one stage alone.
+
+    Parameters
+    ----------
+    setting, options, deadline, known, wishes
+        As of `joint_plan`.
+    """
     if not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
     found, usual = _searched(
@@ -201,6 +226,8 @@ def _faster_plan(
         return _joint_single(single, found)
     if best is None:
         raise infeasible(setting, found, layer)
+    if single is not None:
+        found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
     return plan_of_stages(
         best,
         summary(found, best),
@@ -236,7 +263,9 @@ def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
     steps = tuple(one.step for one in usual if one.step is not None)
     rivals = [one for one in (found.best, *steps) if one is not None and one.fits]
     best = min(rivals, key=lambda one: one.seconds, default=None)
-    return replace(found, best=best, simulated=(*found.simulated, *steps))
+    # the usual ways are part of what is asked, and known exactly
+    bound = min([found.bound, *(one.seconds for one in rivals)])
+    return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
 
 
 def _few_layers(setting: Setting, wishes: Wishes) -> bool:
@@ -266,9 +295,11 @@ def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
 
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
-    if found.stopped_by == "interrupt" or len(setting.graph.compute_layers) > MOST_LAYERS:
+    if found.stopped_by == "interrupt":
         return False
-    return found.best is None or found.single_bound < found.best.seconds
+    if found.best is None:
+        return len(setting.graph.compute_layers) <= MOST_LAYERS
+    return single_stage_left_out(found, found.best) is None
 
 
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:

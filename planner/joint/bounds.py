@@ -7,7 +7,7 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,19 +36,39 @@ class ChoiceBounds:
         What choices cost.
     chain
         As of `pipelined`.
+    partly
+        Whether a choice that computes blocks again stands for all numbers of blocks.
     """
 
     setting: Setting
     estimates: Estimates
     chain: bool
+    partly: bool = False
+
+    def members(self, choice: Choice) -> list[Choice]:
+        """The choices that the bound of one holds for, wherever it is cut."""
+        if not self._stands_for_more(choice):
+            return [choice]
+        most = len(self.estimates.cuts.first) - choice.parts + 1
+        return [*(replace(choice, again=count) for count in range(1, most)), choice]
+
+    def _stands_for_more(self, choice: Choice) -> bool:
+        return self.partly and choice.inside.recompute == "full" and not choice.again
 
     def of(self, choice: Choice) -> float:
         """What no step of a choice that fits takes less than, +inf where none fits. [s]"""
-        inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        insides = self.estimates.insides(choice.zero)
+        inside = insides.of(choice.inside, choice.samples)
         if self.least_memory(choice, inside) > self.setting.cluster.device.memory:
             return math.inf
+        slowed, more = self._behind_gathers(choice, inside), 0.0
+        if self._stands_for_more(choice):
+            kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
+            slowed = min(slowed, self._behind_gathers(choice, kept))
+            more = self._least_again(choice, kept, inside)
+            inside = kept
         pp, count = choice.pp, choice.micro_batches
-        total = float(inside.least.sum())
+        total = float(inside.least.sum()) + more
         chain = pipelined(total, pp, choice.chunks, count, chain=self.chain)
         if choice.chunks > 1:
             chain = max(chain, self._interleaved(choice, inside))
@@ -59,9 +79,41 @@ class ChoiceBounds:
             # no gradient travels before the last backward pass of its stage
             travels = self._reductions(choice, inside)
             found = max(found, (count * total - backward + travels + updates) / pp)
-        found += self._behind_gathers(choice, inside)
+        found += slowed
         found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
+
+    def _least_again(self, choice: Choice, kept: MicroBatch, again: MicroBatch) -> float:
+        """What blocks computed again take at least, so that all of the rest fits. [s]
+
+        The mean of the groups holds no more than a device has. What is too much must go, and where
+        it takes the least time of all blocks, nothing is saved for less.
+
+        Parameters
+        ----------
+        choice, kept, again
+            The choice, and its micro-batch where nothing, and where every block is computed again.
+        """
+        device = self.setting.cluster.device
+        room = choice.pp * (device.memory - device.reserved_memory)
+        short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
+        insides = self.estimates.insides(choice.zero)
+        ratios = [
+            max(float((again.least - kept.least)[places].sum()), 0.0) / saved
+            for places in insides.blocks
+            if (saved := float((kept.kept - again.kept)[places].sum())) > 0.0
+        ]
+        return max(short, 0.0) * min(ratios, default=0.0)
+
+    def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
+        """What stays of each layer: weights, gradients and optimizer state. [B]"""
+        ranks = self._ranks(choice, inside)
+        standing: Floats = (
+            inside.weights / (ranks if choice.zero > 2 else 1.0)
+            + inside.gradients / (ranks if choice.zero > 1 else 1.0)
+            + inside.state / (ranks if choice.zero > 0 else 1.0)
+        )
+        return standing
 
     def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
         """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
@@ -127,12 +179,7 @@ class ChoiceBounds:
         choice, inside
             The choice, and what a micro-batch of it costs.
         """
-        ranks = self._ranks(choice, inside)
-        standing = (
-            inside.weights / (ranks if choice.zero > 2 else 1.0)
-            + inside.gradients / (ranks if choice.zero > 1 else 1.0)
-            + inside.state / (ranks if choice.zero > 0 else 1.0)
-        )
+        standing = self._standing(choice, inside)
         reserved = self.setting.cluster.device.reserved_memory
         pp = choice.pp
         least = float(standing.sum() + inside.kept.sum()) / pp

@@ -41,6 +41,9 @@ class Choice:
         Of a step. [items]
     blocks
         Of each stage, where they are not equally many. [items]
+    again
+        Blocks of each stage that are computed again where not all of them are; 0 for as `inside`
+        has it. [items]
     """
 
     inside: Degrees
@@ -52,11 +55,18 @@ class Choice:
     schedule: str
     micro_batches: int
     blocks: tuple[int, ...] = ()
+    again: int = 0
 
     @property
     def parts(self) -> int:
         """Stages. [items]"""
         return self.pp * self.chunks
+
+    @property
+    def is_split_alone(self) -> bool:
+        """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
+        again = self.inside.recompute != "none"
+        return (self.parts, self.micro_batches, self.zero, again) == (1, 1, 0, False)
 
     @property
     def degrees(self) -> Degrees:
@@ -69,6 +79,7 @@ class Choice:
             zero=self.zero or None,
             schedule=self.schedule,
             micro_batches=self.micro_batches,
+            recompute=self.again or self.inside.recompute,
             stage_blocks=self.blocks or self.inside.stage_blocks,
         )
 
@@ -95,6 +106,9 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                 continue
             for ep in divisors(experts) if experts > 1 else [1]:
                 if (setting.gpus // tp) % ep or (ep > 1 and ep % cp):
+                    continue
+                # what a replica is costed on
+                if not setting.cluster.can_use(tp * max(cp, ep)):
                     continue
                 for split in (False, True) if tp > 1 and attends else (False,):
                     for again in RECOMPUTATIONS if attends else ("none", "full"):

@@ -77,7 +77,11 @@ class Estimates:
 
     def of(self, choice: Choice) -> Estimate:
         """The estimate of a choice; where blocks do not divide, of its best numbers of blocks."""
-        inside = self.insides(choice.zero).of(choice.inside, choice.samples)
+        insides = self.insides(choice.zero)
+        if choice.again:
+            starts = self.cuts.starts(choice.parts, choice.blocks)
+            return self._estimate(choice, insides.partly(choice, starts))
+        inside = insides.of(choice.inside, choice.samples)
         if not choice.blocks and not self.cuts.divides(choice.parts) and choice.chunks == 1:
             choice = self._balanced(choice, inside)
         elif choice.chunks == 1 < choice.pp and self.cuts.first and not choice.blocks:
@@ -113,7 +117,7 @@ class Estimates:
         return Estimate(choice=choice, seconds=seconds, memory=self._memory(choice, stages, inside))
 
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
-        cut = (choice.pp, choice.chunks, choice.blocks)
+        cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
         key = (choice.inside, choice.samples, *cut, choice.zero > 2)
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks)

@@ -7,7 +7,9 @@ does recomputation, which runs forward passes again and keeps less.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,7 @@ from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
+from planner.joint.choices import Choice
 from planner.joint.operations import full_buckets, seconds_of_layers, spans_of_units
 from planner.joint.reduced import Reduced
 from planner.request.by_degrees import strategy_by_degrees
@@ -106,6 +109,7 @@ class Insides:
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
+        self.blocks = [places for places in self.units if len(places) > 1]
         # stages of a transformer are made of whole blocks
         self.by_blocks = is_transformer(setting.graph) and all(
             places == list(range(places[0], places[-1] + 1)) for places in self.units
@@ -130,6 +134,35 @@ class Insides:
         if key not in self.known:
             self._cost(replace(degrees, recompute="none"), samples)
         return self.known[key]
+
+    def partly(self, choice: Choice, starts: Sequence[int]) -> MicroBatch:
+        """What a micro-batch costs of which the first blocks of each stage are computed again.
+
+        Parameters
+        ----------
+        choice
+            Says how many.
+        starts
+            The first layer of each stage.
+        """
+        whole = self.of(choice.inside, choice.samples)
+        kept = self.of(replace(choice.inside, recompute="none"), choice.samples)
+        again = np.zeros(len(self.layers), dtype=bool)
+        seen: dict[int, int] = {}
+        for places in self.blocks:
+            stage = bisect_right(starts, places[0])
+            seen[stage] = seen.get(stage, 0) + 1
+            again[places] = seen[stage] <= choice.again
+        mixed = {
+            name: np.where(again, getattr(whole, name), getattr(kept, name))
+            for name in ("backward", "computed", "least", "kept")
+        }
+        return replace(kept, passing=whole.passing, **mixed)
+
+    def most_again(self, starts: Sequence[int]) -> int:
+        """Blocks of the stage that has the most of those that can be computed again. [items]"""
+        counts = Counter(bisect_right(starts, places[0]) for places in self.blocks)
+        return max(counts.values(), default=0)
 
     def _cost(self, degrees: Degrees, samples: int) -> None:
         """Cost a micro-batch, whatever is computed again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from costmodels.errors import InputError
 from planner.joint.choices import Choice
@@ -151,4 +152,9 @@ class Ranking:
 
 def _split_alone(choice: Choice) -> Degrees:
     """How the layers of a choice are split."""
-    return replace(choice.inside, recompute="none")
+    return _computing_once(choice.inside)
+
+
+@cache
+def _computing_once(inside: Degrees) -> Degrees:
+    return replace(inside, recompute="none")

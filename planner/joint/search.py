@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fewer_again import with_fewer_again
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
@@ -29,8 +30,8 @@ BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
 # Simulations of a question: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
-# nothing is faster. [items]
-MOST_WORK = 6_000
+# nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
+MOST_WORK, MOST_COMPARED = 6_000, 40_000
 # Micro-batches that are, where the others are folded. [items]
 FEW_LAID_OUT = 4
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
@@ -104,6 +105,7 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     tried: set[Choice] = field(default_factory=set)
+    fitting: set[Choice] = field(default_factory=set)
     cut_short: bool = False
     estimates: Estimates = field(init=False)
 
@@ -127,7 +129,10 @@ class JointSearch:
         """
         self.estimates = Estimates(self.setting, self.runtime)
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        bounds = ChoiceBounds(setting=self.setting, estimates=self.estimates, chain=floors.chain)
+        partly = "recompute" not in self.wishes.keep and bool(self.estimates.cuts.first)
+        bounds = ChoiceBounds(
+            setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
+        )
         single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
         ranked: list[Estimate] = []
         try:
@@ -144,6 +149,8 @@ class JointSearch:
             ranked, left = ranking.of(rows, every)
             self.cut_short |= ranking.cut_short
             if simulates:
+                if partly:
+                    ranked = with_fewer_again(self.estimates, ranked)
                 self._simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
@@ -204,14 +211,36 @@ class JointSearch:
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         # where what is expected to fit does not, what holds the least may do after all
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
-        for count, one in enumerate([*fitting[:MOST_MISSES], *smallest]):
+        work, count = 0, 0
+        for one in [*fitting[:MOST_MISSES], *smallest]:
             best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
             if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
-            if count >= MOST_SIMULATED and one.seconds > best * (1.0 - MARGIN):
+            if self._computes_more(one.choice):
+                continue
+            work += self._work(one.choice)
+            enough = count >= MOST_SIMULATED or work > MOST_COMPARED
+            if enough and one.seconds > best * (1.0 - MARGIN):
                 break
             self._try(one.choice, bound)
+            count += 1
+
+    def _computes_more(self, choice: Choice) -> bool:
+        """Whether a choice that was simulated and fits is the same and computes less again."""
+        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
+        alike = [replace(choice, again=less) for less in range(1, choice.again)]
+        alike += (
+            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
+            for less in RECOMPUTATIONS[:again]
+        )
+        return any(one in self.fitting for one in alike)
+
+    def _work(self, choice: Choice) -> int:
+        """Layers that a simulation lays out, once for each micro-batch that is not folded."""
+        count = choice.micro_batches
+        each = count if choice.zero > 2 else min(count, FEW_LAID_OUT)
+        return len(self.setting.graph.compute_layers) * each
 
     def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
         """Simulate what may still be faster, those with the least bound first, as far as is cheap.
@@ -237,23 +266,28 @@ class JointSearch:
             self.cut_short |= self.deadline.passed
             if self.deadline.passed:
                 return 0.0
-            rows.append((bounds.of(one.choice), one.seconds, one.choice))
+            if not one.choice.again:
+                rows.append((bounds.of(one.choice), one.seconds, one.choice))
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
-        layers = len(self.setting.graph.compute_layers)
         for place, (least, _, choice) in enumerate(rows):
             fastest = self.best.seconds
             if least >= fastest:
                 return min(left, least)
-            if choice in self.tried:
+            members = [other for other in bounds.members(choice) if other not in self.tried]
+            if not members:
                 continue
-            count = choice.micro_batches
-            work += layers * (count if choice.zero > 2 else min(count, FEW_LAID_OUT))
+            work += self._work(choice) * len(members)
             if work > MOST_WORK or self.deadline.passed:
-                rest = (row[0] for row in rows[place:] if row[2] not in self.tried)
+                rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
                 return min(left, fastest, *rest)
-            self._try(choice, min(left, least))
+            for other in members:
+                self._try(other, min(left, least))
         return left
+
+    def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
+        """Whether all that a bound is of was simulated."""
+        return self.tried.issuperset(bounds.members(choice))
 
     def _try(self, choice: Choice, bound: float) -> None:
         """Simulate a choice; keep it where it is the best that fits."""
@@ -266,6 +300,8 @@ class JointSearch:
             self.left_out.append(reason)
             return
         self.simulated.append(found)
+        if found.fits:
+            self.fitting.add(choice)
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)

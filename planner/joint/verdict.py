@@ -7,6 +7,7 @@ import math
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
+from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.search import JointResult
 from planner.plan import Plan, SearchSummary
 from planner.planning.infeasible import stopped_error
@@ -18,6 +19,9 @@ from search.problem.notes import Note
 # The single stage of a network with more layers is not searched layer by layer: that takes longer
 # than the rest of the answer. [items]
 MOST_LAYERS = 500
+# Nor is that of which the splits by degrees take longer by more: transformers whose splits differ
+# from layer to layer were at most 2 % faster where both were searched. [parts]
+BY_LAYERS = 0.1
 
 
 def _undercut(found: JointResult, best: StagedStep) -> bool:
@@ -62,11 +66,11 @@ def search_notes(
     notes = [Note.of("splits-by-degrees", bound=format_seconds(found.any_split))]
     if _undercut(found, best):
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
-    layers = len(best.placed.graph.compute_layers)
-    if single is None and layers > MOST_LAYERS and found.single_bound < best.seconds:
-        notes.append(Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS))
-    elif single is None and found.single_bound >= best.seconds:
-        notes.append(Note.of("single-stage-slower", bound=format_seconds(found.single_bound)))
+    left_out = None if single is not None else single_stage_left_out(found, best)
+    if left_out is not None:
+        notes.append(left_out)
+    if best.runtime.name not in (DEFAULT_RUNTIME, "fsdp"):
+        notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
     if found.left_out:
         notes.append(
             Note.of("degrees-left-out", count=len(found.left_out), first=found.left_out[0])
@@ -74,6 +78,23 @@ def search_notes(
     if found.stopped_by:
         notes.append(Note.of("search-stopped", reason=found.stopped_by))
     return tuple(notes)
+
+
+def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
+    """Why the splits of one stage are not worth searching layer by layer, None where they are."""
+    layers = len(best.placed.graph.compute_layers)
+    least = format_seconds(found.single_bound)
+    if found.single_bound >= best.seconds:
+        return Note.of("single-stage-slower", bound=least)
+    if layers > MOST_LAYERS:
+        return Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS)
+    capacity = best.placed.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
+    rows = (one for one in found.estimates if one.memory <= capacity)
+    by_degrees = min((one.seconds for one in rows if one.choice.is_split_alone), default=math.inf)
+    if by_degrees <= best.seconds * (1.0 + BY_LAYERS):
+        return None
+    words = format_seconds(by_degrees) if by_degrees < math.inf else "more than the plan"
+    return Note.of("single-stage-unlikely", estimate=words, bound=least)
 
 
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:

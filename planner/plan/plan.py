@@ -67,7 +67,7 @@ class Plan:
         Every layer in the order of the forward pass, with its times over all micro-batches.
     stages, schedule
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
-    gather_again, ring_attention, offload
+    gather_again, ring_attention, keep_products, offload
         As of `costmodels.strategy.Strategy`.
     sharding
         Meshes of ranks, and where every tensor lies on them; None where an older plan says nothing.
@@ -127,6 +127,7 @@ class Plan:
     schedule: Schedule = Schedule()  # noqa: RUF009 - it cannot be changed
     gather_again: bool = False
     ring_attention: bool = False
+    keep_products: bool = False
     offload: tuple[str, ...] = ()
     sharding: Sharding | None = None
     format: str = FORMAT
@@ -180,6 +181,7 @@ class Plan:
             },
             gather_again=self.gather_again,
             ring_attention=self.ring_attention,
+            keep_products=self.keep_products,
             offload=self.offload,
         )
 

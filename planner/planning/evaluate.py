@@ -12,6 +12,7 @@ from planner.request.by_degrees import (
     degree_distributions,
     samples_needed,
     splits_alone,
+    with_default_micro_batches,
 )
 from planner.request.named_degrees import named_degrees, usual_runtime
 from planner.request.placement import (
@@ -33,6 +34,7 @@ def evaluate_request(request: Request) -> Plan:
         refuse_degree(request)
         runtime = load_runtime(usual_runtime(str(named), degrees) or DEFAULT_RUNTIME)
         setting = resolve(request, samples_needed(degrees, request.num_gpus))
+        setting, degrees = with_default_micro_batches(setting, degrees)
         if splits_alone(degrees):
             return plan_of_strategy(setting, degree_distributions(setting, degrees), str(named))
         found, reason = tried(setting, degrees, runtime)

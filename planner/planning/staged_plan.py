@@ -145,6 +145,7 @@ def plan_of_stages(
         schedule=strategy.schedule,
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
+        keep_products=strategy.keep_products,
         offload=strategy.offload,
         sharding=shard_plan(found.placed.graph, strategy, [level.name for level in cluster.levels]),
     )

@@ -79,6 +79,8 @@ def training_sentence(plan: Plan) -> str:
     if again:
         attends = all(plan.layers[name].kind == "attention" for name in again)
         what = "attention" if attends else f"{len(again)} of {len(plan.layers)} layers"
+        if plan.keep_products:
+            what = "what is cheap of blocks"
         parts.append(f"{what} computed again for backward")
     return ", ".join(parts)
 

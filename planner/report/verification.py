@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from planner.torch.verify.verify import Verification
+    from planner.torch.verify.found import Verification
 
 
 def verification_facts(found: Verification) -> dict[str, object]:

@@ -9,15 +9,16 @@ from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.strategy.blocks import block_of, is_transformer
 from costmodels.strategy.strategy import OFFLOADED as STRATEGY_OFFLOADED
 from costmodels.strategy.usual import hybrid
-from planner.request.inputs.degrees import OFFLOADED
+from planner.request.default_batch import has_attention, kept_of_sample, most_at_once
+from planner.request.inputs.degrees import MICRO_BATCH_SIZE, OFFLOADED
 from planner.request.parts import Degrees
+from planner.request.recomputation import with_recomputation
 from planner.request.setting import Setting, training_graph
 
 assert OFFLOADED == STRATEGY_OFFLOADED, "requests name what strategies know"
@@ -50,6 +51,35 @@ def samples_needed(degrees: Degrees, gpus: int) -> int:
     """What a global batch must be a multiple of, so that replicas do alike. [samples]"""
     each = degrees.micro_batch_size or degrees.micro_batches or 1
     return each * replicas(degrees, gpus)
+
+
+def with_default_micro_batches(setting: Setting, degrees: Degrees) -> tuple[Setting, Degrees]:
+    """Degrees that say how many samples of a replica are taken at a time, and what was chosen.
+
+    Where nothing is said, a pipeline of a transformer takes one sequence at a time; without a
+    pipeline as many as divide those of a replica and whose activations take half the memory at
+    most. Plain data parallelism, and all other networks, take all at once.
+
+    Parameters
+    ----------
+    setting, degrees
+        The network and the machine, and what was asked for.
+    """
+    said = (degrees.micro_batches, degrees.micro_batch_size) != (None, None)
+    plain = not replace(degrees, dp=None).asked_for
+    dp = replicas(degrees, setting.gpus)
+    local = setting.batch // dp
+    if said or plain or setting.batch % dp or not has_attention(setting.model):
+        return setting, degrees
+    size = 1
+    if degrees.pp == 1:
+        training = setting.machine.training
+        kept = kept_of_sample(setting.model, training.activation_size) / (degrees.tp * degrees.cp)
+        size = most_at_once(local, kept, setting.cluster.device)
+    if size == local:
+        return setting, degrees
+    defaults = (*setting.defaults, MICRO_BATCH_SIZE.chose(size=size))
+    return replace(setting, defaults=defaults), replace(degrees, micro_batch_size=size)
 
 
 def strategy_by_degrees(
@@ -179,35 +209,6 @@ def _dealt_out(strategy: Strategy, graph: Graph, blocks: str | Sequence[int]) ->
         return False
     counts = {len({block_of(name) for name in stage.layers} - {None}) for stage in strategy.stages}
     return blocks != "equal" or len(counts) == 1
-
-
-def with_recomputation(strategy: Strategy, graph: Graph, what: str | int | bool) -> Strategy:
-    """The strategy with activations that are computed again.
-
-    Parameters
-    ----------
-    strategy, graph
-        The strategy, and the network at one micro-batch.
-    what
-        "none"; "selective", the attention layers; "full", every block of several layers; or of how
-        many blocks of a stage, the first ones.
-    """
-    if what in ("none", 0):
-        return strategy
-    stages = []
-    for stage in strategy.stages:
-        if what == "selective":
-            attention = (n for n in stage.layers if graph.layers[n].kind == "attention")
-            segments: list[tuple[str, ...]] = [(name,) for name in attention]
-        else:
-            blocks: dict[str, list[str]] = {}
-            for name in stage.layers:
-                blocks.setdefault(unit_of(name), []).append(name)
-            segments = [tuple(names) for names in blocks.values() if len(names) > 1]
-            if isinstance(what, int):
-                segments = segments[:what]
-        stages.append(replace(stage, recompute=tuple(segments)))
-    return replace(strategy, stages=tuple(stages))
 
 
 def with_sharding(

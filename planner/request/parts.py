@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from planner.errors import ConflictError
 from planner.request.inputs import degrees as one_of
-from planner.request.inputs.degrees import OFFLOADED, axes_of, blocks_of, names_of, recomputed
+from planner.request.inputs.degrees import OFFLOADED, axes_of, blocks_of, names_of
 from planner.request.inputs.description import part_inputs
+from planner.request.inputs.recompute import recomputed
 from planner.request.inputs.simulating import (
     CORES,
     LOADER,
@@ -43,7 +44,8 @@ class Degrees:
         Forward passes of a stage whose backward pass is still to come; None for the schedule's.
         [items]
     recompute
-        "none", "selective", "full", or of how many blocks of a stage everything is computed again.
+        "none", "selective", "operations", "full", of how many blocks of a stage everything is
+        computed again, or of which blocks or layers.
     zero, fsdp
         The stage of ZeRO, None for what the runtime cuts; whether that is 3, block by block.
     shard_size
@@ -75,7 +77,7 @@ class Degrees:
     chunks: int = one_of.CHUNKS.default
     stage_blocks: str | Sequence[int] = one_of.STAGE_BLOCKS.default
     max_in_flight: int | None = one_of.MAX_IN_FLIGHT.default
-    recompute: str | int | bool = one_of.RECOMPUTE.default
+    recompute: str | int | bool | Sequence[str | int] = one_of.RECOMPUTE.default
     zero: int | None = one_of.ZERO.default
     fsdp: bool = one_of.FSDP.default
     shard_size: int | None = one_of.SHARD_SIZE.default

@@ -14,7 +14,12 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.usual import single_stage
 from planner.errors import ConflictError
 from planner.plan import Plan
-from planner.request.by_degrees import micro_graph, samples_needed, strategy_by_degrees
+from planner.request.by_degrees import (
+    micro_graph,
+    samples_needed,
+    strategy_by_degrees,
+    with_default_micro_batches,
+)
 from planner.request.parts import Degrees
 from planner.request.plans import plan_distributions, plan_setting, strategy_setting
 from planner.request.request import Request, StrategySource
@@ -181,6 +186,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
             name="given strategy",
         )
     if degrees.asked_for:
+        setting, degrees = with_default_micro_batches(setting, degrees)
         strategy, graph, named = strategy_by_degrees(setting, degrees, find_runtime(request))
         return PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=named)
     return _by_name(setting, "data" if strategy is None else str(strategy), request.degree)

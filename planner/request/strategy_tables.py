@@ -65,6 +65,7 @@ class _StrategyTables(msgspec.Struct, forbid_unknown_fields=True):
     default: str = "data"
     gather_again: bool = False
     ring_attention: bool = False
+    keep_products: bool = False
     offload: list[str] = []
     schedule: dict[str, Any] = {}
     stage: list[dict[str, Any]] = []
@@ -251,6 +252,7 @@ def strategy_file_of(raw: Mapping[str, object], text: str) -> StrategyFile:
         default=file.default,
         gather_again=file.gather_again,
         ring_attention=file.ring_attention,
+        keep_products=file.keep_products,
         offload=tuple(file.offload),
     )
     return StrategyFile(
@@ -307,6 +309,7 @@ def format_strategy(file: StrategyFile) -> str:
         "default": None if what.default == "data" else what.default,
         "gather_again": what.gather_again or None,
         "ring_attention": what.ring_attention or None,
+        "keep_products": what.keep_products or None,
         "offload": what.offload,
     }
     schedule = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +31,7 @@ from planner.request.request import Request
 from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
 from planner.request.strategy_tables import format_strategy, parse_strategy
+from planner.simulation.garbage import uncollected
 from planner.simulation.loading import loading_notes, loading_time
 from planner.simulation.notes import estimate_notes
 from planner.simulation.result import Simulation
@@ -72,14 +72,8 @@ def simulate_request(request: Request) -> Simulation:
     InfeasibleError
         When the limit on memory is below what the framework reserves.
     """
-    # nothing that is made here forms cycles, and looking for them takes a third of the time
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return _simulate(with_named_degrees(request))
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _simulate(request: Request) -> Simulation:

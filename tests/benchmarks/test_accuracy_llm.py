@@ -290,7 +290,9 @@ def test_ways_to_recompute():
     assert recomputation_of("", {}) == "none"
     assert recomputation_of("", {"recompute": "full"}) == "full"
     assert recomputation_of("selective layer", {}) == "half"
-    assert recomputation_of("selective op", {}) == "selective"
+    assert recomputation_of("selective op", {}) == "operations"
+    assert recomputation_of("selective", {}) == "selective"
+    assert recomputation_of("selective", {"selective": "operations"}) == "operations"
     assert recomputation_of("3", {}) == "3"
     with pytest.raises(Skip):
         recomputation_of("now and then", {})

@@ -135,8 +135,8 @@ def test_gradients_on_their_way_need_at_least_the_bandwidth_of_the_machine() -> 
 def test_a_row_on_one_gpu_calibrates_what_shares_its_machine(tmp_path: Path) -> None:
     single = described_row({**ROW, **SINGLE})
     known = StepTimes()
-    factor = known.factor(single)
-    assert known.seconds(single, Setup(factor=factor)) == pytest.approx(single.seconds, rel=0.01)
+    scale = known.scale(single)
+    assert known.seconds(single, Setup(scale=scale)) == pytest.approx(single.seconds, rel=0.01)
     write(
         tmp_path / "cnn_training.csv",
         [ROW, {**ROW, **SINGLE}, {**ROW, "source": "other"}, {**ROW, "gpus": ""}],

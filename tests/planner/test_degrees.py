@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from planner import Degrees
 from planner.cli.command import planner_command
 from planner.request.named_degrees import named_degrees
 
+CHOSEN = "micro-batch size of 1, of the samples of a replica (--micro-batch-size)"
 QUESTION = {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 16, "input_size": 256}
 
 
@@ -208,3 +210,41 @@ def test_what_goes_to_experts_and_back_is_an_all_to_all():
     }
     assert "all_to_all" in kinds
     assert "send_recv" not in kinds
+
+
+@pytest.mark.parametrize(
+    ("words", "micro_batches"),
+    [
+        ("mixtral-8x7b --gpus 64 --ep 8 --tp 2 --pp 2", 4),
+        ("llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --cp 2 --fsdp --seq-len 32768", 16),
+        ("gpt2 --gpus 8 --fsdp --global-batch-size 32", 1),
+        ("resnet50 --gpus 8 --pp 2 --global-batch-size 32", 1),
+        ("gpt2 --gpus 8 --dp 8 --global-batch-size 32", 1),
+        ("gpt2 --gpus 8 --pp 2 --micro-batches 2 --global-batch-size 32", 2),
+    ],
+)
+def test_micro_batches_that_nobody_asked_for(words, micro_batches):
+    document = json.loads(run(f"{words} --json").output)
+    assert document["micro_batches"] == micro_batches
+    said = [line for line in document["notes"] if "micro-batch size" in line]
+    chosen = micro_batches > 1 and "--micro-batches" not in words
+    assert said == ([CHOSEN] if chosen else [])
+
+
+def test_evaluating_takes_the_same_micro_batches():
+    asked = {"gpus": 8, "global_batch_size": 32, "input_size": 256}
+    plan = planner.evaluate("gpt2", strategy="megatron:pp=2", **asked)
+    assert plan.schedule.micro_batches == 32 // 4
+    assert CHOSEN in plan.defaults
+    assert plan.step_time == planner.simulate("gpt2", pp=2, **asked).step_time
+
+
+def test_what_would_make_it_fit_is_said():
+    words = "llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --cp 2 --fsdp --seq-len 32768"
+    text = run(words).output
+    assert "OUT OF MEMORY" in text
+    assert "It would fit with --sequence-parallel: " in text
+    assert "It would fit" not in run(f"{words} -q").output
+    assert "OUT OF MEMORY" not in run(f"{words} --sequence-parallel").output
+    # weights alone are too much
+    assert "It would fit" not in run("llama3-405b --gpus 8 --tp 8 --seq-len 1024").output

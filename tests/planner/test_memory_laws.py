@@ -74,12 +74,15 @@ def test_recomputation_never_takes_more(
     net: Network, runtime: str, tp: int, sequence: bool
 ) -> None:
     options = {"tp": tp, "sequence_parallel": sequence and tp > 1}
-    none, selective, full = (
+    none, selective, operations, blocks, full = (
         peaks(net, runtime, 4, 8, recompute=what, **options)[0]
-        for what in ("none", "selective", "full")
+        for what in ("none", "selective", "operations", "0-0", "full")
     )
     assert selective <= none * ROUNDING
-    assert full <= none * ROUNDING
+    assert full <= operations * ROUNDING
+    assert operations <= none * ROUNDING
+    assert full <= blocks * ROUNDING
+    assert blocks <= none * ROUNDING
 
 
 @few

@@ -64,8 +64,10 @@ def recomputation_of(text: str, framework: Mapping[str, Any]) -> str:
         return "full"
     if re.fullmatch(r"selective layer|every other( block| layer)?", lowered):
         return "half"
+    if lowered in ("selective op", "operations"):
+        return "operations"
     if lowered.startswith("selective"):
-        return "selective"
+        return str(framework.get("selective", "selective"))
     if lowered.isdigit():
         return lowered
     raise Skip(f"unknown recomputation: {text}")

@@ -18,6 +18,13 @@ _SCHEDULES = {
     "interleaved": "Interleaved1F1B",
     "zero-bubble": "InterleavedZeroBubble",
 }
+# Activation checkpointing of torchtitan, by what is computed again.
+_CHECKPOINTS: dict[str, dict[str, object]] = {
+    "none": {"mode": "none"},
+    "selective": {"mode": "none"},
+    "operations": {"mode": "selective", "selective_ac_option": "op"},
+    "full": {"mode": "full"},
+}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
 
 
@@ -58,10 +65,12 @@ def torchtitan(plan: Plan) -> Written:
     tables: dict[str, dict[str, object]] = {
         "parallelism": parallelism,
         "training": training,
-        "activation_checkpoint": {"mode": of.recompute},
+        "activation_checkpoint": _CHECKPOINTS[of.recompute],
     }
     text = "\n".join(f"[{name}]\n{toml_rows(rows)}" for name, rows in tables.items())
     cannot = list(_uneven(of))
+    if of.recompute == "selective":
+        cannot.append('attention alone computed again: torchtitan\'s "selective" keeps attention')
     if of.zero == 1:
         cannot.append("ZeRO 1: torchtitan cuts gradients with the state (ZeRO 2) or nothing")
     if plan.training.optimizer != "adam":
@@ -87,7 +96,7 @@ def megatron(plan: Plan) -> Written:
     switches = [plan.training.precision] if plan.training.precision in ("bf16", "fp16") else []
     switches += ["sequence-parallel"] if of.sequence_parallel else []
     switches += ["use-distributed-optimizer"] if of.zero else []
-    if of.recompute != "none":
+    if of.recompute in ("selective", "full"):
         rows.append(("recompute-granularity", of.recompute))
     lines = [f"--{name} {value}" for name, value in rows] + [f"--{name}" for name in switches]
     cannot = list(_uneven(of))
@@ -95,6 +104,8 @@ def megatron(plan: Plan) -> Written:
         cannot.append(f"ZeRO {of.zero}: the distributed optimizer is ZeRO 1")
     if of.pp > 1 and plan.schedule.kind in ("gpipe", "zero-bubble"):
         cannot.append(f"the schedule {plan.schedule.kind}: Megatron-LM runs 1f1b or interleaved")
+    if of.recompute == "operations":
+        cannot.append("what is computed again (operations): Megatron-LM has modules of its own")
     if of.recompute == "full":
         cannot.append("which blocks are computed again: add --recompute-method and -num-layers")
     return {"arguments.txt": "\n".join(lines) + "\n"}, tuple(cannot)

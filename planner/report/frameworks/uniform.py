@@ -136,5 +136,7 @@ def _recompute(plan: Plan) -> str:
     again = [name for stage in plan.stages for part in stage.recompute for name in part]
     if not again:
         return "none"
+    if plan.keep_products:
+        return "operations"
     attends = all(plan.layers[name].kind == "attention" for name in again)
     return "selective" if attends else "full"

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodels.errors import InputError
 from planner.request.inputs.description import AnyInput, Input, between, one_of
+from planner.request.inputs.recompute import recomputed
 
-# What is computed again for the backward pass, where that is no number of blocks.
-RECOMPUTATIONS = ("none", "selective", "full")
 # What can wait in the memory of the host.
 OFFLOADED = ("activations", "weights", "optimizer")
 CP_KINDS = ("ring", "all-to-all")
 # Axes of parallelism by the level of the cluster that they take first, from the inside out.
 AXES = ("tp", "cp", "ep", "dp", "pp")
-
-
-def recomputed(value: object) -> str | int:
-    """What is computed again, from what was given: True is "full", a number is of blocks."""
-    if isinstance(value, bool):
-        return "full" if value else "none"
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
-        return int(value)
-    if isinstance(value, str) and value in RECOMPUTATIONS:
-        return value
-    if isinstance(value, int) and value >= 0:
-        return value
-    raise InputError.rule(
-        "what is computed again (--recompute)",
-        f"be {', '.join(RECOMPUTATIONS)}, or how many blocks of a stage",
-        repr(value),
-        "choose one",
-    )
 
 
 def names_of(value: object, known: Iterable[str], what: str) -> tuple[str, ...]:
@@ -206,9 +187,11 @@ MICRO_BATCH_SIZE: Input[int | None] = Input(
     option="--micro-batch-size",
     metavar="N",
     kind="count",
-    help="Samples of a replica in one of them.",
-    text="Samples of a replica in a micro-batch, instead of how many micro-batches there are. "
-    "[samples]",
+    help="Samples of a replica in one of them; 1 in pipelines of transformers by default.",
+    text="Samples of a replica in a micro-batch, instead of how many micro-batches there are. Of "
+    "transformers, where neither is given, one in pipelines, else as many as activations take "
+    "half the memory for at most. [samples]",
+    chosen="micro-batch size of {size}, of the samples of a replica (--micro-batch-size)",
 )
 SCHEDULE: Input[str | None] = Input(
     name="schedule",
@@ -249,18 +232,21 @@ MAX_IN_FLIGHT: Input[int | None] = Input(
     text="Forward passes of a stage whose backward pass is still to come; None for the schedule's. "
     "[items]",
 )
-RECOMPUTE: Input[str | int | bool] = Input(
+RECOMPUTE: Input[str | int | bool | Sequence[str | int]] = Input(
     name="recompute",
     part="degrees",
     default="none",
     option="--recompute",
-    metavar="none|selective|full|N",
+    metavar="none|selective|operations|full|N|N-N,...",
     kind="mixed",
     bare="full",
-    help="What is computed again for backward: the core of attention, all of every block (meant by "
-    "the option alone), or of N blocks of a stage.",
-    text='What is computed again for backward: "none", "selective" (the core of attention), "full" '
-    "(all of every block, as is True), or of how many blocks of a stage.",
+    help="What is computed again for backward: the core of attention, cheap operations, all of "
+    "every block (meant by the option alone), of N blocks of a stage, or of blocks N to N or "
+    "layers like *.attn.",
+    text='What is computed again for backward: "none", "selective" (the core of attention), '
+    '"operations" (all of every block but attention and every second product), "full" (all of '
+    'every block, as is True), of how many blocks of a stage, or which blocks, such as "0-15", '
+    'or layers, such as "*.attn", between commas or as a sequence.',
     rule=_refuse_recompute,
 )
 ZERO: Input[int | None] = Input(

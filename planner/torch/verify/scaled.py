@@ -14,7 +14,7 @@ REPLICATED = "replicated"
 # Extents of space that are tried, smallest first. [items]
 _EXTENTS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
 # Numbers that a batch norm has of each channel at least: fewer are too alike. [items]
-_LEAST_COUNT = 8
+_LEAST_COUNT = 32
 # Samples that are tried, and how many times the least work may be done so that more splits are.
 _BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 4
 

@@ -35,6 +35,7 @@ from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
 
+DDP = load_runtime("ddp")
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 1024,
@@ -102,6 +103,16 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
             assert one.memory == pytest.approx(found.peak_memory, rel=0.25)
     assert max(off) < 0.2
     assert sorted(off)[len(off) // 2] < 0.02
+
+
+def test_hosts_that_are_no_power_of_two_are_searched(config):
+    # three GPUs of a host of eight make no group
+    asked = {**QUESTION, "gpus": 24, "global_batch_size": 24}
+    plan = planner.optimize(config, **asked)
+    usual = [row.step_time_s for row in plan.baselines if row.fits]
+    assert plan.step_time_s <= min(usual) * (1 + 1e-9)
+    staged = planner.optimize(config, keep="tp=2,pp=3", **asked)
+    assert staged.num_groups == 3
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +186,23 @@ def test_a_larger_space_and_more_memory_are_never_slower(config):
         for size in ("3 GiB", "20 GiB")
     )
     assert loose <= tight
+
+
+def test_some_blocks_are_computed_again_where_that_is_enough(config):
+    asked = {**QUESTION, "memory": "5.5 GiB"}
+    keep = "tp=1,pp=1,micro_batches=1,zero=0"
+    some = planner.optimize(config, keep=keep, **asked)
+    assert some.fits
+    assert 0 < sum(len(stage.recompute) for stage in some.stages) < CONFIG["num_hidden_layers"]
+    everything = planner.optimize(config, keep=f"{keep},recompute=full", **asked)
+    assert len(everything.stages[0].recompute) == CONFIG["num_hidden_layers"]
+    assert some.search.lower_bound_s <= some.step_time_s < everything.step_time_s
+    # nor is one block fewer enough
+    again = sum(len(stage.recompute) for stage in some.stages)
+    fewer = Degrees(tp=1, pp=1, dp=8, micro_batches=1, recompute=again - 1)
+    found, _ = tried(resolve(make_request("optimize", {**asked, "model": config})), fewer, DDP)
+    assert found is not None
+    assert not found.fits
 
 
 def test_what_cannot_fit_is_proven(config):
