@@ -18,8 +18,11 @@ from costmodels.errors import InputError
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from costmodels.graph import Network
-    from planner.torch.ingest import TracedNetwork
+    from planner.torch.ingest import Sample, TracedNetwork
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _SHAPE = re.compile(r"(?:(\w+)=)?\s*(\d+(?:\s*,\s*\d+)*)\s*(?::(\w+))?", re.ASCII)
@@ -157,8 +160,18 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
     return module, meta
 
 
-def samples_of(inputs: object, device: Any, module: Any) -> list[Any]:
-    """Tensors of the shapes of the inputs, with the names of those that are given by name."""
+def samples_of(inputs: object, device: torch.device | None, module: nn.Module) -> list[Sample]:
+    """Tensors of the shapes of the inputs, with the names of those that are given by name.
+
+    Parameters
+    ----------
+    inputs
+        Tensors, shapes or what makes them.
+    device
+        Where tensors are to be.
+    module
+        What is called with them.
+    """
     from planner.torch.ingest import Sample
 
     rows = _flat_inputs(inputs, device)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.autograd import Function
 from torch.nn import functional
 
-from planner.torch.apply.redistribution import Ranks
+from planner.torch.apply.redistribution import MeshRanks
 from planner.torch.apply.views import ViewLayout, ways
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Loss:
         A mean over positions of the output and the target; None for the cross entropy of features.
     """
 
-    ranks: Ranks
+    ranks: MeshRanks
     layout: ViewLayout
     function: Callable[[Tensor, Tensor], Tensor] | None = None
 
@@ -71,7 +71,7 @@ class Loss:
         for axis in self.features:
             first = first * self.ranks.sizes[axis] + place[axis]
         groups = [self.ranks.mesh.get_group(axis) for axis in self.features]
-        losses: Tensor = _CrossEntropy.apply(output, target, first * output.shape[-1], groups)
+        losses: Tensor = _CutCrossEntropy.apply(output, target, first * output.shape[-1], groups)
         return losses.sum() / count
 
     def total(self, summand: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class Loss:
         return x
 
 
-class _CrossEntropy(Function):
+class _CutCrossEntropy(Function):
     """Softmax and cross entropy of features of which each rank has a block."""
 
     @staticmethod

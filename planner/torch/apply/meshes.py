@@ -23,7 +23,7 @@ def with_axes_of_shards(plan: Plan) -> Plan:
         assert sharding is not None, "plans that are applied say where tensors lie"
         name = sharding.meshes[mesh].axes[axis].name
         alike = [n for n, one in enumerate(sharding.meshes) if name in one.names]
-        plan = replace(plan, sharding=_cut(sharding, alike, name, inner))
+        plan = replace(plan, sharding=_cut_sharding(sharding, alike, name, inner))
     return plan
 
 
@@ -53,7 +53,7 @@ def _place_to_cut(plan: Plan) -> tuple[int, int, int] | None:
     return None
 
 
-def _cut(sharding: Sharding, meshes: list[int], name: str, inner: int) -> Sharding:
+def _cut_sharding(sharding: Sharding, meshes: list[int], name: str, inner: int) -> Sharding:
     """The same with an axis of some meshes cut in two.
 
     Parameters

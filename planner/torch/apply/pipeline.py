@@ -20,9 +20,9 @@ from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.plan.sharding import PIPELINE_AXIS
 from planner.torch.apply.losses import Loss
-from planner.torch.apply.program import Program
 from planner.torch.apply.running import StageModule
-from planner.torch.apply.staging import StageProgram
+from planner.torch.apply.staging import StageSteps
+from planner.torch.apply.steps import Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ class Pipeline:
         plan: Plan,
         program: Program,
         modules: Mapping[int, StageModule],
-        stages: Sequence[StageProgram],
+        stages: Sequence[StageSteps],
         mesh: DeviceMesh,
     ) -> None:
         schedule = plan.schedule

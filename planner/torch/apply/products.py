@@ -9,7 +9,8 @@ import torch
 from torch.autograd import Function
 from torch.nn import functional
 
-from planner.torch.apply.rules import Call, Given, Held, Place, cut_constant, rule
+from planner.torch.apply.rules import Call, Given, Held, Place, rule
+from planner.torch.apply.shaping import block_of_constant
 from planner.torch.apply.views import LayoutError, Parts, ViewLayout, ways
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class _Share(Function):
         return gradients[0], None
 
 
-def _axes(parts: Parts) -> tuple[int, ...]:
+def _cutting_axes(parts: Parts) -> tuple[int, ...]:
     return tuple(axis for part in parts for axis in part.axes)
 
 
@@ -37,7 +38,7 @@ def _contract(one: Parts, other: Parts) -> frozenset[int]:
     """Axes that leave summands of a product over a dim of two tensors."""
     if one != other:
         raise LayoutError("what it multiplies is cut in other blocks")
-    return frozenset(_axes(one))
+    return frozenset(_cutting_axes(one))
 
 
 def _no_sums(*tensors: Held) -> None:
@@ -45,13 +46,15 @@ def _no_sums(*tensors: Held) -> None:
         raise LayoutError("it multiplies summands")
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, members: int, turned: bool) -> Tensor:
+def _local_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, members: int, turned: bool
+) -> Tensor:
     if bias is not None and members > 1:
         bias = _Share.apply(bias, members)
     return functional.linear(x, weight.t() if turned else weight, bias)
 
 
-def _product(place: Place, x: Held, weight: Held, bias: Held | None, turned: bool) -> Call:
+def _weight_product(place: Place, x: Held, weight: Held, bias: Held | None, turned: bool) -> Call:
     """A product with a weight over the last dim.
 
     Parameters
@@ -68,8 +71,8 @@ def _product(place: Place, x: Held, weight: Held, bias: Held | None, turned: boo
     sums = _contract(x.layout.dims[-1], columns)
     if bias is not None and bias.layout.dims[-1] != rows:
         raise LayoutError("its bias is cut otherwise than its weight")
-    used = {axis for dim in x.layout.dims[:-1] for axis in _axes(dim)}
-    if used & set(_axes(rows)):
+    used = {axis for dim in x.layout.dims[:-1] for axis in _cutting_axes(dim)}
+    if used & set(_cutting_axes(rows)):
         raise LayoutError("an axis cuts its samples and its weight")
     layout = ViewLayout((*x.layout.dims[:-1], rows), sums)
     given = {
@@ -79,26 +82,26 @@ def _product(place: Place, x: Held, weight: Held, bias: Held | None, turned: boo
         "members": ways(sums, place.sizes),
         "turned": turned,
     }
-    return Call(run=_linear, given=given, layout=layout)
+    return Call(run=_local_linear, given=given, layout=layout)
 
 
 @rule("linear")
 def _linear_rule(place: Place, node: Node, given: Given) -> Call:
-    return _product(place, given["input"], given["weight"], given["bias"], turned=False)
+    return _weight_product(place, given["input"], given["weight"], given["bias"], turned=False)
 
 
 @rule("addmm")
 def _addmm(place: Place, node: Node, given: Given) -> Call:
     if given["beta"] != 1 or given["alpha"] != 1 or not given["mat2"].is_constant:
         raise LayoutError("it scales what it adds")
-    return _product(place, given["mat1"], given["mat2"], given["self"], turned=True)
+    return _weight_product(place, given["mat1"], given["mat2"], given["self"], turned=True)
 
 
 @rule("mm", "matmul", "bmm")
 def _matmul(place: Place, node: Node, given: Given) -> Call:
     one, other = given["self"], given.get("other", given.get("mat2"))
     if other.is_constant and len(other.layout.dims) == 2:
-        return _product(place, one, other, None, turned=True)
+        return _weight_product(place, one, other, None, turned=True)
     _no_sums(one, other)
     left, right = one.layout.dims, other.layout.dims
     if len(left) != len(right) or len(left) < 2 or left[:-2] != right[:-2]:
@@ -121,11 +124,11 @@ def _looked_up(weight: Tensor, indices: Tensor, first: int, padding_idx: int, cu
 
 
 @rule("embedding")
-def _embedding(place: Place, node: Node, given: Given) -> Call:
+def _embedding_rule(place: Place, node: Node, given: Given) -> Call:
     weight, indices = given["weight"], given["indices"]
     _no_sums(weight, indices)
     rows, features = weight.layout.dims
-    cut = _axes(rows)
+    cut = _cutting_axes(rows)
     if len(rows) > 1 or set(cut) & indices.layout.cutting:
         raise LayoutError("an axis cuts its rows and what it looks up")
     size = weight.layout.shape[0] // ways(cut, place.sizes)
@@ -163,12 +166,16 @@ def _attention_rule(place: Place, node: Node, given: Given) -> Call:
     _no_sums(query, key, value)
     rows = query.layout.dims
     for one in (key, value):
-        if one.layout.dims[:-3] != rows[:-3] or any(_axes(dim) for dim in one.layout.dims[-2:]):
+        if one.layout.dims[:-3] != rows[:-3] or any(
+            _cutting_axes(dim) for dim in one.layout.dims[-2:]
+        ):
             raise LayoutError("its keys lie in other blocks than its queries, or are not whole")
     heads, pairs = (one.layout.dims[-3] for one in (query, key))
-    if heads != pairs and (_axes(heads) != _axes(pairs) or not given.get("enable_gqa")):
+    if heads != pairs and (
+        _cutting_axes(heads) != _cutting_axes(pairs) or not given.get("enable_gqa")
+    ):
         raise LayoutError("its keys have other heads than its queries")
-    if _axes(rows[-1]):
+    if _cutting_axes(rows[-1]):
         raise LayoutError("its heads are cut")
     mask = given.get("attn_mask")
     if isinstance(mask, Held):
@@ -177,8 +184,8 @@ def _attention_rule(place: Place, node: Node, given: Given) -> Call:
         fitted = tuple(
             () if have == () else need for have, need in zip(mask.layout.dims, wanted, strict=True)
         )
-        mask = mask if fitted == mask.layout.dims else cut_constant(mask, ViewLayout(fitted))
-    tokens = _axes(rows[-2])
+        mask = mask if fitted == mask.layout.dims else block_of_constant(mask, ViewLayout(fitted))
+    tokens = _cutting_axes(rows[-2])
     extent = query.layout.shape[-2]
     first = None
     options = {"dropout_p": given["dropout_p"], "is_causal": given["is_causal"]}
@@ -225,7 +232,7 @@ class Dropout:
 
 
 @rule("dropout", "native_dropout")
-def _dropout(place: Place, node: Node, given: Given) -> Call:
+def _dropout_rule(place: Place, node: Node, given: Given) -> Call:
     held = given["input"]
     if "native" in str(node.target):
         raise LayoutError("it returns what it dropped")

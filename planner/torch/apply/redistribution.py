@@ -60,7 +60,7 @@ class Move:
 Log = Callable[[Move, float, str, bool], None]
 
 
-class Ranks:
+class MeshRanks:
     """The mesh of the ranks of a stage, on which tensors move.
 
     Parameters
@@ -180,7 +180,7 @@ class Ranks:
                 self.log(move, numbers, name, backward)
             elif was and not now:
                 self.log(move, after.numel() * share, "all_gather", backward)
-            elif was and now and _place(left, axis) != _place(right, axis):
+            elif was and now and _cut_dim(left, axis) != _cut_dim(right, axis):
                 self.log(move, before.numel() * share, "all_to_all", backward)
 
     def _placements(self, parts: Parts, partial: frozenset[int]) -> list[Placement]:
@@ -205,15 +205,15 @@ class Ranks:
         """
         if move.is_nothing:
             return x
-        found: Tensor = _Moved.apply(x, self, move)
+        found: Tensor = _Redistributed.apply(x, self, move)
         return found
 
 
-class _Moved(Function):
+class _Redistributed(Function):
     """A move with its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ranks: Ranks, move: Move) -> Tensor:
+    def forward(ctx: Any, x: Tensor, ranks: MeshRanks, move: Move) -> Tensor:
         ctx.given = (ranks, move)
         found = ranks.redistribute(x, move)
         return found.view_as(x) if found is x else found
@@ -224,7 +224,7 @@ class _Moved(Function):
         return ranks.redistribute(gradients[0], move.gradient, backward=True), None, None
 
 
-def _place(layout: ViewLayout, axis: int) -> int:
+def _cut_dim(layout: ViewLayout, axis: int) -> int:
     """The dim that an axis cuts."""
     return next(
         number for number, dim in enumerate(layout.dims) if any(axis in part.axes for part in dim)

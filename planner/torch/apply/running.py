@@ -11,9 +11,9 @@ from torch.autograd import Function
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from planner.torch.apply.program import Leaf, Ref, Step
-from planner.torch.apply.redistribution import Move, Ranks
-from planner.torch.apply.staging import StageProgram
+from planner.torch.apply.redistribution import MeshRanks, Move
+from planner.torch.apply.staging import StageSteps
+from planner.torch.apply.steps import Leaf, RankStep, Ref
 from planner.torch.apply.weights import Weight
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ class Leaves:
     """
 
     def __init__(
-        self, ranks: Ranks, weights: Mapping[str, Weight], parameters: Mapping[str, nn.Parameter]
+        self,
+        ranks: MeshRanks,
+        weights: Mapping[str, Weight],
+        parameters: Mapping[str, nn.Parameter],
     ) -> None:
         self.ranks, self.weights, self.parameters = ranks, weights, parameters
         self.kept: dict[Leaf, Tensor] = {}
@@ -147,7 +150,7 @@ class _Gathered(Function):
     """A weight that is gathered already; each gradient of it is summed and cut at once."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gathered: Tensor, ranks: Ranks, move: Move) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gathered: Tensor, ranks: MeshRanks, move: Move) -> Tensor:
         ctx.given = (ranks, move)
         return gathered.view_as(gathered)
 
@@ -174,9 +177,9 @@ class StageModule(nn.Module):
 
     def __init__(
         self,
-        stage: StageProgram,
+        stage: StageSteps,
         leaves: Leaves,
-        ranks: Ranks,
+        ranks: MeshRanks,
         constants: Mapping[object, Tensor],
         again: bool = False,
     ) -> None:
@@ -191,13 +194,16 @@ class StageModule(nn.Module):
         self.last = last
         self.watcher: Callable[[object, Any], None] | None = None
 
-    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+    def named_parameters(
+        self, *args: object, **options: object
+    ) -> Iterator[tuple[str, nn.Parameter]]:
         """Blocks of weights that are trained: what splits a backward pass in two asks for them."""
         for number, leaf in enumerate(self.stage.leaves):
             if leaf in self.leaves.kept:
-                yield f"{number}", self.leaves.kept[leaf]
+                block: Any = self.leaves.kept[leaf]
+                yield f"{number}", block
 
-    def forward(self, *entering: Tensor, **inputs: Tensor) -> Any:
+    def forward(self, *entering: Tensor, **inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """What leaves the stage.
 
         Parameters
@@ -229,7 +235,7 @@ class StageModule(nn.Module):
         keys += list(self.stage.leaving)
         return [key for key in dict.fromkeys(keys) if getattr(key, "op", "") == "placeholder"]
 
-    def _run(self, run: tuple[Step, ...], values: dict[object, Any]) -> None:
+    def _run(self, run: tuple[RankStep, ...], values: dict[object, Any]) -> None:
         for step in run:
             if "leaf" in step.given:
                 values[step.key] = self.leaves.use(step.given["leaf"])
@@ -237,11 +243,11 @@ class StageModule(nn.Module):
                 values[step.key] = self.ranks.moved(values[step.given["x"].key], step.move)
             else:
                 assert step.run is not None, "all other steps call something"
-                values[step.key] = step.run(**_filled(step.given, values))
+                values[step.key] = step.run(**_with_results(step.given, values))
             if self.watcher is not None:
                 self.watcher(step.key, values[step.key])
 
-    def _again(self, number: int, run: tuple[Step, ...], values: dict[object, Any]) -> None:
+    def _again(self, number: int, run: tuple[RankStep, ...], values: dict[object, Any]) -> None:
         """As `_run`, of which nothing is kept but what it reads and what others read of it."""
         own = {step.key for step in run}
         reads = list(dict.fromkeys(key for step in run for key in step.reads if key not in own))
@@ -257,12 +263,12 @@ class StageModule(nn.Module):
         values |= dict(zip(made, found, strict=True))
 
 
-def _filled(given: Any, values: Mapping[object, Any]) -> Any:
+def _with_results(given: Any, values: Mapping[object, Any]) -> Any:
     """Arguments with what was computed."""
     if isinstance(given, Ref):
         return values[given.key]
     if isinstance(given, Mapping):
-        return {key: _filled(one, values) for key, one in given.items()}
+        return {key: _with_results(one, values) for key, one in given.items()}
     if isinstance(given, list | tuple):
-        return [_filled(one, values) for one in given]
+        return [_with_results(one, values) for one in given]
     return given

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from planner.torch.apply.program import Leaf, Program, Step
+from planner.torch.apply.steps import Leaf, Program, RankStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageProgram:
+class StageSteps:
     """What one stage runs.
 
     Parameters
@@ -27,14 +27,14 @@ class StageProgram:
     """
 
     number: int
-    runs: tuple[tuple[Step, ...], ...]
+    runs: tuple[tuple[RankStep, ...], ...]
     again: tuple[bool, ...]
     entering: tuple[object, ...]
     leaving: tuple[object, ...]
     leaves: tuple[Leaf, ...]
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RankStep]:
         """All of its steps."""
         return [step for run in self.runs for step in run]
 
@@ -44,7 +44,7 @@ def stage_programs(
     result: object,
     stages: Sequence[Sequence[str]],
     again: Sequence[Sequence[Sequence[str]]],
-) -> list[StageProgram]:
+) -> list[StageSteps]:
     """What every stage of a plan runs.
 
     Parameters
@@ -71,37 +71,39 @@ def stage_programs(
     wanted: list[dict[object, None]] = [{} for _ in stages]
     for number in range(len(stages)):
         own = [step for step in program.steps if homes.get(step.key) == number]
-        needed = _needed(own, by_key)
+        needed = _needed_results(own, by_key)
         if number == last:
             needed |= {result: None}
         wanted[number] = {key: None for key in needed if key in homes}
     found = []
     for number in range(len(stages)):
         own = [step for step in program.steps if homes.get(step.key) == number]
-        needed = _needed(own, by_key)
+        needed = _needed_results(own, by_key)
         shared = [one for one in program.steps if _is_shared(one) and one.key in needed]
         kept = {step.key for step in (*own, *shared)}
         ordered = [step for step in program.steps if step.key in kept]
-        runs, flags = _runs(ordered, again[number])
+        runs, flags = _runs_of_steps(ordered, again[number])
         found.append(
-            StageProgram(
+            StageSteps(
                 number=number,
                 runs=runs,
                 again=flags,
-                entering=_border(number, wanted, homes),
-                leaving=(result,) if number == last else _border(number + 1, wanted, homes),
+                entering=_results_across(number, wanted, homes),
+                leaving=(result,) if number == last else _results_across(number + 1, wanted, homes),
                 leaves=tuple(step.given["leaf"] for step in ordered if "leaf" in step.given),
             )
         )
     return found
 
 
-def _is_shared(step: Step) -> bool:
+def _is_shared(step: RankStep) -> bool:
     """Whether every stage that needs a result makes it: it does not depend on samples."""
     return "leaf" in step.given or not step.layer
 
 
-def _needed(steps: Iterable[Step], by_key: dict[object, Step]) -> dict[object, None]:
+def _needed_results(
+    steps: Iterable[RankStep], by_key: dict[object, RankStep]
+) -> dict[object, None]:
     """All that some steps read, and what that is made of where every stage makes it."""
     found: dict[object, None] = {}
     left = [key for step in steps for key in step.reads]
@@ -115,7 +117,7 @@ def _needed(steps: Iterable[Step], by_key: dict[object, Step]) -> dict[object, N
     return found
 
 
-def _border(
+def _results_across(
     number: int, wanted: Sequence[dict[object, None]], homes: dict[object, int]
 ) -> tuple[object, ...]:
     """What comes into a stage: what it or a later one reads of those before."""
@@ -126,13 +128,13 @@ def _border(
     return tuple(sorted(found, key=order.index))
 
 
-def _runs(
-    steps: Sequence[Step], segments: Sequence[Sequence[str]]
-) -> tuple[tuple[tuple[Step, ...], ...], tuple[bool, ...]]:
+def _runs_of_steps(
+    steps: Sequence[RankStep], segments: Sequence[Sequence[str]]
+) -> tuple[tuple[tuple[RankStep, ...], ...], tuple[bool, ...]]:
     """Steps in runs of those that are computed again together, and those between."""
     segment_of = {name: number for number, names in enumerate(segments) for name in names}
     first = [step for step in steps if not step.layer]
-    runs: list[list[Step]] = [first] if first else []
+    runs: list[list[RankStep]] = [first] if first else []
     flags = [False] if first else []
     before: int | None = -1
     for step in steps:

@@ -91,7 +91,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     batch = plan.global_batch_size // plan.schedule.micro_batches
     first = next(iter(model.parameters()), None)
     device = torch.device("cpu") if first is None else first.device
-    samples = samples_of(_shapes(plan) if inputs is None else inputs, device, model)
+    samples = samples_of(_planned_shapes(plan) if inputs is None else inputs, device, model)
     for one in samples:
         if isinstance(one.tensor, torch.Tensor):
             resized = one.tensor.new_zeros((batch, *one.tensor.shape[1:]))
@@ -106,7 +106,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
         for each, state in states:
             each.training = state
     net = translated(program, batch, name)
-    _check_same(plan, net, name)
+    _check_layers(plan, net, name)
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
     first_names = _first_names(model)
@@ -138,7 +138,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     )
 
 
-def _shapes(plan: Plan) -> object:
+def _planned_shapes(plan: Plan) -> object:
     """The shape of the one input of a plan: tokens where that is all that there is."""
     extents = list(plan.input_shape.values())
     kind = ":int64" if list(plan.input_shape) == ["sequence"] else ""
@@ -152,7 +152,7 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(one), name) for name, one in rows}
 
 
-def _check_same(plan: Plan, net: Translation, name: str) -> None:
+def _check_layers(plan: Plan, net: Translation, name: str) -> None:
     """Refuse a module that the plan was not made for."""
     known = {row.name: row.kind for row in plan.layers.values()}
     found = {row.name: row.kind for row in net.rows}

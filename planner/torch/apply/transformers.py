@@ -7,29 +7,21 @@ plan says so, by DTensor. Weights are DTensors under their own names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from costmodels.errors import InputError
 from planner.plan import Plan
-from planner.plan.sharding import PIPELINE_AXIS
-from planner.torch.apply.losses import Loss
-from planner.torch.apply.meshes import with_axes_of_shards
+from planner.torch.apply.building import build_ranks, constants_of, tied_groups
 from planner.torch.apply.module import Message, PlannedModule
 from planner.torch.apply.pipeline import Pipeline
-from planner.torch.apply.program import Program, make_program, read
-from planner.torch.apply.redistribution import Move, Ranks
-from planner.torch.apply.rules import Held, Place
+from planner.torch.apply.redistribution import Move
 from planner.torch.apply.running import Leaves, StageModule
-from planner.torch.apply.staging import StageProgram, stage_programs
-from planner.torch.apply.tracing import traced
 from planner.torch.apply.views import ViewLayout, normal
-from planner.torch.apply.weights import Weight, find_weights, full_tensor, kept_parameter, placement
+from planner.torch.apply.weights import full_tensor, kept_parameter, placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,41 +49,6 @@ def apply_transformer(
     return PlannedTransformer(plan, model, inputs, loss)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
-    """What a rank has of a plan, beside its weights.
-
-    Parameters
-    ----------
-    ranks, mesh
-        The ranks of its stages, and all of them.
-    program, stages, own
-        What all ranks run, what each stage runs, and which stages are those of the rank.
-    weights
-        All weights of the module.
-    result, loss
-        What the loss reads, and the loss.
-    """
-
-    ranks: Ranks
-    mesh: DeviceMesh
-    program: Program
-    stages: list[StageProgram]
-    own: list[int]
-    weights: dict[str, Weight]
-    result: Held
-    loss: Loss
-
-    @property
-    def is_pipeline(self) -> bool:
-        """Whether there is more than one stage."""
-        return len(self.stages) > 1
-
-    def users(self, name: str) -> list[int]:
-        """Stages that use a weight."""
-        return [s.number for s in self.stages if any(one.name == name for one in s.leaves)]
-
-
 class PlannedTransformer(PlannedModule):
     """A module whose operators run on the blocks of a plan.
 
@@ -112,7 +69,7 @@ class PlannedTransformer(PlannedModule):
         self.plan = plan
         # names with underscores, so that those of the module's own parts are free
         self._log: list[Message] = []
-        self._built = _build(plan, model, inputs, loss, self._put_down)
+        self._built = build_ranks(plan, model, inputs, loss, self._put_down)
         built = self._built
         originals = dict(model.named_parameters(remove_duplicate=False))
         kept: dict[str, nn.Parameter] = {}
@@ -120,9 +77,9 @@ class PlannedTransformer(PlannedModule):
             if set(built.users(name)) & set(built.own):
                 parameter = kept_parameter(built.weights[name], originals[name], built.ranks.mesh)
                 kept[name] = parameter.requires_grad_(originals[name].requires_grad)
-                _register(self, name, kept[name])
+                _register_parameter(self, name, kept[name])
         self._leaves = Leaves(built.ranks, built.weights, kept)
-        constants = _constants(built.program, model)
+        constants = constants_of(built.program, model)
         # not as submodules: their weights are those above
         self._stages = {
             number: StageModule(
@@ -130,7 +87,7 @@ class PlannedTransformer(PlannedModule):
             )
             for number in built.own
         }
-        self._tied = _tied_groups(built, plan)
+        self._tied = tied_groups(built, plan)
         self._pipeline = (
             Pipeline(plan, built.program, self._stages, built.stages, built.mesh)
             if built.is_pipeline
@@ -293,78 +250,6 @@ class PlannedTransformer(PlannedModule):
         return found
 
 
-def _build(
-    plan: Plan,
-    model: nn.Module,
-    inputs: object,
-    loss: Callable[[Tensor, Tensor], Tensor] | None,
-    log: Callable[[Move, float, str, bool], None],
-) -> _Built:
-    """What a rank runs.
-
-    Parameters
-    ----------
-    plan, model, inputs, loss
-        As of `planner.torch.apply.apply`.
-    log
-        Is told of what moves.
-    """
-    plan = with_axes_of_shards(plan)
-    whole_mesh = plan.mesh
-    names = whole_mesh.names
-    device = next((one.device.type for one in model.parameters()), "cpu")
-    all_ranks = init_device_mesh(device, whole_mesh.shape, mesh_dim_names=names)
-    mesh, group = all_ranks, 0
-    if names[0] == PIPELINE_AXIS and len(plan.sharding.meshes) > 1:  # type: ignore[union-attr]
-        group = int(all_ranks.get_local_rank(PIPELINE_AXIS))
-        mesh = all_ranks[names[1:]]
-    ranks = Ranks(mesh, log)
-    place = Place(sizes=ranks.sizes, coordinates=ranks.place)
-    found = traced(plan, model, inputs)
-    weights = find_weights(plan, found, place.sizes)
-    used = {name: weight.used for name, weight in weights.items()}
-    program = make_program(plan, found, place, used)
-    result = _result(program, loss is not None)
-    strategy = plan.strategy
-    stages = stage_programs(
-        program,
-        result.key,
-        [stage.layers for stage in strategy.stages],
-        [stage.recompute for stage in strategy.stages],
-    )
-    starts = sorted({stage.first_device for stage in strategy.stages})
-    sums = {leaf.sums for stage in stages for leaf in stage.leaves if leaf.sums}
-    ranks.make_groups(sums, starts)
-    return _Built(
-        ranks=ranks,
-        mesh=all_ranks,
-        program=program,
-        stages=stages,
-        own=[n for n, one in enumerate(strategy.stages) if one.first_device == starts[group]],
-        weights=weights,
-        result=result,
-        loss=Loss(ranks=ranks, layout=result.layout, function=loss),
-    )
-
-
-def _result(program: Program, has_function: bool) -> Held:
-    """What the loss reads."""
-    output = program.traced.outputs[0]
-    layer = next((row for row in program.traced.net.rows if row.kind == "loss"), None)
-    if layer is None or program.traced.layer_of(output) == layer.name:
-        raise InputError(
-            "a module that a plan is applied to must return what its loss reads but returns the "
-            "loss, or nothing that one could be added to; return the output, and give apply a loss"
-        )
-    held = read(program, output, program.held[output], layer.name)
-    if has_function and any(part.axes for part in held.layout.dims[-1]):
-        raise InputError(
-            "a loss of your own must see all features but the plan cuts them over ranks; leave it "
-            "out where it is the cross entropy, or plan otherwise"
-        )
-    return held
-
-
 def _target_layout(output: ViewLayout, target: Tensor) -> ViewLayout:
     """How the target lies: as the positions of the output."""
     dims = output.dims if target.dim() == len(output.dims) else output.dims[:-1]
@@ -378,40 +263,7 @@ def _node_of(key: object) -> Any:
     return key
 
 
-def _constants(program: Program, model: nn.Module) -> dict[object, Tensor]:
-    """Buffers and tensors that are written out in the module, by their nodes."""
-    traced_module = program.traced
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    found: dict[object, Tensor] = {}
-    for node in traced_module.nodes:
-        if node.name in traced_module.buffers:
-            found[node] = buffers[traced_module.buffers[node.name]]
-        elif node.name in traced_module.constants:
-            found[node] = traced_module.constants[node.name]
-    return found
-
-
-def _tied_groups(built: _Built, plan: Plan) -> dict[str, object]:
-    """For each weight that several groups of ranks use, this rank's peers in these."""
-    strategy = plan.strategy
-    starts = [stage.first_device for stage in strategy.stages]
-    found: dict[str, object] = {}
-    groups: dict[tuple[int, ...], object] = {}
-    size = len(built.ranks.sizes) and built.ranks.mesh.size()
-    for name in sorted(built.weights):
-        firsts = tuple(sorted({starts[number] for number in built.users(name)}))
-        if len(firsts) < 2:
-            continue
-        for offset in range(size):
-            peers = tuple(first + offset for first in firsts)
-            if peers not in groups:
-                groups[peers] = dist.new_group(peers)
-            if dist.get_rank() in peers:
-                found[name] = groups[peers]
-    return found
-
-
-def _register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def _register_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """Register a parameter under a name with dots, as that of a module inside of modules."""
     *path, last = name.split(".")
     for part in path:

@@ -21,14 +21,14 @@ class LayoutError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DimPart:
     """Positions of a dim, and the axes of the mesh that cut them, by number."""
 
     extent: int
     axes: tuple[int, ...] = ()
 
 
-Parts = tuple[Part, ...]
+Parts = tuple[DimPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class ViewLayout:
         return replace(self, partial=self.partial | frozenset(axes))
 
 
-def whole(shape: Iterable[int]) -> ViewLayout:
+def uncut(shape: Iterable[int]) -> ViewLayout:
     """The layout of a tensor of which every rank has all."""
-    return ViewLayout(tuple((Part(extent),) if extent != 1 else () for extent in shape))
+    return ViewLayout(tuple((DimPart(extent),) if extent != 1 else () for extent in shape))
 
 
 def local_extents(parts: Parts, sizes: Sequence[int]) -> list[int]:
@@ -89,20 +89,20 @@ def ways(axes: Iterable[int], sizes: Sequence[int]) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-def normal(parts: Iterable[Part]) -> Parts:
+def normal(parts: Iterable[DimPart]) -> Parts:
     """Parts that are as few as can be."""
-    found: list[Part] = []
+    found: list[DimPart] = []
     for part in parts:
         if part.extent == 1:
             continue
         if found and not part.axes:
-            found[-1] = Part(found[-1].extent * part.extent, found[-1].axes)
+            found[-1] = DimPart(found[-1].extent * part.extent, found[-1].axes)
         else:
             found.append(part)
     return tuple(found)
 
 
-def split(part: Part, outer: int, sizes: Sequence[int]) -> tuple[Part, Part]:
+def split_part(part: DimPart, outer: int, sizes: Sequence[int]) -> tuple[DimPart, DimPart]:
     """One part as an outer one of so many positions, and an inner one.
 
     Parameters
@@ -129,11 +129,11 @@ def split(part: Part, outer: int, sizes: Sequence[int]) -> tuple[Part, Part]:
     rest = part.axes[len(taken) :]
     if rest and left > 1:
         raise LayoutError(f"{part.extent} positions that are cut {ways(part.axes, sizes)} ways")
-    return Part(outer, tuple(taken)), Part(part.extent // outer, rest)
+    return DimPart(outer, tuple(taken)), DimPart(part.extent // outer, rest)
 
 
 def regrouped(
-    parts: Iterable[Part], shape: Sequence[int], sizes: Sequence[int]
+    parts: Iterable[DimPart], shape: Sequence[int], sizes: Sequence[int]
 ) -> tuple[Parts, ...]:
     """The parts of a tensor, dealt out to the dims of another shape.
 
@@ -163,7 +163,7 @@ def regrouped(
                 outer = math.gcd(missing, part.extent)
                 if outer == 1 or (outer != missing and outer != part.extent):
                     raise LayoutError("a view that does not keep dims together")
-                part, inner = split(part, outer, sizes)
+                part, inner = split_part(part, outer, sizes)
                 left.append(inner)
             dim.append(part)
             missing //= part.extent
@@ -171,7 +171,7 @@ def regrouped(
     return tuple(dims)
 
 
-def refined(one: Parts, other: Parts, sizes: Sequence[int]) -> Iterator[tuple[Part, Part]]:
+def refined(one: Parts, other: Parts, sizes: Sequence[int]) -> Iterator[tuple[DimPart, DimPart]]:
     """Two ways to cut one dim, part by part of the same extents.
 
     Parameters
@@ -185,10 +185,10 @@ def refined(one: Parts, other: Parts, sizes: Sequence[int]) -> Iterator[tuple[Pa
     while first and second:
         left, right = first.pop(), second.pop()
         if left.extent > right.extent:
-            left, inner = split(left, right.extent, sizes)
+            left, inner = split_part(left, right.extent, sizes)
             first.append(inner)
         elif right.extent > left.extent:
-            right, inner = split(right, left.extent, sizes)
+            right, inner = split_part(right, left.extent, sizes)
             second.append(inner)
         yield left, right
 
@@ -205,7 +205,7 @@ def layout_of_tensor(placed: TensorPlacement) -> ViewLayout:
             partial.add(axis)
     rows = zip(placed.shape, axes, strict=True)
     return ViewLayout(
-        tuple(normal([Part(extent, tuple(cut))]) for extent, cut in rows), frozenset(partial)
+        tuple(normal([DimPart(extent, tuple(cut))]) for extent, cut in rows), frozenset(partial)
     )
 
 
@@ -239,10 +239,10 @@ def layout_of_view(placed: TensorPlacement, value: Value, sizes: Sequence[int]) 
             outermost = part.axis not in taken
             taken.add(part.axis)
             if not axes or not outermost:
-                dim.append(Part(part.extent))
+                dim.append(DimPart(part.extent))
                 continue
             if part.extent % ways(axes, sizes):
                 raise LayoutError(f"{part.extent} positions cut {ways(axes, sizes)} ways")
-            dim.append(Part(part.extent, axes))
+            dim.append(DimPart(part.extent, axes))
         dims.append(normal(dim))
     return ViewLayout(tuple(dims), known.partial)

@@ -19,15 +19,15 @@ from planner.plan import Plan
 from planner.plan.sharding import Sharding, TensorPlacement
 from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import (
+    DimPart,
     LayoutError,
-    Part,
     Parts,
     ViewLayout,
     layout_of_tensor,
     normal,
-    split,
+    split_part,
+    uncut,
     ways,
-    whole,
 )
 from planner.torch.nodes import operator_of
 from planner.torch.values import Value
@@ -94,7 +94,7 @@ def find_weights(plan: Plan, traced: Traced, sizes: tuple[int, ...]) -> dict[str
     for name, node in by_node.items():
         owner = traced.owners.get(name, "")
         try:
-            found[name] = _weight(plan, traced, node, name, owner, sizes)
+            found[name] = _found_weight(plan, traced, node, name, owner, sizes)
         except LayoutError as error:
             raise InputError(
                 f"the weight {name} must lie in equal blocks but has {error}; split "
@@ -103,7 +103,7 @@ def find_weights(plan: Plan, traced: Traced, sizes: tuple[int, ...]) -> dict[str
     return found
 
 
-def _weight(
+def _found_weight(
     plan: Plan, traced: Traced, node: Node, name: str, owner: str, sizes: tuple[int, ...]
 ) -> Weight:
     """One weight.
@@ -119,7 +119,7 @@ def _weight(
     sharding = plan.sharding
     assert sharding is not None, "plans that are applied say where tensors lie"
     placed = placement(sharding, owner, name)
-    used = whole(shape)
+    used = uncut(shape)
     blocks, dim = 1, 0
     if placed is not None and any(p.startswith("Shard") for p in placed.placements):
         known = layout_of_tensor(placed)
@@ -129,7 +129,7 @@ def _weight(
         if used.shape != shape:
             raise LayoutError(f"{list(shape)} numbers where the plan has {list(used.shape)}")
     if placed is not None and "filter" in placed.dims:
-        blocks = _blocks(traced, owner)
+        blocks = _equal_blocks(traced, owner)
         dim = placed.dims.index("filter")
         dim = len(shape) - 1 - dim if _is_turned(node) else dim
     if blocks < 0 and used.cutting:
@@ -159,7 +159,15 @@ def _weight(
 
 
 def placement(sharding: Sharding, owner: str, name: str) -> TensorPlacement | None:
-    """What a plan says of a weight."""
+    """What a plan says of a weight.
+
+    Parameters
+    ----------
+    sharding
+        Where the tensors of the plan lie.
+    owner, name
+        The layer that it is counted at, and the weight.
+    """
     if owner not in sharding.layers or not sharding.layers[owner].weights:
         return None
     weights = sharding.layers[owner].weights
@@ -178,7 +186,7 @@ def _is_turned(node: Node) -> bool:
     return False
 
 
-def _blocks(traced: Traced, layer: str) -> int:
+def _equal_blocks(traced: Traced, layer: str) -> int:
     """Parts of the features of a layer that others read one by one, where these are alike."""
     found = set()
     extent = 0
@@ -199,7 +207,7 @@ def _in_blocks(layout: ViewLayout, dim: int, blocks: int) -> ViewLayout:
     """A layout in which a dim is cut in each of its blocks."""
     axes = tuple(axis for part in layout.dims[dim] for axis in part.axes)
     extent = layout.shape[dim]
-    parts = normal([Part(blocks), Part(extent // blocks, axes)])
+    parts = normal([DimPart(blocks), DimPart(extent // blocks, axes)])
     return replace(layout, dims=(*layout.dims[:dim], parts, *layout.dims[dim + 1 :]))
 
 
@@ -229,19 +237,27 @@ def _cut_more(
     count = ways(axes, sizes)
     for dim, parts in enumerate(layout.dims):
         if blocked[0] == dim and blocked[1] > 1 and len(parts) == 1 and not parts[0].axes:
-            parts = (Part(blocked[1]), Part(parts[0].extent // blocked[1]))
+            parts = (DimPart(blocked[1]), DimPart(parts[0].extent // blocked[1]))
         # the first part that no axis cuts: blocks stay blocks of the tensor as it is kept
         free = [number for number, part in enumerate(parts) if not part.axes]
         for number in free[-1:]:
             part = parts[number]
             if count > 1 and part.extent % count == 0 and number == len(parts) - 1:
-                new = (*parts[:number], Part(part.extent, axes))
+                new = (*parts[:number], DimPart(part.extent, axes))
                 return replace(layout, dims=(*layout.dims[:dim], new, *layout.dims[dim + 1 :]))
     return layout
 
 
 def as_kept(weight: Weight, layout: ViewLayout, sizes: tuple[int, ...]) -> tuple[Parts, ...]:
-    """A layout of a weight in the dims that it is kept with."""
+    """A layout of a weight in the dims that it is kept with.
+
+    Parameters
+    ----------
+    weight, layout
+        The weight, and a layout of it in its own dims.
+    sizes
+        Members of the axes of the mesh. [items]
+    """
     if weight.blocks <= 1:
         return layout.dims
     dims: list[Parts] = []
@@ -251,7 +267,7 @@ def as_kept(weight: Weight, layout: ViewLayout, sizes: tuple[int, ...]) -> tuple
             continue
         outer, *rest = parts
         if outer.extent != weight.blocks:
-            outer, inner = split(outer, weight.blocks, sizes)
+            outer, inner = split_part(outer, weight.blocks, sizes)
             rest = [inner, *rest]
         dims += [normal([outer]), normal(rest)]
     return tuple(dims)

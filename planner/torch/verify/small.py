@@ -100,7 +100,7 @@ class SmallTransformer(nn.Module):
                     "(--module package.module:name)"
                 )
             part = maker(row, one)
-            _place(self, row.name, part)
+            _place_part(self, row.name, part)
             if row.options.get("share"):
                 self.shared[row.name] = str(row.options["share"])
             self.order.append((row.name, row.inputs))
@@ -117,7 +117,7 @@ class SmallTransformer(nn.Module):
         return found
 
 
-def _place(root: nn.Module, name: str, part: nn.Module) -> None:
+def _place_part(root: nn.Module, name: str, part: nn.Module) -> None:
     """Put a part where its name says; what lies there already becomes parts of it."""
     *path, last = name.split(".")
     for one in path:
@@ -223,7 +223,7 @@ class _Call(nn.Module):
         return self.function(*tensors)
 
 
-def _linear(row: LayerSpec, one: Transformer) -> nn.Module:
+def _small_linear(row: LayerSpec, one: Transformer) -> nn.Module:
     options: Mapping[str, Any] = row.options
     bias = bool(options.get("bias", True))
     filters = int(options["filters"])
@@ -237,7 +237,7 @@ def _linear(row: LayerSpec, one: Transformer) -> nn.Module:
     return nn.Linear(features, filters, bias=bias)
 
 
-def _embedding(row: LayerSpec, one: Transformer) -> nn.Module:
+def _small_embedding(row: LayerSpec, one: Transformer) -> nn.Module:
     rows = int(row.options["rows"])
     if "position" in row.name:
         return _Positions(rows, one.hidden)
@@ -252,8 +252,8 @@ def _function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 _MAKERS: Mapping[str, Callable[[LayerSpec, Transformer], nn.Module]] = {
-    "embedding": _embedding,
-    "linear": _linear,
+    "embedding": _small_embedding,
+    "linear": _small_linear,
     "rms_norm": lambda row, one: nn.RMSNorm(one.hidden),
     "layer_norm": lambda row, one: nn.LayerNorm(one.hidden),
     "rotary": lambda row, one: _Rotary(one.head_width),

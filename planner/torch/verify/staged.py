@@ -208,7 +208,7 @@ def _strategy(
                 layers=tuple(own),
                 first_device=number % outline.groups * size,
                 shape=outline.shape,
-                recompute=tuple(_segments(old.stages, own, names)),
+                recompute=tuple(_kept_segments(old.stages, own, names)),
             )
         )
     memory = {
@@ -230,7 +230,7 @@ def _memory(one: MemoryConfig, size: int) -> MemoryConfig:
     return replace(one, shard_size=2 if size > 2 else None)
 
 
-def _segments(
+def _kept_segments(
     stages: Sequence[Stage], own: Sequence[str], names: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
     """What a stage computes again."""

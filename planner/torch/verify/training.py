@@ -22,7 +22,7 @@ from planner.torch.verify.small import SmallTransformer, small_network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingTask:
     """What is run.
 
     Parameters
@@ -83,7 +83,7 @@ def make_transformer(source: str, one: Transformer | None, stack: str, tokens: i
     Parameters
     ----------
     source, one, stack
-        As of `Training`.
+        As of `TrainingTask`.
     tokens
         Of a sample. [items]
     """
@@ -94,7 +94,7 @@ def make_transformer(source: str, one: Transformer | None, stack: str, tokens: i
     return SmallTransformer(small_network(one, stack, "small", tokens), one)
 
 
-def train(task: Training) -> Trained:
+def train(task: TrainingTask) -> Trained:
     """The steps of a task on this rank."""
     torch.manual_seed(task.seed)
     tokens = next(iter(task.plan.input_shape.values()))
@@ -118,7 +118,7 @@ def train(task: Training) -> Trained:
         torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
     )
     compare = dist.get_rank() == 0
-    for step, (x, target) in enumerate(_batches(task, planned)):
+    for step, (x, target) in enumerate(_random_batches(task, planned)):
         optimizer.zero_grad()
         planned.messages()
         loss = planned.step(planned.local_batch(x), target=planned.local_batch(target, "target"))
@@ -131,7 +131,7 @@ def train(task: Training) -> Trained:
         optimizer.step()
         if compare:
             single.zero_grad()
-            reference = _loss(original, x, target)
+            reference = _single_loss(original, x, target)
             reference.backward()
             found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
@@ -147,7 +147,7 @@ def train(task: Training) -> Trained:
     return found
 
 
-def _loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+def _single_loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     output: Any = model(x)
     output = getattr(output, "logits", output)
     output = output[0] if isinstance(output, tuple) else output
@@ -164,7 +164,7 @@ def _apart(found: dict[str, Tensor], said: dict[str, Any]) -> tuple[float, float
     return rows[worst], max(float(one.abs().max()) for one in said.values()), worst
 
 
-def _batches(task: Training, planned: PlannedTransformer) -> list[tuple[Tensor, Tensor]]:
+def _random_batches(task: TrainingTask, planned: PlannedTransformer) -> list[tuple[Tensor, Tensor]]:
     """What each step reads, and compares with."""
     generator = torch.Generator().manual_seed(task.seed + 1)
     tokens = list(task.plan.input_shape.values())

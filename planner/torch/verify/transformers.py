@@ -11,7 +11,7 @@ from planner.plan import Plan
 from planner.torch.verify.charged import Key, charged_numbers
 from planner.torch.verify.small import small_description
 from planner.torch.verify.staged import outline_of, planned_as, small_plan
-from planner.torch.verify.training import Trained, Training, make_transformer
+from planner.torch.verify.training import Trained, TrainingTask, make_transformer
 
 # Tokens of a sample of what replaces a built-in transformer. [items]
 _TOKENS = 16
@@ -25,7 +25,7 @@ def transformer_training(
     seed: int = 0,
     steps: int = 3,
     fault: Callable[..., None] | None = None,
-) -> Training:
+) -> TrainingTask:
     """What is run in place of a plan.
 
     Parameters
@@ -35,7 +35,7 @@ def transformer_training(
     module
         "package.module:name" of the module that was planned, empty for a built-in network.
     seed, steps, fault
-        As of `Training`.
+        As of `TrainingTask`.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def transformer_training(
     tokens = next(iter(plan.input_shape.values())) if module else _TOKENS
     described = None
     if not module:
-        heads = max(4, 2 * max((_most(plan, "head"), _most(plan, "filter")), default=1))
+        heads = max(4, 2 * max((_most_ways(plan, "head"), _most_ways(plan, "filter")), default=1))
         described = small_description(plan.model, len(outline.blocks), min(heads, 16))
         if described is None:
             raise InputError(
@@ -60,7 +60,7 @@ def transformer_training(
     network = network_of_source(model, f"2,{tokens}:int64")
     names = {row.name: planned_as(row.name, plan, outline, not module) for row in network.layers}
     small, _ = small_plan(plan, network, outline, names)
-    return Training(
+    return TrainingTask(
         plan=small,
         network=network,
         source=module,
@@ -72,7 +72,7 @@ def transformer_training(
     )
 
 
-def _most(plan: Plan, dim: str) -> int:
+def _most_ways(plan: Plan, dim: str) -> int:
     """The most ways that a dim is split."""
     return max((row.distribution.degree(dim) for row in plan.layers.values()), default=1)
 
@@ -85,7 +85,7 @@ def verify_transformer(
     seed: int = 0,
     steps: int = 3,
     fault: Callable[..., None] | None = None,
-) -> tuple[Training, list[Trained]]:
+) -> tuple[TrainingTask, list[Trained]]:
     """Run a plan in small, and what every rank found; arguments as of `transformer_training`.
 
     Parameters
@@ -102,7 +102,7 @@ def verify_transformer(
 
 
 def transformer_charges(
-    task: Training, received: Mapping[Key, float], topology: Topology
+    task: TrainingTask, received: Mapping[Key, float], topology: Topology
 ) -> list[tuple[Key, float, float, str]]:
     """Messages of another size than charged: what was received and charged, and why. [items]
 
@@ -131,11 +131,13 @@ def transformer_charges(
     for key in sorted({*said, *got}):
         have, charged = got.get(key, 0.0), said.get(key, 0.0)
         if abs(have - charged) > 1e-6 * max(have, charged):
-            rows.append((key, have, charged, _reason(plan, stage_of, moved, key, have, shared)))
+            rows.append(
+                (key, have, charged, _charge_reason(plan, stage_of, moved, key, have, shared))
+            )
     return rows
 
 
-def _reason(
+def _charge_reason(
     plan: Plan,
     stage_of: Mapping[str, int],
     moved: set[tuple[str, bool]],

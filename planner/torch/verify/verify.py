@@ -17,7 +17,7 @@ from planner.plan.shard import shard_plan
 from planner.torch.source import is_reference
 from planner.torch.trace import require_torch
 from planner.torch.verify.charged import Key, charged_numbers
-from planner.torch.verify.found import Verification, differences
+from planner.torch.verify.found import Difference, Verification, differences
 from planner.torch.verify.scaled import (
     ScaledPlan,
     fewer_ranks,
@@ -61,7 +61,7 @@ def verify_plan(
         known = ", ".join(map(str, NUM_RANKS))
         raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "4")
     if is_for_transformers(plan):
-        return _transformer(plan, ranks, module, seed, steps)
+        return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
     shape = fewer_ranks(plan.shape, ranks)
     splits = {name: layer.distribution for name, layer in plan.layers.items()}
@@ -70,7 +70,7 @@ def verify_plan(
     return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
 
 
-def _transformer(plan: Plan, ranks: int, module: str, seed: int, steps: int) -> Verification:
+def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: int) -> Verification:
     """As `verify_plan`, of a transformer.
 
     Parameters

@@ -50,12 +50,12 @@ CASES = [
     ("llama3-8b", "megatron:tp=2,dp=2,pp=2,micro_batches=2", 8),
     ("gpt2", "megatron:tp=2,pp=2,micro_batches=4,schedule=zero-bubble,recompute=full", 4),
     ("small_transformers:llama", "megatron:tp=2,dp=1,cp=2", 4),
-    ("small_transformers:gpt2", "megatron:tp=2,sequence_parallel=yes", 2),
     ("small_transformers:Plain", "megatron:tp=2,dp=2,zero=2,micro_batches=2", 4),
-    ("small_transformers:bert", "zero3:shard_size=2", 4),
-    ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
 ]
 SLOW = [
+    ("small_transformers:gpt2", "megatron:tp=2,sequence_parallel=yes", 2),
+    ("small_transformers:bert", "zero3:shard_size=2", 4),
+    ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
     ("small_transformers:mistral", "megatron:tp=2,dp=2", 4),
     ("small_transformers:qwen", "megatron:tp=2,sequence_parallel=yes", 4),
     ("small_transformers:bert", "megatron:tp=2,dp=2", 4),
@@ -150,7 +150,7 @@ def random_strategy(rng):
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 14))]
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 14))]
 )
 def test_random_plans_of_a_small_llama_train_as_one_process_does(seed):
     strategy = random_strategy(random.Random(seed))
