@@ -58,6 +58,7 @@ def optimize(
     least_memory: bool = False,
     keep: str | None = None,
     forbid: str | None = None,
+    framework: str | None = None,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.

@@ -83,8 +83,13 @@ HEAVY = {
     "jinja2",
     "rich",
 }
-# reports are made with these, and are themselves only imported when one is asked for
-ALLOWED = {"rich": ("planner.report", "planner.cli"), "jinja2": ("planner.report",)}
+# reports are made with these, and plans run with PyTorch, by modules that are themselves only
+# imported when one is asked for
+ALLOWED = {
+    "rich": ("planner.report", "planner.cli"),
+    "jinja2": ("planner.report",),
+    "torch": ("planner.torch.apply", "planner.torch.built", "planner.torch.verify"),
+}
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,14 @@ def _of_sgd(name: str) -> Names:
     return names
 
 
+def _frameworks() -> Sequence[str]:
+    from planner.request.frameworks import FRAMEWORKS
+
+    return tuple(FRAMEWORKS)
+
+
 NETWORK_FILES, PLAN_FILES, CLUSTER_FILES = (".toml", ".json"), (".json", ".toml"), (".toml",)
-complete_model = complete(_models, NETWORK_FILES)
+complete_model = complete(_models, (*NETWORK_FILES, ".onnx"))
 complete_built_in_model = complete(_models)
 complete_built_in_cluster = complete(_clusters)
 complete_solver = complete(_solvers)
@@ -168,6 +174,7 @@ COMPLETERS: Mapping[str, Completer] = {
     "tables": complete(None, (".csv",)),
     "dump_problem": complete(None, (".json", ".gz")),
     "device": complete(_devices),
+    "framework": complete(_frameworks),
     "search": complete_solver,
     "precision": complete(_precisions),
     "optimizer": complete(_optimizers),

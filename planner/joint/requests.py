@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.joint.answer import joint_plan
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
@@ -46,12 +47,19 @@ def optimize_request(
         watch=watch,
         dump_problem=request.dump_problem,
     )
-    return joint_plan(resolve(request), options, deadline, known, wishes_of(request))
+    setting = resolve(request)
+    wishes = replace(wishes_of(request), attends=is_transformer(setting.graph))
+    wishes.check(setting.machine.training)
+    return joint_plan(setting, options, deadline, known, wishes)
 
 
 def wishes_of(request: Request) -> Wishes:
     """What a request holds fixed or rules out."""
-    return Wishes(keep=parse_keep(request.keep or ""), forbid=parse_forbid(request.forbid or ""))
+    return Wishes(
+        keep=parse_keep(request.keep or ""),
+        forbid=parse_forbid(request.forbid or ""),
+        framework=request.framework,
+    )
 
 
 def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:

@@ -129,7 +129,9 @@ class JointSearch:
         """
         self.estimates = Estimates(self.setting, self.runtime)
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        partly = "recompute" not in self.wishes.keep and bool(self.estimates.cuts.first)
+        # frameworks compute all blocks again or none
+        free = "recompute" not in self.wishes.keep and self.wishes.framework is None
+        partly = free and bool(self.estimates.cuts.first)
         bounds = ChoiceBounds(
             setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from costmodels.errors import InputError, closest
+from costmodels.step.training import Training
+from planner.errors import ConflictError
 from planner.joint.choices import Choice
+from planner.request.frameworks import FRAMEWORKS, WayToTrain
 
 # What can be held fixed, and what it is of a choice.
 KEPT: Mapping[str, Callable[[Choice], object]] = {
@@ -62,32 +66,96 @@ class Wishes:
         Values by what they are of, see `KEPT`.
     forbid
         Names in `FORBIDDEN`.
+    framework, attends
+        The one that must be able to run the plan, and whether that is for a transformer.
     """
 
     keep: Mapping[str, object] = field(default_factory=dict)
     forbid: tuple[str, ...] = ()
+    framework: str | None = None
+    attends: bool = True
 
     @property
     def any(self) -> bool:
         """Whether there are any."""
-        return bool(self.keep or self.forbid)
+        return bool(self.keep or self.forbid or self.framework)
 
     @property
     def leaves_splits(self) -> bool:
         """Whether the splits of one stage are free, layer by layer."""
         whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
-        return whole and _BEYOND_SPLITS.issuperset(self.forbid)
+        free = self.framework is None or FRAMEWORKS[self.framework].by_layer
+        return free and whole and _BEYOND_SPLITS.issuperset(self.forbid)
 
     @property
     def splits_alone(self) -> bool:
         """Whether nothing but those is left."""
-        return self.leaves_splits and _NEEDED_TO_LEAVE.issubset(self.forbid)
+        forbidden = _NEEDED_TO_LEAVE.issubset(self.forbid)
+        return self.leaves_splits and (self.framework is not None or forbidden)
 
     def allows(self, choice: Choice) -> bool:
         """Whether a choice is as wished for."""
+        framework = FRAMEWORKS.get(self.framework or "")
+        if framework is not None and not framework.runs(way_of(choice, self.attends)):
+            return False
         return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
             FORBIDDEN[name](choice) for name in self.forbid
         )
+
+    def check(self, training: Training) -> None:
+        """Refuse what contradicts the framework.
+
+        Raises
+        ------
+        ConflictError
+            When something is held fixed, ruled out or asked for that it cannot run.
+        """
+        if self.framework is None:
+            return
+        framework = FRAMEWORKS[self.framework]
+        for name, value in self.keep.items():
+            usual = getattr(WayToTrain(), name, None)
+            if usual is None or not isinstance(value, type(usual) | int):
+                continue
+            # of what these say nothing without the parallelism that they are of
+            given: dict[str, Any] = {"attends": self.attends, "sequence_parallel": True}
+            given |= {"pp": 2} if name in ("chunks", "schedule") else {}
+            given |= {"tp": 2} if name == "sequence_parallel" else {}
+            self._refuse(
+                framework.lacks(WayToTrain(**{**given, name: value})), f"--keep {name}={value}"
+            )
+        asked = WayToTrain(optimizer=training.optimizer, precision=training.precision)
+        self._refuse(framework.lacks(asked), "what is asked for")
+        if framework.by_layer and not self.leaves_splits:
+            raise ConflictError(
+                f"--for {self.framework} plans how each layer is split, of which --keep and "
+                "--forbid say nothing but pp=1, pipeline and the like; leave them out"
+            )
+
+    def _refuse(self, sentences: Iterator[str], given: str) -> None:
+        for sentence in sentences:
+            raise ConflictError(
+                f"--for {self.framework} contradicts {given} ({sentence}); leave one out"
+            )
+
+
+def way_of(choice: Choice, attends: bool) -> WayToTrain:
+    """What frameworks must be able to run of a choice, for a transformer or another network."""
+    inside = choice.inside
+    return WayToTrain(
+        tp=inside.tp,
+        cp=inside.cp,
+        ep=inside.ep,
+        pp=choice.pp,
+        chunks=choice.chunks,
+        zero=choice.zero,
+        recompute=str(inside.recompute),
+        schedule=choice.schedule,
+        attends=attends,
+        sequence_parallel=inside.sequence_parallel,
+        micro_batches=choice.micro_batches,
+        offload=tuple(inside.offload or ()),
+    )
 
 
 NO_WISHES = Wishes()

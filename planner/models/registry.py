@@ -272,7 +272,7 @@ def build(name: str, input_size: int | None = None) -> Network:
     """
     if name not in BUILT_IN:
         raise InputError(
-            f"the network must be a built-in one or a path that ends in .toml or .json but is "
-            f"'{name}'; use one of {closest(name, list(BUILT_IN))}"
+            f"the network must be a built-in one or a path that ends in .toml, .json or .onnx but "
+            f"is '{name}'; use one of {closest(name, list(BUILT_IN))}"
         )
     return BUILT_IN[name].build(name, input_size)

@@ -329,7 +329,7 @@ def read_plan_file(path: str | os.PathLike[str]) -> object:
         f"the plan file {path}",
         "give the path of a file that 'planner optimize -o' wrote",
     )
-    return _parse_plan(text, str(path))
+    return parse_json(text, str(path), f"correct it, or, where it is a plan, {ADVICE}")
 
 
 def _parse_plan(text: str, where: str) -> object:

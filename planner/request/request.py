@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from costmodels.cluster import Cluster
 from costmodels.compute import CostTable
@@ -14,6 +14,7 @@ from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from costmodels.strategy import Strategy
 from planner.errors import ConflictError
+from planner.models.onnx import is_onnx_file, network_of_onnx
 from planner.plan import Plan
 from planner.request.inputs import COMMANDS, field_inputs
 from planner.request.inputs import distributed as sgd
@@ -95,6 +96,7 @@ class Request:
     least_memory: bool = searched.LEAST_MEMORY.default
     keep: str | None = searched.KEEP.default
     forbid: str | None = searched.FORBID.default
+    framework: str | None = searched.FRAMEWORK.default
     against: str = searched.AGAINST.default
     dump_problem: str | os.PathLike[str] | None = searched.DUMP_PROBLEM.default
     # a strategy, and how it runs
@@ -201,7 +203,7 @@ def make_request(command: str, values: Mapping[str, object]) -> Request:
 
 
 def _traced(source: object, inputs: object) -> dict[str, object]:
-    """The network of a PyTorch module, and its inputs no more; nothing where it is another source.
+    """The network of a module or an ONNX file, without its inputs; nothing for other sources.
 
     Raises
     ------
@@ -209,11 +211,13 @@ def _traced(source: object, inputs: object) -> dict[str, object]:
         When it cannot be traced, or inputs are given with something else.
     """
     none_given = inputs is None or (isinstance(inputs, tuple | list | dict) and not inputs)
+    if is_onnx_file(source):
+        return {"source": network_of_onnx(cast("str", source), inputs), "inputs": ()}
     if is_reference(source) or callable(source):
         return {"source": network_of_source(source, inputs), "inputs": ()}
     if not none_given:
         raise ConflictError(
-            "--input must be given for a PyTorch module but the model is none; leave it out, or "
-            "name a module like my_package.my_module:build"
+            "--input must be given for a PyTorch module or an ONNX file but the model is neither; "
+            "leave it out, or name a module like my_package.my_module:build"
         )
     return {}

@@ -22,6 +22,7 @@ from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
 from planner.request.default_batch import default_batch, has_attention
+from planner.request.frameworks import FRAMEWORKS, splittable_by
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
     BUCKET_BYTES,
@@ -244,7 +245,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     )
     return Setting(
         model=network,
-        graph=training_graph(network, batch, training),
+        graph=splittable_by(training_graph(network, batch, training), request.framework, gpus),
         cluster=cluster,
         machine=machine,
         batch=batch,
@@ -266,7 +267,10 @@ def _training(request: Request, cluster: Cluster, network: Network) -> Training:
         options["precision"] = cluster.default_precision
     if request.optimizer is None:
         # whoever forgets to ask would otherwise read half the memory of a transformer's states
-        options["optimizer"] = "adam" if has_attention(network) else "sgd"
+        usual_one = "adam" if has_attention(network) else "sgd"
+        framework = FRAMEWORKS.get(request.framework or "")
+        known = framework.optimizers if framework is not None else ()
+        options["optimizer"] = usual_one if usual_one in (known or (usual_one,)) else known[0]
     for quantity in (BUCKET_BYTES, LAUNCH_TIME):
         if options[quantity.name] is not None:
             options[quantity.name] = quantity.quantity(options[quantity.name])

@@ -70,7 +70,11 @@ def _read_json(path: str, input_size: int | None, networks: bool) -> Plan | Netw
     document = read_plan_file(path)
     if is_config(document):
         return network_of_tables(document, path, input_size) if networks else None
-    if not isinstance(document, dict) or "format" in document or "name" not in document:
+    if not isinstance(document, dict):
+        raise InputError.rule(
+            path, "be a plan, a network or a model's config", "none of them", "give another file"
+        )
+    if "format" in document or "name" not in document:
         return Plan.of_document(document, where=path)
     if not networks:
         return None

@@ -79,7 +79,7 @@ class _Flat(nn.Linear):
         return super().forward(x.flatten(1))
 
 
-def _windows(layer: Layer) -> dict[str, Any]:
+def _made_windows(layer: Layer) -> dict[str, Any]:
     rows = list(layer.windows.values())
     return {
         "kernel_size": tuple(row.kernel for row in rows),
@@ -88,11 +88,11 @@ def _windows(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _conv(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_conv(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     options: Mapping[str, Any] = row.options
     place = len(layer.windows) - 1
     channels, filters = layer.inputs[0].extent("channel"), layer.output.extent("channel")
-    more = {**_windows(layer), "bias": bool(options.get("bias", False))}
+    more = {**_made_windows(layer), "bias": bool(options.get("bias", False))}
     if layer.transposed:
         kinds: Sequence[Any] = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
         found: nn.Module = kinds[place](channels, filters, **more)
@@ -110,13 +110,13 @@ def _conv(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     return made
 
 
-def _linear(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_linear(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     features = layer.dims["channel"]
     kind = _Flat if len(layer.inputs[0].axes) > 2 else nn.Linear
     return kind(features, layer.dims["filter"], bias=bool(row.options.get("bias", True)))
 
 
-def _pool(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_pool(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     place = len(layer.windows) - 1
     maximum = row.options.get("mode", "max") == "max"
     kinds: Sequence[Any] = (
@@ -125,17 +125,17 @@ def _pool(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
         else (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
     )
     ceil = bool(row.options.get("ceil_mode", False))
-    found: nn.Module = kinds[place](**_windows(layer), ceil_mode=ceil)
+    found: nn.Module = kinds[place](**_made_windows(layer), ceil_mode=ceil)
     return found
 
 
-def _batch_norm(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_batch_norm(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     count = len(layer.output.axes) - 2
     kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     return kinds[count](layer.output.extent("channel"), affine=layer.parameters > 0)
 
 
-def _activation(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_activation(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     name = str(row.options.get("function", "relu"))
     if name == "gelu_tanh":
         return nn.GELU(approximate="tanh")
@@ -149,21 +149,21 @@ def _activation(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     return _Function(function)
 
 
-def _scale(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_scale(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     count = len(layer.inputs[0].axes)
     return _Function(lambda x, gate: x * gate.reshape(*gate.shape, *[1] * (count - gate.dim())))
 
 
-def _upsample(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_upsample(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     return nn.Upsample(scale_factor=float(row.options.get("factor", 2)))
 
 
-def _mean(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
+def _made_mean(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     dims = tuple(range(2, len(layer.inputs[0].axes)))
     return _Function(lambda x: x.mean(dims))
 
 
-def _sum(*xs: Tensor) -> Tensor:
+def _added(*xs: Tensor) -> Tensor:
     total = xs[0]
     for x in xs[1:]:
         total = total + x
@@ -171,15 +171,15 @@ def _sum(*xs: Tensor) -> Tensor:
 
 
 _MAKERS: dict[str, Callable[[Graph, Layer, LayerSpec], nn.Module]] = {
-    "conv": _conv,
-    "linear": _linear,
-    "pool": _pool,
-    "batch_norm": _batch_norm,
-    "activation": _activation,
-    "scale": _scale,
-    "upsample": _upsample,
-    "global_pool": _mean,
-    "add": lambda graph, layer, row: _Function(_sum),
+    "conv": _made_conv,
+    "linear": _made_linear,
+    "pool": _made_pool,
+    "batch_norm": _made_batch_norm,
+    "activation": _made_activation,
+    "scale": _made_scale,
+    "upsample": _made_upsample,
+    "global_pool": _made_mean,
+    "add": lambda graph, layer, row: _Function(_added),
     "concat": lambda graph, layer, row: _Function(lambda *xs: torch.cat(xs, 1)),
     "dropout": lambda graph, layer, row: nn.Dropout(float(row.options.get("rate", 0.5))),
 }

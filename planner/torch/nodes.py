@@ -1,29 +1,111 @@
-"""What a node of a traced module is: its operator, its arguments by name, the module it is of."""
+"""What PyTorch traced as nodes that know nothing of PyTorch."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from planner.models.traced import TracedNode
+
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
     from torch.fx import Node
 
-# Operators that read no more of a tensor than its shape.
-CREATORS = frozenset(
-    {
-        *("new_ones", "new_zeros", "new_full", "new_empty", "empty_like", "zeros_like"),
-        *(
-            "ones_like",
-            "full_like",
-            "rand_like",
-            "randn_like",
-            "sym_size",
-            "_assert_tensor_metadata",
-        ),
-    }
-)
+# Arguments of an operator by name: numbers, texts, nodes, and lists of these.
+Arguments: TypeAlias = "dict[str, Any]"
+AnyNode: TypeAlias = "Any"
+# Operators that run a part of a module as it is.
+FREE_CONTROL = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def nodes_of_program(
+    program: ExportedProgram,
+) -> tuple[list[TracedNode], list[TracedNode], dict[Node, Any]]:
+    """All nodes of a traced module, those that it returns, and what each of PyTorch's became."""
+    signature = program.graph_signature
+    weights, inputs = signature.inputs_to_parameters, set(signature.user_inputs)
+    nodes: list[TracedNode] = []
+    known: dict[Node, Any] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = TracedNode(
+                name=node.name,
+                shapes=_shapes(node),
+                weight=weights.get(node.name, ""),
+                is_input=node.name in inputs and bool(_tensors(node)),
+                whole_numbers=any(not one.dtype.is_floating_point for one in _tensors(node)),
+            )
+            nodes.append(known[node])
+        else:
+            _add(node, nodes, known)
+    named = {node.name: node for node in nodes}
+    outputs = [named.get(str(one)) for one in signature.user_outputs]
+    return nodes, [one for one in outputs if one is not None], known
+
+
+def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
+    """One more node; a part of a module that is run as it is becomes the nodes of that part."""
+    if node.op == "output":
+        # what is returned is read, too
+        TracedNode(name=node.name, operator="output", arguments={"0": _own(node.args, known)})
+        return
+    if operator_of(node) in FREE_CONTROL:
+        known[node] = _part(node, nodes, known)
+        return
+    if operator_of(node) == "getitem" and isinstance(found := known.get(node.args[0]), tuple):
+        known[node] = found[node.args[1]]
+        return
+    call = node.op == "call_function"
+    made = {name: _own(one, known) for name, one in arguments(node).items()} if call else {}
+    known[node] = TracedNode(
+        name=node.name,
+        operator=operator_of(node) if call else "",
+        arguments=made,
+        shapes=_shapes(node),
+        calls=_module_calls(node),
+    )
+    nodes.append(known[node])
+
+
+def _part(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> tuple[Any, ...]:
+    """The results of a part of a module, whose nodes are added."""
+    place = next(n for n, one in enumerate(node.args) if getattr(one, "op", "") == "get_attr")
+    module: Any = node.graph.owning_module
+    for step in str(node.args[place].target).split("."):
+        module = getattr(module, step)
+    inside = list(module.graph.nodes)
+    entries = [one for one in inside if one.op == "placeholder"]
+    for entry, source in zip(entries, node.args[place + 1 :], strict=True):
+        known[entry] = known[source]
+    for one in inside:
+        if one.op not in ("placeholder", "output"):
+            _add(one, nodes, known)
+    return tuple(known.get(one) for one in inside[-1].args[0])
+
+
+def _own(argument: Any, known: Mapping[Node, Any]) -> Any:
+    """An argument with the nodes that stand for those of PyTorch."""
+    if isinstance(argument, list | tuple):
+        return [_own(one, known) for one in argument]
+    if isinstance(argument, dict):
+        return {name: _own(one, known) for name, one in argument.items()}
+    return known.get(argument) if hasattr(argument, "all_input_nodes") else argument
+
+
+def _tensors(node: Node) -> list[Any]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if hasattr(one, "shape")]
+
+
+def _shapes(node: Node) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(extent) for extent in one.shape) for one in _tensors(node))
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Extents of the first tensor that a node makes. [items]"""
+    return next(iter(_shapes(node)), ())
 
 
 def operator_of(node: Node) -> str:
@@ -34,12 +116,7 @@ def operator_of(node: Node) -> str:
     return name if name.startswith("_") else name.rstrip("_")
 
 
-# The arguments of an operator by name: numbers, texts, nodes, and lists of these.
-Arguments: TypeAlias = "dict[str, Any]"
-AnyNode: TypeAlias = "Any"
-
-
-def arguments(node: Node) -> Arguments:
+def arguments(node: Node) -> dict[str, Any]:
     """Arguments of an operator by name, with its defaults."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -53,15 +130,7 @@ def arguments(node: Node) -> Arguments:
     return found
 
 
-def shape_of(node: Node) -> tuple[int, ...]:
-    """Extents of the tensor that a node makes, of the first one where it makes several. [items]"""
-    value = node.meta.get("val")
-    if isinstance(value, list | tuple):
-        value = next((one for one in value if hasattr(one, "shape")), None)
-    return tuple(int(n) for n in value.shape) if hasattr(value, "shape") else ()
-
-
-def module_calls(node: Node) -> list[tuple[str, str, str]]:
+def _module_calls(node: Node) -> list[tuple[str, str, str]]:
     """The calls of modules that a node is inside of: a key for each call, its path, its class."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     found = []
@@ -69,33 +138,6 @@ def module_calls(node: Node) -> list[tuple[str, str, str]]:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
         found.append((key, re.sub(r"@\d+", "", path), name))
     return found
-
-
-def data_nodes(nodes: list[Node], inputs: set[str]) -> set[Node]:
-    """Nodes that depend on the samples, and not on their shapes only.
-
-    Parameters
-    ----------
-    nodes
-        All nodes, in order.
-    inputs
-        Names of those that are inputs of the user.
-    """
-    found: set[Node] = set()
-    for node in nodes:
-        if node.op == "placeholder":
-            if node.name in inputs and hasattr(node.meta.get("val"), "shape"):
-                found.add(node)
-        elif operator_of(node) not in CREATORS and any(
-            one in found for one in node.all_input_nodes
-        ):
-            found.add(node)
-    return found
-
-
-def num_elements(extents: tuple[int, ...]) -> int:
-    """Numbers of a tensor. [items]"""
-    return math.prod(extents)
 
 
 def user_line(trace: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodels.errors import InputError
+from planner.models.traced.shapes import SHAPE_ADVICE, parse_shape
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from planner.torch.ingest import Sample, TracedNetwork
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_SHAPE = re.compile(r"(?:(\w+)=)?\s*(\d+(?:\s*,\s*\d+)*)\s*(?::(\w+))?", re.ASCII)
-_ADVICE = "give --input 8,3,224,224, input_ids=8,128:int64, or package.module:function"
 
 
 def is_reference(source: object) -> bool:
@@ -71,7 +70,7 @@ def traced_source(source: object, inputs: object) -> TracedNetwork:
             each.training = state
 
 
-def make_module(reference: str) -> Any:
+def make_module(reference: str) -> nn.Module:
     """The module that text names, with its numbers."""
     require_torch()
     from torch import nn
@@ -80,13 +79,10 @@ def make_module(reference: str) -> Any:
     called = f"'{reference}'"
     if isinstance(found, nn.Module):
         return found
-    if not callable(found):
-        return _module_of(found, called)[0]
-    try:
-        module = found()
-    except Exception as error:
-        raise InputError(_own_failure(f"calling {called}", error)) from None
-    return _module_of(module, called)[0] if isinstance(module, nn.Module) else module
+    _module_of(found, called)
+    assert callable(found), "what makes no module is refused"
+    made: nn.Module = found()
+    return made
 
 
 def _imported(reference: str) -> object:
@@ -176,7 +172,9 @@ def samples_of(inputs: object, device: torch.device | None, module: nn.Module) -
 
     rows = _flat_inputs(inputs, device)
     if not rows:
-        raise InputError(f"the inputs of a module must be given with it but are not; {_ADVICE}")
+        raise InputError(
+            f"the inputs of a module must be given with it but are not; {SHAPE_ADVICE}"
+        )
     if all(tensor.dim() and tensor.shape[0] == 1 for _, tensor in rows):
         # a single sample cannot be told from what is the same for all samples
         rows = [(name, tensor.new_empty((2, *tensor.shape[1:]))) for name, tensor in rows]
@@ -238,12 +236,9 @@ def _flat_inputs(inputs: object, device: Any, name: str = "") -> list[tuple[str,
 def _from_text(text: str, device: Any, name: str) -> list[tuple[str, Any]]:
     if is_reference(text):
         return _flat_inputs(_imported(text), device, name)
-    found = _SHAPE.fullmatch(text.strip())
-    if found is None:
-        raise InputError.rule("an input (--input)", "be a shape", f"'{text}'", _ADVICE)
-    extents = [int(extent) for extent in found[2].split(",")]
-    name = found[1] or name
-    return [(name, _empty(name, extents, found[3] or "", device))]
+    called, extents, kind = parse_shape(text)
+    name = called or name
+    return [(name, _empty(name, extents, kind, device))]
 
 
 def _empty(name: str, extents: Sequence[int], kind: str, device: Any) -> Any:
@@ -268,6 +263,6 @@ def _empty(name: str, extents: Sequence[int], kind: str, device: Any) -> Any:
         )
     if not extents or min(extents) < 1:
         raise InputError.rule(
-            "the extents of an input (--input)", "be at least 1", list(extents), _ADVICE
+            "the extents of an input (--input)", "be at least 1", list(extents), SHAPE_ADVICE
         )
     return torch.empty(tuple(extents), dtype=dtype, device=device)

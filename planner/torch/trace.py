@@ -27,7 +27,6 @@ MISSING = (
 )
 # Operators that run parts of a module or not, or several times.
 _CONTROL = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
-_FREE_CONTROL = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def require_torch() -> None:
@@ -146,8 +145,3 @@ def _sentence(name: str, error: Exception) -> str:
         f"{name} cannot be traced: {operator}{type(error).__name__}: {reason[:200]}{at}; correct "
         "the module or its inputs (--input)"
     )
-
-
-def is_free_control(node: Node) -> bool:
-    """Whether an operator runs a part of a module as it is, without gradients for example."""
-    return operator_of(node) in _FREE_CONTROL

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from benchmarks.accuracy.llm.halves import in_fitted_half, was_fitted_on
 from benchmarks.accuracy.llm.machines import checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
-from benchmarks.accuracy.llm.predict import predicted
+from benchmarks.accuracy.llm.predict import Predictions, predicted
 from benchmarks.accuracy.llm.report import llm_aim_rows, tables_as_list
 from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
+from benchmarks.accuracy.llm.summary import LlmCell
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
 from benchmarks.accuracy.words import Skip
 from costmodels.errors import InputError
@@ -360,3 +362,17 @@ def test_a_device_that_sustains_less_is_slower(tmp_path):
     of = read(tmp_path).configuration
     steps = [predicted(of, sustained=share).seconds for share in (1.0, 0.7)]
     assert steps[0] < steps[1] < steps[0] / 0.7
+
+
+def test_the_process_that_logs_is_of_the_first_stage(tmp_path):
+    row = {**BY_COLUMN, "pp": "2", "dp": "8", "vocab": "1048576", "global_batch": "8"}
+    [measured] = read_llm_rows([written(tmp_path / "a.csv", [row])]).measurements
+    assert measured.of_first
+    found = Predictions().of(measured)
+    assert found.of_first <= found.memory
+    # as if a later stage held more
+    cell = LlmCell(measurement=measured, prediction=replace(found, memory=2 * found.memory))
+    assert cell.memory_error == pytest.approx((found.of_first - found.outside) / 6 / 2**30 - 1)
+    other = replace(cell, measurement=replace(measured, of_first=False))
+    assert other.memory_error > cell.memory_error + 1
+    assert not read(tmp_path, metric="peak_memory", value="10", unit="GiB").of_first

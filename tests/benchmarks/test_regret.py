@@ -65,7 +65,12 @@ def cell(
             doubt=doubt,
         ),
         prediction=LlmPrediction(
-            seconds=predicted, memory=memory, outside=0.0, capacity=2.0, model_flops=1.0
+            seconds=predicted,
+            memory=memory,
+            of_first=memory,
+            outside=0.0,
+            capacity=2.0,
+            model_flops=1.0,
         ),
     )
 

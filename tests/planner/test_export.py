@@ -13,8 +13,9 @@ import planner
 from costmodels.errors import InputError
 from planner.cli.command import planner_command
 from planner.plan import Plan
-from planner.report.frameworks import FRAMEWORKS, export_plan
+from planner.report.frameworks import WRITERS, export_plan
 from planner.report.frameworks.uniform import uniform_degrees
+from planner.request.frameworks import FRAMEWORKS
 
 
 def evaluated(model: str, strategy: str, gpus: int = 8, **more) -> Plan:
@@ -68,7 +69,7 @@ def test_torchtitan(plans, tmp_path):
         total *= of[f"{degree}_degree"]
     assert total == 8
     assert tables["training"]["global_batch_size"] == 32
-    assert cannot == ()
+    assert cannot == ("tensor without sequence parallelism: torchtitan has both together",)
     text, _ = files(plans["fsdp"], "torchtitan", tmp_path)
     of = tomllib.loads(text["job.toml"])["parallelism"]
     assert (of["data_parallel_replicate_degree"], of["data_parallel_shard_degree"]) == (1, 8)
@@ -160,7 +161,7 @@ def test_pipelines_are_no_single_mesh(plans, tmp_path):
 def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
     path = tmp_path / "plan.json"
     plans["mixed"].save(path)
-    for framework in FRAMEWORKS:
+    for framework in WRITERS:
         out = tmp_path / framework
         words = ["export", str(path), "--to", framework, "-o", str(out)]
         done = CliRunner().invoke(planner_command, words)
@@ -176,3 +177,60 @@ def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
         planner_command, ["export", str(path), "--to", "jax", "-o", str(tmp_path / "file")]
     )
     assert "cannot be made" in done.output + str(done.exception)
+
+
+FOR = [("alexnet", name, {"gpus": 8, "global_batch_size": 256}) for name in FRAMEWORKS]
+FOR += [("gpt2", name, {"gpus": 8, "global_batch_size": 32}) for name in FRAMEWORKS]
+FOR += [
+    ("resnet50", "deepspeed", {"gpus": 4, "global_batch_size": 256}),
+    ("vgg16", "jax", {"gpus": 8, "global_batch_size": 16}),
+    ("vgg16", "fsdp2", {"gpus": 8, "global_batch_size": 16}),
+    ("mesh-1k", "jax", {"gpus": 4, "global_batch_size": 2}),
+    ("alexnet", "accelerate", {"gpus": 4, "global_batch_size": 4096, "memory": "4 GiB"}),
+    ("gpt2", "megatron", {"gpus": 8, "global_batch_size": 32, "keep": "tp=2,pp=2"}),
+    ("gpt2", "torchtitan", {"gpus": 8, "global_batch_size": 32, "keep": "tp=2,zero=3"}),
+]
+
+
+@pytest.mark.parametrize(("model", "framework", "question"), FOR)
+def test_a_plan_for_a_framework_is_one_that_it_can_run(model, framework, question, tmp_path):
+    plan = planner.optimize(model, cluster="dgx-a100", framework=framework, **question)
+    text, cannot = files(plan, framework, tmp_path)
+    assert cannot == ()
+    assert "Nothing." in text["NOTES.md"]
+    if model == "vgg16":
+        assert len({str(layer.distribution) for layer in plan.layers.values()}) > 1
+    if framework == "deepspeed":
+        assert {dim for layer in plan.layers.values() for dim in layer.degrees} <= {"sample"}
+
+
+def test_frameworks_that_need_equal_blocks_get_them():
+    question = {"gpus": 24, "cluster": "dgx-a100", "global_batch_size": 24}
+    plan = planner.optimize("alexnet", framework="jax", **question)
+    for name in plan.layers:
+        for tensor in plan.placements(name).tensors:
+            for extent, local in zip(tensor.shape, tensor.local_shape, strict=True):
+                assert extent % local == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "more", "words"),
+    [
+        ("gpt2", "deepspeed", {"keep": "tp=2"}, "--keep tp=2 (tensor parallelism of 2 ways"),
+        ("gpt2", "accelerate", {"keep": "zero=1"}, "--keep zero=1 (ZeRO 1: FSDP cuts"),
+        ("gpt2", "megatron", {"keep": "schedule=gpipe"}, "runs 1f1b or interleaved"),
+        ("vgg16", "megatron", {"keep": "tp=2"}, "leaves it to the model"),
+        ("gpt2", "jax", {"keep": "pp=2"}, "pipeline parallelism of 2 ways"),
+        ("gpt2", "jax", {"keep": "dp=4"}, "how each layer is split"),
+        ("gpt2", "fsdp2", {"forbid": "tensor"}, "how each layer is split"),
+        ("gpt2", "torchtitan", {"optimizer": "sgd"}, "torchtitan has adam"),
+        ("gpt2", "keras", {}, "must be one of torchtitan"),
+        ("gpt2", "deepspeed", {"forbid": "data"}, "leaves nothing"),
+    ],
+)
+def test_what_contradicts_a_framework_is_said(model, framework, more, words):
+    question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 32}
+    with pytest.raises(InputError) as error:
+        planner.optimize(model, framework=framework, **question, **more)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -343,3 +343,18 @@ def test_the_list_shows_families_and_what_a_config_may_say() -> None:
         assert name in text
         assert family.description in text
         assert all(field in text for field in (*family.required.values(), family.size))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"model_type": "llama", "hidden_size": 4096', "correct it, or, where it is a plan, make"),
+        ("[]", "must be a plan, a network or a model's config but is none of them; give another"),
+    ],
+)
+def test_a_malformed_config_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    result = CliRunner().invoke(planner_command, ["simulate", str(path), "--gpus", "8"])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())

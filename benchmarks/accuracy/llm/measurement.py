@@ -110,6 +110,8 @@ class Measurement:
         FLOP/s of a GPU instead of the time, and whether recomputation is counted. [FLOP/s]
     memory, whole_device
         Peak of a device, and whether that counts what is outside of the framework's allocator. [B]
+    of_first
+        Whether it is a device of the first stage, instead of the one that holds most.
     fits
         Whether it ran out of memory.
     doubt
@@ -123,6 +125,7 @@ class Measurement:
     flop_rate: tuple[float, bool] | None = None
     memory: float | None = None
     whole_device: bool = False
+    of_first: bool = False
     fits: bool | None = None
     doubt: str = ""
 

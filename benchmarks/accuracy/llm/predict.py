@@ -33,6 +33,8 @@ class LlmPrediction:
         The step. [s]
     memory
         Peak of a device, with what is outside of the framework's allocator. [B]
+    of_first
+        The same of a device of the first stage. [B]
     outside
         What of it is outside of the allocator. [B]
     capacity
@@ -43,6 +45,7 @@ class LlmPrediction:
 
     seconds: float
     memory: float
+    of_first: float
     outside: float
     capacity: float
     model_flops: float
@@ -106,6 +109,7 @@ def predicted(of: Configuration, sustained: float | None = None) -> LlmPredictio
     return LlmPrediction(
         seconds=seconds,
         memory=memory.total,
+        of_first=first.simulated.roles[0].memory.total,
         # the context, and buffers of communicators, which frameworks do not count as theirs
         outside=memory.holders["reserved"],
         capacity=cluster.device.memory,

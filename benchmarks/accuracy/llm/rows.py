@@ -171,7 +171,8 @@ def _by_column(row: Mapping[str, str]) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"fits": True, "rate": ("tokens a GPU", rate)}
     reserved = _number(row, "memory_reserved_gib")
-    return {**found, "memory": reserved * GIB} if reserved else found
+    # of the process that logs: with one micro-batch in two stages it is what the first one holds
+    return {**found, "memory": reserved * GIB, "of_first": True} if reserved else found
 
 
 def _by_metric(row: Mapping[str, str]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class LlmCell:
         if measured is None:
             return None
         outside = 0.0 if self.measurement.whole_device else self.prediction.outside
-        return (self.prediction.memory - outside) / measured - 1.0
+        first = self.measurement.of_first
+        predicted = self.prediction.of_first if first else self.prediction.memory
+        return (predicted - outside) / measured - 1.0
 
     @property
     def fits(self) -> bool:

@@ -12,8 +12,9 @@ from planner.output import write_text
 from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
 from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
+from planner.request.frameworks import FRAMEWORKS
 
-FRAMEWORKS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]]] = (
+WRITERS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]]] = (
     MappingProxyType(
         {
             "torchtitan": torchtitan,
@@ -37,7 +38,7 @@ def export_plan(
     plan
         The plan.
     framework
-        One of `FRAMEWORKS`.
+        One of `WRITERS`.
     folder
         Where to; it is made if it is not there.
 
@@ -47,15 +48,15 @@ def export_plan(
         When there is no such framework, the folder cannot be written to, or a pipeline cannot be
         said by one mesh.
     """
-    if framework not in FRAMEWORKS:
-        rule = f"be one of {', '.join(FRAMEWORKS)}"
+    if framework not in WRITERS:
+        rule = f"be one of {', '.join(WRITERS)}"
         raise InputError.rule("the framework (--to)", rule, f"'{framework}'", "choose one")
-    if plan.num_groups > 1 and framework in ("fsdp2", "jax"):
+    if plan.num_groups > 1 and FRAMEWORKS[framework].by_layer:
         raise InputError(
             f"{framework} is written for plans of one stage but this has {plan.num_groups} groups "
-            "of stages; plan again with --keep pp=1, or use torchtitan or megatron"
+            f"of stages; plan again with --for {framework}, or use torchtitan or megatron"
         )
-    files, cannot = FRAMEWORKS[framework](plan)
+    files, cannot = WRITERS[framework](plan)
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)

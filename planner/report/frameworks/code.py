@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pprint import pformat
 
+from costmodels.graph import SPATIAL_DIMS
 from planner.plan import Mesh, Plan, TensorPlacement
 from planner.plan.sharding import known_sharding, sharded_dim
+from planner.report.frameworks.uniform import recompute_of, zero_of
+from planner.request.frameworks import FRAMEWORKS, WayToTrain
 
 Written = tuple[Mapping[str, str], tuple[str, ...]]
 
@@ -46,7 +49,7 @@ def shard(model, mesh):
 _JAX = '''"""The mesh and partition specs of a plan for {model}, made by 'planner export'."""
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 MESH_SHAPE = {shape}
 MESH_NAMES = {names}
@@ -57,7 +60,9 @@ ACTIVATIONS = {activations}
 
 
 def device_mesh(devices=None):
-    return jax.make_mesh(MESH_SHAPE, MESH_NAMES, devices=devices)
+    # XLA divides the work, and sends what a layer reads of other ranks
+    automatic = (AxisType.Auto,) * len(MESH_NAMES)
+    return jax.make_mesh(MESH_SHAPE, MESH_NAMES, axis_types=automatic, devices=devices)
 
 
 def sharding(mesh, spec):
@@ -65,19 +70,19 @@ def sharding(mesh, spec):
 '''
 
 
-def _common(plan: Plan) -> tuple[str, ...]:
-    """What neither says."""
-    return tuple(_left_out(plan))
-
-
-def _left_out(plan: Plan) -> Iterator[str]:
-    if plan.schedule.micro_batches > 1:
-        yield f"{plan.schedule.micro_batches} micro-batches: accumulate gradients over them"
-    if any(stage.recompute for stage in plan.stages):
-        yield "what is computed again: wrap these layers yourself, as stages[].recompute says"
-    if any(layer.sharded for layer in plan.layers.values()):
-        yield "what of weights is cut over ranks that hold the same (ZeRO): see layers[].sharded"
-    if any(dim in layer.degrees for layer in plan.layers.values() for dim in ("height", "width")):
+def _left_out(plan: Plan, framework: str) -> Iterator[str]:
+    """What of a plan neither meshes and placements nor the framework say."""
+    zero = max((zero_of(layer) for layer in plan.layers.values()), default=0)
+    way = WayToTrain(
+        zero=zero,
+        recompute=recompute_of(plan),
+        micro_batches=plan.schedule.micro_batches,
+        optimizer=plan.training.optimizer,
+        offload=tuple(plan.offload),
+    )
+    yield from FRAMEWORKS[framework].lacks(way)
+    by_space = any(dim in layer.degrees for layer in plan.layers.values() for dim in SPATIAL_DIMS)
+    if by_space and not FRAMEWORKS[framework].exchanges_halos:
         yield "halos of convolutions that are split by space: exchange them in the layers"
 
 
@@ -107,7 +112,7 @@ def fsdp2(plan: Plan) -> Written:
         for name, layer in layers.items()
     }
     tables = _filled_in(plan, {"weights": weights, "activations": activations})
-    return {"sharded.py": _FSDP2.format(**tables)}, _common(plan)
+    return {"sharded.py": _FSDP2.format(**tables)}, tuple(_left_out(plan, "fsdp2"))
 
 
 def partition_spec(tensor: TensorPlacement, mesh: Mesh) -> tuple[tuple[str, ...] | None, ...]:
@@ -134,7 +139,7 @@ def jax(plan: Plan) -> Written:
             "output": partition_spec(layer.output, mesh),
         }
     tables = _filled_in(plan, {"weights": weights, "activations": activations})
-    cannot = _common(plan)
+    cannot = tuple(_left_out(plan, "jax"))
     uneven = [
         name
         for name, layer in sharding.layers.items()

@@ -11,7 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from costmodels.graph import SPATIAL_DIMS
+from costmodels.strategy.blocks import block_numbers
 from planner.plan import LayerPlan, Plan
+from planner.request.frameworks import WayToTrain
 
 _FEATURES = ("filter", "channel", "head")
 
@@ -33,7 +35,7 @@ class UniformDegrees:
     sequence_parallel
         Whether what tensor parallelism leaves whole is divided by the sequence.
     recompute
-        "none", "selective" (attention only) or "full".
+        As of `recompute_of`.
     micro_batch
         Samples of a micro-batch on a rank. [samples]
     others
@@ -67,7 +69,7 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
     for name, layer in layers.items():
         if not _follows(layer, dp, tp, cp, ep):
             others.setdefault(str(layer.distribution), []).append(name)
-    zeros = Counter(_zero(layer) for layer in layers.values() if layer.weights_bytes)
+    zeros = Counter(zero_of(layer) for layer in layers.values() if layer.weights_bytes)
     zero = max(zeros, default=0)
     said = [
         f"{len(names)} layers ({names[0]}{' .. ' + names[-1] if len(names) > 1 else ''}) are split "
@@ -89,9 +91,30 @@ def uniform_degrees(plan: Plan) -> UniformDegrees:
         shard_size=dp * cp if whole else max(size or 1 for size in sizes),
         sequence_parallel=tp > 1
         and any(_degree_of(one, ("sequence",)) == cp * tp for one in layers.values()),
-        recompute=_recompute(plan),
+        recompute=recompute_of(plan),
         micro_batch=plan.global_batch_size / plan.schedule.micro_batches / dp,
         others=tuple(said),
+    )
+
+
+def way_of_plan(plan: Plan, of: UniformDegrees) -> WayToTrain:
+    """What frameworks must be able to run of a plan."""
+    return WayToTrain(
+        tp=of.tp,
+        cp=of.cp,
+        ep=of.ep,
+        pp=of.pp,
+        chunks=of.chunks,
+        zero=of.zero,
+        sharded_over_some=of.zero > 0 and of.shard_size != of.dp * of.cp,
+        recompute=of.recompute,
+        schedule=plan.schedule.kind,
+        micro_batches=plan.schedule.micro_batches,
+        optimizer=plan.training.optimizer,
+        precision=plan.training.precision,
+        sequence_parallel=of.sequence_parallel,
+        attends=any(layer.kind == "attention" for layer in plan.layers.values()),
+        offload=tuple(plan.offload),
     )
 
 
@@ -127,16 +150,22 @@ def _follows(layer: LayerPlan, dp: int, tp: int, cp: int, ep: int) -> bool:
     return sample == dp and sequence in (1, cp, cp * tp) and features in (1, tp)
 
 
-def _zero(layer: LayerPlan) -> int:
+def zero_of(layer: LayerPlan) -> int:
+    """The stage of ZeRO of a layer."""
     parts = ("state", "gradients", "weights")
     return next((3 - n for n, part in enumerate(parts[::-1]) if part in layer.sharded), 0)
 
 
-def _recompute(plan: Plan) -> str:
+def recompute_of(plan: Plan) -> str:
+    """What is computed again: "none", "selective" (attention), "operations", "some blocks", "full"."""
     again = [name for stage in plan.stages for part in stage.recompute for name in part]
     if not again:
         return "none"
     if plan.keep_products:
         return "operations"
-    attends = all(plan.layers[name].kind == "attention" for name in again)
-    return "selective" if attends else "full"
+    if all(plan.layers[name].kind == "attention" for name in again):
+        return "selective"
+    blocks = block_numbers(list(plan.layers))
+    some = {blocks[name] for name in again if name in blocks} < set(blocks.values())
+    attends = any(layer.kind == "attention" for layer in plan.layers.values())
+    return "some blocks" if attends and some else "full"

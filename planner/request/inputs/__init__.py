@@ -12,7 +12,7 @@ from types import MappingProxyType
 from planner.request.inputs.description import AnyInput, Input, part_inputs
 from planner.request.inputs.distributed import THROUGHPUT
 from planner.request.inputs.question import EVALUATE, FRONT_SIZES, QUESTION, SCALE_SIZES, SIZE
-from planner.request.inputs.searching import DUMP_PROBLEM, FORBID, FRONT, KEEP, LEAST_MEMORY, SEARCH
+from planner.request.inputs.searching import DUMP_PROBLEM, FRONT, LEAST_MEMORY, SEARCH, WISHED
 from planner.request.inputs.simulating import SIMULATE
 
 __all__ = ["COMMANDS", "AnyInput", "Input", "field_inputs", "part_inputs"]
@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "AnyInput", "Input", "field_inputs", "part_inputs"]
 # Inputs of each command, in the order of its help text.
 COMMANDS: Mapping[str, tuple[AnyInput, ...]] = MappingProxyType(
     {
-        "optimize": (*SIZE, *QUESTION, *SEARCH, LEAST_MEMORY, KEEP, FORBID, DUMP_PROBLEM),
+        "optimize": (*SIZE, *QUESTION, *SEARCH, LEAST_MEMORY, *WISHED, DUMP_PROBLEM),
         "simulate": (*SIMULATE, *QUESTION),
         "evaluate": (*SIZE, *EVALUATE, *QUESTION),
         "pareto": (*FRONT_SIZES, *QUESTION, *FRONT),

@@ -17,8 +17,9 @@ MODEL: Input[None] = Input(
     default=None,
     required=True,
     kind="object",
-    text="A built-in network, the path of a network file, a `costmodels.graph.Network`, a "
-    '`torch.nn.Module` or a function that makes one, or where that is, like "package.module:name".',
+    text="A built-in network, the path of a network file or an ONNX file, a "
+    "`costmodels.graph.Network`, a `torch.nn.Module` or a function that makes one, or where that "
+    'is, like "package.module:name".',
 )
 GPUS: Input[int | None] = Input(
     name="gpus",
@@ -99,10 +100,10 @@ INPUTS: Input[tuple[object, ...]] = Input(
     option="--input",
     metavar="SHAPE",
     kind="shapes",
-    help="Of a PyTorch module: a shape, samples first, such as 8,3,224,224, ids=8,128:int64, or a "
-    "factory of inputs; may be repeated.",
-    text="What a PyTorch module takes: tensors or shapes, samples first, in a list, by name, or as "
-    "a function that makes them.",
+    help="Of a PyTorch module or an ONNX file: a shape, samples first, such as 8,3,224,224, "
+    "ids=8,128:int64, or a factory of inputs; may be repeated.",
+    text="What a PyTorch module or an ONNX file takes: tensors or shapes, samples first, in a "
+    "list, by name, or as a function that makes them.",
 )
 INPUT_SIZE: Input[int | None] = Input(
     name="input_size",

@@ -21,8 +21,9 @@ def recomputed(value: object) -> str | int:
         return int(value)
     if isinstance(value, int) and value >= 0:
         return value
-    if isinstance(value, list | tuple) and value:
-        value = ",".join(f"{n}-{n}" if isinstance(n, int) else str(n) for n in value)
+    parts = value if isinstance(value, list | tuple) else ()
+    if parts and all(isinstance(n, int | str) and not isinstance(n, bool) for n in parts):
+        value = ",".join(f"{n}-{n}" if isinstance(n, int) else str(n) for n in parts)
     if isinstance(value, str):
         text = "".join(value.split())
         if text in RECOMPUTATIONS or all(map(_names_layers, text.split(","))):

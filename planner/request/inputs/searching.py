@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodels.errors import InputError
+from planner.request.frameworks import FRAMEWORKS
 from planner.request.inputs.description import AnyInput, Input, at_least, one_of, seed_rule
 
 # What a front can be against.
@@ -123,6 +124,17 @@ FORBID: Input[str | None] = Input(
     text='Ways to train to rule out, such as "context,recompute": data, tensor, pipeline, context, '
     "expert, sequence, accumulation, interleaving, sharding, recompute, offload.",
 )
+FRAMEWORK: Input[str | None] = Input(
+    name="framework",
+    default=None,
+    option="--for",
+    metavar="FRAMEWORK",
+    help="Only plans that a framework can run: torchtitan, megatron, deepspeed, accelerate, fsdp2 "
+    "or jax.",
+    text="The framework that must be able to run all of the plan: one of those of "
+    "`planner.export`; any plan by default.",
+    rule=one_of("the framework (--for)", lambda: tuple(FRAMEWORKS), "choose one"),
+)
 DUMP_PROBLEM: Input[None] = Input(
     name="dump_problem",
     default=None,
@@ -148,6 +160,8 @@ AGAINST: Input[str] = Input(
 )
 # Of a search for a front.
 FRONT: tuple[AnyInput, ...] = (AGAINST, TIME_LIMIT, KEEP, FORBID)
+# What a plan must be like.
+WISHED: tuple[AnyInput, ...] = (KEEP, FORBID, FRAMEWORK)
 SEARCH: tuple[AnyInput, ...] = (
     SOLVER,
     SEED,

@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 from costmodels.errors import InputError
 from planner.plan import Plan
-from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.launch import PLAN_VARIABLE
 from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Message", "PlannedModule", "apply", "load_plan", "local_batch"]
+__all__ = ["PlannedModule", "Received", "apply", "load_plan", "local_batch"]
 
 
 def apply(

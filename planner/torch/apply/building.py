@@ -120,7 +120,7 @@ def build_ranks(
 def _loss_input(program: Program, has_function: bool) -> Held:
     """What the loss reads."""
     output = program.traced.outputs[0]
-    layer = next((row for row in program.traced.net.rows if row.kind == "loss"), None)
+    layer = next((row for row in program.traced.rows if row.kind == "loss"), None)
     if layer is None or program.traced.layer_of(output) == layer.name:
         raise InputError(
             "a module that a plan is applied to must return what its loss reads but returns the "

@@ -6,8 +6,6 @@ loaded under another one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
@@ -20,14 +18,14 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from planner.torch.apply.layout import Box
 
 
-class Block(Tensor):
+class WeightBlock(Tensor):
     """A block of a weight, which shares its memory and knows where it lies."""
 
     box: Box
     whole: torch.Size
 
     @staticmethod
-    def of(x: Tensor, box: Box, whole: torch.Size) -> Block:
+    def of(x: Tensor, box: Box, whole: torch.Size) -> WeightBlock:
         """A tensor as a block.
 
         Parameters
@@ -37,11 +35,11 @@ class Block(Tensor):
         box, whole
             Which box it is, of a tensor of which extents. [items]
         """
-        block: Block = x.detach().as_subclass(Block)
+        block: WeightBlock = x.detach().as_subclass(WeightBlock)
         block.box, block.whole = box, whole
         return block
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> torch.Size | int:
         """Extents of the whole tensor, which is what a checkpoint compares. [items]"""
         whole = getattr(self, "whole", None)
         if whole is None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from planner.torch.apply.layout import Box, Layout, box_shape, box_size, common_box
-from planner.torch.apply.module import Message
+from planner.torch.apply.module import Received
 
 
 @dataclass(frozen=True)
-class Piece:
+class MovedPart:
     """A part of a tensor on its way: who has it, which box it is, and from whom it is read."""
 
     holder: tuple[int, ...]
@@ -31,7 +31,7 @@ class Piece:
 
 
 @lru_cache(maxsize=65536)
-def pieces_for(source: Layout, target: tuple[Box, ...], rank: int) -> tuple[Piece, ...]:
+def pieces_for(source: Layout, target: tuple[Box, ...], rank: int) -> tuple[MovedPart, ...]:
     """What a rank reads, in the order in which it is summed.
 
     Parameters
@@ -49,7 +49,7 @@ def pieces_for(source: Layout, target: tuple[Box, ...], rank: int) -> tuple[Piec
         if box_size(box):
             # its own block where it has it, else that of the nearest
             near = min(ranks, key=lambda one: (abs(one - rank), one))
-            found.append(Piece(holder, box, near))
+            found.append(MovedPart(holder, box, near))
     return tuple(found)
 
 
@@ -100,10 +100,10 @@ class Exchange:
 
     def __init__(self, rank: int | None = None) -> None:
         self.rank = dist.get_rank() if rank is None else rank
-        self.record: list[Message] = []
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self.record: list[Received] = []
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
-    def group(self, groups: tuple[tuple[int, ...], ...]) -> Any:
+    def group(self, groups: tuple[tuple[int, ...], ...]) -> dist.ProcessGroup:
         """The process group of this rank, of those that all ranks are in; made by all at once."""
         for ranks in dict.fromkeys(groups):
             if ranks not in self._groups:
@@ -202,7 +202,7 @@ class Why:
         """
         if numbers:
             exchange.record.append(
-                Message(
+                Received(
                     layer=self.layer,
                     cause=self.cause,
                     backward=self.backward,

@@ -11,7 +11,7 @@ from planner.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Received:
     """What a rank sent or received at once.
 
     Parameters
@@ -79,5 +79,5 @@ class PlannedModule(nn.Module):
         """Their gradients after a step, likewise."""
 
     @abstractmethod
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Received]:
         """What this rank sent and received since it was asked last."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from costmodels.errors import InputError
+from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
 from planner.torch.apply.reading import read, weight_use
@@ -26,7 +27,6 @@ from planner.torch.apply.views import (
     uncut,
 )
 from planner.torch.nodes import arguments, operator_of, shape_of
-from planner.torch.values import Value
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -87,8 +87,8 @@ def _enter_node(program: Program, node: Node) -> None:
 def _input_layout(program: Program, node: Node) -> ViewLayout:
     """How an input lies: as the first layer reads it that reads one of its axes."""
     shape = shape_of(node)
-    value = program.traced.net.known.get(node)
-    for row in program.traced.net.rows:
+    value = program.traced.known.get(node)
+    for row in program.traced.rows:
         sharding = program.plan.placements(row.name)
         for source, placed in zip(row.inputs, sharding.inputs, strict=False):
             if source != "input" or not isinstance(value, Value):
@@ -225,7 +225,7 @@ def _reference(program: Program, one: Any, layer: str) -> Any:
 
 def _check_layout(program: Program, node: Node, layer: str, layout: ViewLayout) -> None:
     """Refuse a layer whose output does not lie as the plan says."""
-    value = program.traced.net.known.get(node)
+    value = program.traced.known.get(node)
     if not isinstance(value, Value) or not layer or value.shape != shape_of(node):
         return
     if any(traced_layer(program, one) == layer for one in node.users):

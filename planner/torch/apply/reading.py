@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.plan.sharding import LayerSharding, TensorPlacement
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
@@ -16,7 +17,6 @@ from planner.torch.apply.views import (
     layout_of_tensor,
     layout_of_view,
 )
-from planner.torch.values import Value
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -40,7 +40,7 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     source = program.traced.layer_of(node)
     if source == reader:
         return held
-    value = program.traced.net.known.get(node)
+    value = program.traced.known.get(node)
     placed = _reads_as(program, source, reader, value)
     if placed is None or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
@@ -83,7 +83,7 @@ def _reads_as(program: Program, source: str, reader: str, value: object) -> Tens
     value
         Which part of what was written the tensor is.
     """
-    rows = {row.name: row for row in program.traced.net.rows}
+    rows = {row.name: row for row in program.traced.rows}
     row = rows.get(reader)
     if row is None:
         return None

@@ -10,16 +10,14 @@ import torch
 from torch import nn
 
 from costmodels.errors import InputError
+from costmodels.graph import LayerSpec, Network
+from planner.models.traced.values import Value
 from planner.plan import Plan
-from planner.torch.ingest import translated
+from planner.torch.ingest import network_of_module
 from planner.torch.source import samples_of
-from planner.torch.trace import trace
-from planner.torch.values import Value
 
 if TYPE_CHECKING:
     from torch.fx import Node
-
-    from planner.torch.translation import Translation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +40,8 @@ class Traced:
         Other inputs and their values, such as switches.
     outputs
         What the module returns.
-    net
-        What the planner makes of it.
+    rows, known
+        Layers, and what each operator makes, as a view of what a layer writes.
     batch
         Samples of a micro-batch. [items]
     layers
@@ -58,13 +56,14 @@ class Traced:
     inputs: tuple[Node, ...]
     others: Mapping[Node, Any]
     outputs: tuple[Node, ...]
-    net: Translation
+    rows: tuple[LayerSpec, ...]
+    known: Mapping[Node, object]
     batch: int
     layers: frozenset[str] = frozenset()
 
     def layer_of(self, node: Node) -> str:
         """The layer whose output a node is a view of, or a step on the way to; empty for none."""
-        found = self.net.known.get(node)
+        found = self.known.get(node)
         if isinstance(found, tuple):
             found = next((one for one in found if isinstance(one, Value)), None)
         return found.layer if isinstance(found, Value) else ""
@@ -96,21 +95,19 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
         if isinstance(one.tensor, torch.Tensor):
             resized = one.tensor.new_zeros((batch, *one.tensor.shape[1:]))
             object.__setattr__(one, "tensor", resized)
-    args = [one.tensor for one in samples if not one.name]
-    named = {one.name: one.tensor for one in samples if one.name}
     states = [(each, each.training) for each in model.modules()]
     model.train()
     try:
-        program = trace(model, args, named, name)
+        found = network_of_module(model, samples, name)
     finally:
         for each, state in states:
             each.training = state
-    net = translated(program, batch, name)
-    _check_layers(plan, net, name)
+    _check_layers(plan, found.network, name)
+    program, known = found.program, found.known
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
     first_names = _first_names(model)
-    owners = {first_names[key]: layer for key, layer in reversed(net.owners.items())}
+    owners = {first_names[key]: layer for key, layer in reversed(list(found.owners.items()))}
     by_name = {node.name: node for node in nodes}
     lifted = {
         **signature.inputs_to_lifted_tensor_constants,
@@ -127,11 +124,12 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
         inputs=tensors,
         others={n: n.meta.get("val") for n in users if n not in tensors},
         outputs=tuple(by_name[str(one)] for one in signature.user_outputs if str(one) in by_name),
-        net=net,
+        rows=found.network.layers,
+        known=known,
         batch=batch,
         layers=frozenset(
             one.layer
-            for value in net.known.values()
+            for value in known.values()
             for one in (value if isinstance(value, tuple) else (value,))
             if isinstance(one, Value)
         ),
@@ -152,10 +150,10 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(one), name) for name, one in rows}
 
 
-def _check_layers(plan: Plan, net: Translation, name: str) -> None:
+def _check_layers(plan: Plan, network: Network, name: str) -> None:
     """Refuse a module that the plan was not made for."""
     known = {row.name: row.kind for row in plan.layers.values()}
-    found = {row.name: row.kind for row in net.rows}
+    found = {row.name: row.kind for row in network.layers}
     if known == found:
         return
     odd = sorted(set(known.items()) ^ set(found.items()))[0]

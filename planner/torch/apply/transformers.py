@@ -16,7 +16,7 @@ from torch import nn
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.building import build_ranks, constants_of, tied_groups
-from planner.torch.apply.module import Message, PlannedModule
+from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.apply.pipeline import Pipeline
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.running import Leaves, StageModule
@@ -68,7 +68,7 @@ class PlannedTransformer(PlannedModule):
         super().__init__()
         self.plan = plan
         # names with underscores, so that those of the module's own parts are free
-        self._log: list[Message] = []
+        self._log: list[Received] = []
         self._built = build_ranks(plan, model, inputs, loss, self._put_down)
         built = self._built
         originals = dict(model.named_parameters(remove_duplicate=False))
@@ -100,7 +100,7 @@ class PlannedTransformer(PlannedModule):
         if move.is_weight:
             cause = "gradient" if backward else "weight"
         self._log.append(
-            Message(
+            Received(
                 layer=move.layer,
                 cause=cause,
                 backward=backward,
@@ -233,7 +233,7 @@ class PlannedTransformer(PlannedModule):
     @property
     def num_rows(self) -> int:
         """Rows of the first table that is looked up: how many tokens there are. [items]"""
-        for row in self._built.program.traced.net.rows:
+        for row in self._built.program.traced.rows:
             if row.kind == "embedding" and "rows" in row.options:
                 return int(str(row.options["rows"]))
         return 2
@@ -243,7 +243,7 @@ class PlannedTransformer(PlannedModule):
         """Features of the output. [items]"""
         return self._built.result.layout.shape[-1]
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Received]:
         """What this rank sent and received since it was asked last."""
         found, self._log = self._log, []
         self._built.ranks.log = self._put_down

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from planner.models.traced.values import Value
 from planner.plan.sharding import PARTIAL, TensorPlacement, sharded_dim
-from planner.torch.values import Value
 
 
 class LayoutError(Exception):

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodels.errors import InputError
+from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.plan.sharding import Sharding, TensorPlacement
 from planner.torch.apply.tracing import Traced
@@ -30,7 +31,6 @@ from planner.torch.apply.views import (
     ways,
 )
 from planner.torch.nodes import operator_of
-from planner.torch.values import Value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,7 +190,7 @@ def _equal_blocks(traced: Traced, layer: str) -> int:
     """Parts of the features of a layer that others read one by one, where these are alike."""
     found = set()
     extent = 0
-    for value in traced.net.known.values():
+    for value in traced.known.values():
         each = value if isinstance(value, tuple) else (value,)
         for one in each:
             if isinstance(one, Value) and one.layer == layer and "hidden" in one.slices:

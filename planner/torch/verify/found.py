@@ -14,7 +14,7 @@ TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SizeDifference:
     """Messages whose size is not what the cost models charge.
 
     Parameters
@@ -76,7 +76,7 @@ class Verification:
     shapes: tuple[tuple[str, str, str], ...]
     checked: int
     messages: Mapping[str, tuple[int, float]]
-    differences: tuple[Difference, ...]
+    differences: tuple[SizeDifference, ...]
 
     @property
     def faults(self) -> list[str]:
@@ -115,7 +115,7 @@ def differences(
     splits: Mapping[str, Distribution],
     received: Mapping[Key, float],
     charged: Mapping[Key, float],
-) -> Iterator[Difference]:
+) -> Iterator[SizeDifference]:
     """Messages of another size than charged, with what is known of why.
 
     Parameters
@@ -130,7 +130,7 @@ def differences(
         if abs(found - said) <= 1e-6 * max(found, said):
             continue
         place, cause, backward = key
-        yield Difference(
+        yield SizeDifference(
             place=place,
             cause=cause,
             backward=backward,

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from costmodels.errors import InputError
 
+_Result = TypeVar("_Result")
 # How long a rank waits for another one. [s]
 PATIENCE = 600.0
 
@@ -24,7 +25,7 @@ class RankError(Exception):
     """A rank that failed: what it said."""
 
 
-def on_ranks(function: Callable[..., Any], ranks: int, *args: object) -> list[Any]:
+def on_ranks(function: Callable[..., _Result], ranks: int, *args: object) -> list[_Result]:
     """What a function of a module returns on each of some ranks of one process group.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -83,7 +83,7 @@ def reference_steps(
     model: nn.Module,
     batches: Sequence[tuple[Tensor, Tensor]],
     norms: Sequence[Site],
-    optimizer: Callable[[Any], torch.optim.Optimizer],
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
 ) -> Steps:
     """Losses and gradients of steps, and the parameters after them.
 

@@ -20,7 +20,7 @@ _BATCHES, _MOST_WORK = (2, 4, 8, 16, 32, 64), 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledPlan:
+class SmallPlan:
     """What is run in place of a plan.
 
     Parameters
@@ -113,7 +113,7 @@ def fewer_ways(
 
 def scaled_down(
     networks: Iterable[Network], layers: Mapping[str, Distribution], shape: tuple[int, ...]
-) -> ScaledPlan:
+) -> SmallPlan:
     """The least work on which most of the splits can be tried.
 
     Parameters
@@ -126,7 +126,7 @@ def scaled_down(
         Members of each level. [items]
     """
     last: InputError | None = None
-    best: tuple[int, int, ScaledPlan] | None = None
+    best: tuple[int, int, SmallPlan] | None = None
     rows = [
         (_positions(one) * batch, n, one, batch)
         for n, one in enumerate(networks)
@@ -136,7 +136,7 @@ def scaled_down(
         if best is not None and (best[0] == 0 or work > _MOST_WORK * best[1]):
             break
         try:
-            found = _fitted(network, layers, shape, batch)
+            found = _small_plan(network, layers, shape, batch)
         except InputError as error:
             last = error
             continue
@@ -155,9 +155,9 @@ def _positions(network: Network) -> int:
     return math.prod(n for axis, n in network.input_shape.items() if axis in SPATIAL_DIMS)
 
 
-def _fitted(
+def _small_plan(
     network: Network, layers: Mapping[str, Distribution], shape: tuple[int, ...], batch: int
-) -> ScaledPlan | None:
+) -> SmallPlan | None:
     """The splits on a network and a batch, None where a norm has too few numbers.
 
     Parameters
@@ -181,8 +181,8 @@ def _fitted(
             raise InputError(f"{reason}; use fewer ranks (--ranks)")
     if not _has_room(graph, layers, found):
         return None
-    left = tuple(_left_out(graph, layers, found))
-    return ScaledPlan(network=network, batch=batch, distributions=found, left_out=left)
+    left = tuple(_splits_left_out(graph, layers, found))
+    return SmallPlan(network=network, batch=batch, distributions=found, left_out=left)
 
 
 def _has_room(
@@ -199,7 +199,7 @@ def _has_room(
     return True
 
 
-def _left_out(
+def _splits_left_out(
     graph: Graph, layers: Mapping[str, Distribution], found: Mapping[str, Distribution]
 ) -> Iterator[str]:
     """Splits that no layer of a kind keeps."""

@@ -17,9 +17,9 @@ from planner.plan.shard import shard_plan
 from planner.torch.source import is_reference
 from planner.torch.trace import require_torch
 from planner.torch.verify.charged import Key, charged_numbers
-from planner.torch.verify.found import Difference, Verification, differences
+from planner.torch.verify.found import SizeDifference, Verification, differences
 from planner.torch.verify.scaled import (
-    ScaledPlan,
+    SmallPlan,
     fewer_ranks,
     scaled_down,
     smaller_images,
@@ -28,7 +28,7 @@ from planner.torch.verify.scaled import (
 from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
-    from planner.torch.verify.work import Outcome, Task
+    from planner.torch.verify.work import RankOutcome, RankTask
 
 NUM_RANKS = (1, 2, 4, 8)
 # Sizes of images at which a module is traced. [items]
@@ -116,7 +116,7 @@ def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: i
         checked=sum(outcome.checked for outcome in outcomes),
         messages=messages,
         differences=tuple(
-            Difference(
+            SizeDifference(
                 place=key[0],
                 cause=key[1],
                 backward=key[2],
@@ -131,7 +131,7 @@ def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: i
 
 def run_scaled(
     plan: Plan,
-    small: ScaledPlan,
+    small: SmallPlan,
     shape: tuple[int, ...],
     *,
     module: str = "",
@@ -155,19 +155,19 @@ def run_scaled(
     from planner.torch.verify.work import run_rank
 
     task = task_of(small, shape, plan.level_names, module=module, seed=seed, steps=steps)
-    outcomes: list[Outcome] = on_ranks(run_rank, math.prod(shape), task)
+    outcomes: list[RankOutcome] = on_ranks(run_rank, math.prod(shape), task)
     return verification_of(plan.model, small, Topology.of(_cluster(plan), shape), outcomes)
 
 
 def task_of(
-    small: ScaledPlan,
+    small: SmallPlan,
     shape: tuple[int, ...],
     level_names: Sequence[str],
     *,
     module: str = "",
     seed: int = 0,
     steps: int = 3,
-) -> Task:
+) -> RankTask:
     """What the ranks do.
 
     Parameters
@@ -177,12 +177,12 @@ def task_of(
     level_names
         What levels are called.
     """
-    from planner.torch.verify.work import Task
+    from planner.torch.verify.work import RankTask
 
     graph = build_graph(small.network, small.batch)
     stage = Stage(layers=tuple(small.distributions), first_device=0, shape=shape)
     strategy = Strategy(stages=(stage,), distributions=small.distributions)
-    return Task(
+    return RankTask(
         network=small.network,
         batch=small.batch,
         source=module,
@@ -193,7 +193,7 @@ def task_of(
 
 
 def verification_of(
-    model: str, small: ScaledPlan, topology: Topology, outcomes: Sequence[Outcome]
+    model: str, small: SmallPlan, topology: Topology, outcomes: Sequence[RankOutcome]
 ) -> Verification:
     """What the ranks found, beside what is charged.
 
@@ -260,7 +260,7 @@ def _traced_networks(network: Network, module: str) -> list[Network]:
         except InputError as error:
             last = error
             continue
-        if _rows(one) == _rows(network):
+        if _layer_rows(one) == _layer_rows(network):
             found.append(one)
     if not found:
         raise last or InputError(
@@ -270,7 +270,7 @@ def _traced_networks(network: Network, module: str) -> list[Network]:
     return found
 
 
-def _rows(network: Network) -> list[tuple[str, str, tuple[str, ...]]]:
+def _layer_rows(network: Network) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(row.name, row.kind, row.inputs) for row in network.layers]
 
 

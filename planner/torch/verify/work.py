@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from planner.torch.verify.reference import Steps, reference_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class RankTask:
     """What is run.
 
     Parameters
@@ -48,7 +47,7 @@ class Task:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class RankOutcome:
     """What a rank found.
 
     Parameters
@@ -76,7 +75,7 @@ class Outcome:
     numbers: dict[Key, float] = field(default_factory=dict)
 
 
-def make(task: Task) -> nn.Module:
+def make(task: RankTask) -> nn.Module:
     """The module of a task, with the same weights on every rank."""
     torch.manual_seed(task.seed)
     torch.set_default_dtype(torch.float64)
@@ -84,18 +83,18 @@ def make(task: Task) -> nn.Module:
     for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.affine:
             # small ones keep the gradients of deep networks from growing, and their errors
-            nn.init.uniform_(part.weight, 0.15, 0.45)
+            nn.init.uniform_(part.weight, 0.05, 0.15)
             nn.init.uniform_(part.bias, -0.2, 0.2)
     return module.to(torch.float64)
 
 
-def run_rank(task: Task) -> Outcome:
+def run_rank(task: RankTask) -> RankOutcome:
     """The steps of a task on this rank."""
     model = make(task)
     original = copy.deepcopy(model)
     shape = (task.batch, *task.network.input_shape.values())
     traced = traced_source(model, torch.empty(shape))
-    names = _names(task, traced.network)
+    names = _names_in_module(task, traced.network)
     back = {other: name for name, other in names.items()}
     sharding = replace(
         task.sharding,
@@ -104,7 +103,7 @@ def run_rank(task: Task) -> Outcome:
     )
     module = ConvolutionModule(model, traced, sharding, task.batch)
     module.drops = False
-    outcome = Outcome()
+    outcome = RankOutcome()
     watch_shapes(module, outcome, back)
     batches = _batches(task, module)
     optimizer = _optimizer(module.parameters())
@@ -135,7 +134,7 @@ def run_rank(task: Task) -> Outcome:
     return outcome
 
 
-def run_all(tasks: Sequence[Task]) -> list[Outcome]:
+def run_tasks(tasks: Sequence[RankTask]) -> list[RankOutcome]:
     """The steps of several tasks, one after the other."""
     return [run_rank(task) for task in tasks]
 
@@ -145,11 +144,11 @@ def is_batch_norm(site: Site) -> bool:
     return site.layer.kind == "batch_norm" and operator_of(site.node) == "batch_norm"
 
 
-def _optimizer(parameters: Any) -> torch.optim.Optimizer:
+def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.001, momentum=0.9)
 
 
-def _names(task: Task, network: Network) -> dict[str, str]:
+def _names_in_module(task: RankTask, network: Network) -> dict[str, str]:
     """Layers of the task's network by name: what they are called in the traced module."""
     said = list(task.sharding.layers)
     rows = [row for row in network.layers if row.kind != "input"]
@@ -168,7 +167,7 @@ def _names(task: Task, network: Network) -> dict[str, str]:
     return {name: row.name for name, row in zip(said, rows, strict=True)}
 
 
-def _batches(task: Task, module: ConvolutionModule) -> list[tuple[Tensor, Tensor]]:
+def _batches(task: RankTask, module: ConvolutionModule) -> list[tuple[Tensor, Tensor]]:
     """What each step reads, and compares with."""
     generator = torch.Generator().manual_seed(task.seed + 1)
     shape = (task.batch, *task.network.input_shape.values())
@@ -182,7 +181,7 @@ def _batches(task: Task, module: ConvolutionModule) -> list[tuple[Tensor, Tensor
     ]
 
 
-def watch_shapes(module: ConvolutionModule, outcome: Outcome, names: dict[str, str]) -> None:
+def watch_shapes(module: ConvolutionModule, outcome: RankOutcome, names: dict[str, str]) -> None:
     """Compare the shapes of the blocks that every layer reads and writes with the plan's.
 
     Parameters
@@ -212,7 +211,7 @@ def watch_shapes(module: ConvolutionModule, outcome: Outcome, names: dict[str, s
 
 
 def _compare(
-    outcome: Outcome,
+    outcome: RankOutcome,
     found: Steps,
     said: Steps,
 ) -> None:

@@ -17,13 +17,13 @@ from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network
 from planner.torch.apply.convolution import sums
 from planner.torch.apply.exchange import Exchange
-from planner.torch.verify.scaled import ScaledPlan
-from planner.torch.verify.work import Task, run_rank
+from planner.torch.verify.scaled import SmallPlan
+from planner.torch.verify.work import RankTask, run_rank
 
 FAULTS = ("halo gradient", "weight gradient", "corner", "bias")
 
 
-def mixed_plan() -> ScaledPlan:
+def mixed_plan() -> SmallPlan:
     """Space cut in two dims, filters and channels, in a few layers."""
 
     def row(name: str, kind: str, source: str, **options: Any) -> LayerSpec:
@@ -52,7 +52,7 @@ def mixed_plan() -> ScaledPlan:
         "fc": {"sample": (2, 1), "channel": (1, 2)},
         "loss": {"channel": (2, 1)},
     }
-    return ScaledPlan(
+    return SmallPlan(
         network=network,
         batch=4,
         distributions={
@@ -89,7 +89,7 @@ def volume() -> Network:
     return Network(name="volume", input_shape=shape, layers=tuple(rows))
 
 
-def with_faults(task: Task) -> dict[str, Any]:
+def with_faults(task: RankTask) -> dict[str, Any]:
     """How far one step is from one process, without a fault and with each."""
     move, bias = Exchange.move, sums.with_bias
 

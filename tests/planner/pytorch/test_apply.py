@@ -20,9 +20,9 @@ from costmodels.errors import InputError
 from costmodels.graph import SPATIAL_DIMS, Network, build_graph
 from planner.models import build
 from planner.torch.verify.ranks import RankError, on_ranks
-from planner.torch.verify.scaled import ScaledPlan, smaller_networks
+from planner.torch.verify.scaled import SmallPlan, smaller_networks
 from planner.torch.verify.verify import task_of, verification_of
-from planner.torch.verify.work import run_all
+from planner.torch.verify.work import run_tasks
 
 SHAPE, LEVELS = (2, 2), ("gpu", "host")
 
@@ -34,7 +34,7 @@ def _network(name: str, extent: int) -> Network:
     return replace(small, input_shape=shape)
 
 
-def _random_plan(network: Network, batch: int, seed: int) -> ScaledPlan:
+def _random_plan(network: Network, batch: int, seed: int) -> SmallPlan:
     """Any splits, which differ from layer to layer."""
     rng = np.random.default_rng(seed)
     graph = build_graph(network, batch)
@@ -49,13 +49,13 @@ def _random_plan(network: Network, batch: int, seed: int) -> ScaledPlan:
         splits[layer.name] = Distribution(
             degrees={dim: tuple(ways) for dim, ways in degrees.items()}, shape=SHAPE
         )
-    return ScaledPlan(network=network, batch=batch, distributions=splits, left_out=())
+    return SmallPlan(network=network, batch=batch, distributions=splits, left_out=())
 
 
-def _checked(plans: list[ScaledPlan], steps: int) -> None:
+def _checked(plans: list[SmallPlan], steps: int) -> None:
     """Run plans on four ranks, and look for faults."""
     tasks = [task_of(plan, SHAPE, LEVELS, steps=steps) for plan in plans]
-    outcomes = on_ranks(run_all, 4, tasks)
+    outcomes = on_ranks(run_tasks, 4, tasks)
     topology = Topology.of(load_cluster("lassen"), SHAPE)
     for n, plan in enumerate(plans):
         found = verification_of(plan.network.name, plan, topology, [rank[n] for rank in outcomes])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.torch.values import Value, reshaped, sliced, whole
+from planner.models.traced.values import Value, reshaped, sliced, whole
 
 
 def lies(value: Value) -> np.ndarray:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from costmodels.errors import InputError
+from planner.models.traced.values import AxisPart, Value
 from planner.torch.apply.layout import Box
-from planner.torch.values import AxisPart, Value
 
 
 def _cut_error(value: Value, axis: str) -> InputError:
@@ -113,7 +113,7 @@ def block_as(value: Value, x: Tensor, box: Box) -> Tensor:
     )
 
 
-def block_of(value: Value, x: Tensor, box: Box) -> Tensor:
+def output_block(value: Value, x: Tensor, box: Box) -> Tensor:
     """The block of a layer's output that a tensor which its operator wrote is.
 
     Parameters

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
 
+from planner.models.traced.nodes import CREATORS
 from planner.torch.apply.layout import Box, Layout
-from planner.torch.nodes import CREATORS, arguments, operator_of, shape_of
+from planner.torch.nodes import arguments, operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from costmodels.errors import InputError
 from costmodels.graph import build_graph
+from planner.models.traced.values import Value
 from planner.plan.sharding import Sharding
-from planner.torch.apply.checkpoint import Block
+from planner.torch.apply.checkpoint import WeightBlock
 from planner.torch.apply.convolution.blocks import block_as
 from planner.torch.apply.convolution.constants import Constants, cut_to, cut_weights
 from planner.torch.apply.convolution.operations import KINDS
@@ -19,9 +20,7 @@ from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.convolution.sums import cross_entropy, mean_of
 from planner.torch.apply.exchange import Exchange, Why, moved
 from planner.torch.apply.layout import Layout
-from planner.torch.apply.module import Message, PlannedModule
-from planner.torch.nodes import data_nodes
-from planner.torch.values import Value
+from planner.torch.apply.module import PlannedModule, Received
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -57,7 +56,7 @@ class ConvolutionModule(PlannedModule):
         loss: LossFunction | None = None,
     ) -> None:
         super().__init__()
-        net, program = traced.translation, traced.program
+        program, known = traced.program, traced.known
         nodes = list(program.graph.nodes)
         signature = program.graph_signature
         self._exchange = Exchange()
@@ -65,7 +64,7 @@ class ConvolutionModule(PlannedModule):
         self.drops = True
         self.watcher: Callable[[str, str, Tensor], None] | None = None
         self._loss = loss
-        data = data_nodes(nodes, set(signature.user_inputs))
+        data = traced.data
         self._entries = [node for node in nodes if node.name in set(signature.user_inputs)]
         graph = build_graph(traced.network, batch)
         self._sites = {
@@ -74,16 +73,16 @@ class ConvolutionModule(PlannedModule):
                 sources=row.inputs,
                 sharding=sharding.layer(row.name),
                 mesh=sharding.meshes[sharding.layer(row.name).mesh],
-                nodes=net.nodes[row.name],
+                nodes=traced.nodes[row.name],
                 data=data,
-                known=net.known,
-                moves=net.moves,
+                known=known,
+                moves=traced.moves,
                 exchange=self._exchange,
                 held=self._held,
                 training=lambda: self.training,
                 drops=lambda: self.training and self.drops,
             )
-            for row in net.rows
+            for row in traced.network.layers
         }
         _check_in_place(nodes, data, self._sites)
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -103,7 +102,7 @@ class ConvolutionModule(PlannedModule):
         for name, tensor in self._constants.tensors.items():
             _register(self, name, tensor)
         self.register_state_dict_post_hook(_with_boxes)
-        self._output = self._last(net.known, nodes, signature.user_outputs)
+        self._output = self._last(known, nodes, signature.user_outputs)
 
     def _last(self, known: Mapping[Any, object], nodes: list[Any], outputs: Any) -> Value:
         by_name = {node.name: node for node in nodes}
@@ -262,7 +261,7 @@ class ConvolutionModule(PlannedModule):
             for name, p in self.named_parameters()
         }
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Received]:
         """What this rank sent and received since it was asked last."""
         found, self._exchange.record = self._exchange.record, []
         return found
@@ -279,7 +278,7 @@ def _with_boxes(module: Any, state: dict[str, Any], prefix: str, metadata: objec
     for name, layout in constants.layouts.items():
         box = layout.boxes[module._rank]
         if any(box != other for other in layout.boxes):
-            state[prefix + name] = Block.of(state[prefix + name], box, constants.shapes[name])
+            state[prefix + name] = WeightBlock.of(state[prefix + name], box, constants.shapes[name])
 
 
 def read_extent(site: Site, dim: int) -> int:

@@ -30,7 +30,7 @@ def _product_of(site: Site) -> tuple[Any, Any]:
     return given["weight"], given["bias"]
 
 
-def _conv(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
     weight, bias = _product_of(site)
     if site.layer.transposed:
         y = windows.transposed(site, xs[0], weight)
@@ -39,12 +39,12 @@ def _conv(site: Site, xs: list[Tensor]) -> Tensor:
     return sums.with_bias(site, y, bias)
 
 
-def _linear(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_linear(site: Site, xs: list[Tensor]) -> Tensor:
     weight, bias = _product_of(site)
-    return sums.linear(site, xs[0], weight, bias)
+    return sums.linear_blocks(site, xs[0], weight, bias)
 
 
-def _pool(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_pool(site: Site, xs: list[Tensor]) -> Tensor:
     name = operator_of(site.node)
     if name.startswith("adaptive"):
         return windows.adaptive(site, xs[0], "max" in name)
@@ -62,10 +62,10 @@ def _global_pool(site: Site, xs: list[Tensor]) -> Tensor:
     return mean
 
 
-def _batch_norm(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_batch_norm(site: Site, xs: list[Tensor]) -> Tensor:
     name, given = operator_of(site.node), site.given
     if name == "batch_norm":
-        return sums.batch_norm(site, xs[0], given)
+        return sums.batch_norm_blocks(site, xs[0], given)
     channels = site.sharding.inputs[0].shape[1]
     if name == "group_norm":
         return sums.group_norm(site, xs[0], given, channels // given["num_groups"])
@@ -78,7 +78,7 @@ def _concat(site: Site, xs: list[Tensor]) -> Tensor:
     return torch.cat(xs, 1)
 
 
-def _upsample(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_upsample(site: Site, xs: list[Tensor]) -> Tensor:
     name, given = operator_of(site.node), site.given
     mode = next(
         one for one in ("bilinear", "trilinear", "linear", "bicubic", "nearest") if one in name
@@ -88,10 +88,10 @@ def _upsample(site: Site, xs: list[Tensor]) -> Tensor:
 
 def _rearrange(site: Site, xs: list[Tensor]) -> Tensor:
     before, after = site.moves[site.name]
-    from planner.torch.apply.convolution.blocks import block_as, block_of
+    from planner.torch.apply.convolution.blocks import block_as, output_block
 
     x = block_as(before, xs[0], site.inputs[0].boxes[site.rank])
-    return block_of(after, x, site.out_box)
+    return output_block(after, x, site.out_box)
 
 
 # Operators with these names for sizes write them down as they are of the whole batch.
@@ -125,7 +125,7 @@ def _operators(site: Site, xs: list[Tensor]) -> Tensor:
         options = map_arg(node.kwargs, local)
         if operator_of(node) in ("dropout", "feature_dropout", "alpha_dropout"):
             args = (args[0], args[1], site.drops())
-        done[node] = out_of_place(node.target)(*args, **options)
+        done[node] = _out_of_place(node.target)(*args, **options)
         if largest is not None:
             boxes[node] = boxes[largest]
     found = done[site.node]
@@ -143,7 +143,7 @@ def _check_samples(site: Site, node: Node) -> None:
         raise site.refusal(f"'{operator_of(node)}' may not do the same for a part of the samples")
 
 
-def out_of_place(target: Any) -> Any:
+def _out_of_place(target: Any) -> Any:
     """An operator, in the form that leaves its inputs as they are."""
     name = getattr(target, "_overloadname", None)
     packet = getattr(target, "overloadpacket", None)
@@ -154,13 +154,13 @@ def out_of_place(target: Any) -> Any:
 
 
 KINDS: dict[str, Operation] = {
-    "conv": _conv,
-    "linear": _linear,
-    "pool": _pool,
+    "conv": _run_conv,
+    "linear": _run_linear,
+    "pool": _run_pool,
     "global_pool": _global_pool,
-    "batch_norm": _batch_norm,
+    "batch_norm": _run_batch_norm,
     "concat": _concat,
-    "upsample": _upsample,
+    "upsample": _run_upsample,
     "rearrange": _rearrange,
     **dict.fromkeys(
         ("activation", "add", "pointwise", "scale", "dropout", "bias", "opaque"), _operators

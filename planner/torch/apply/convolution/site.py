@@ -11,13 +11,13 @@ from torch import Tensor
 
 from costmodels.errors import InputError
 from costmodels.graph import Layer
+from planner.models.traced.values import Value
 from planner.plan import LayerSharding, Mesh
 from planner.plan.sharding import PARTIAL, sharded_dim
-from planner.torch.apply.convolution.blocks import block_as, block_of, local_box
+from planner.torch.apply.convolution.blocks import block_as, local_box, output_block
 from planner.torch.apply.exchange import Exchange, Why, moved
 from planner.torch.apply.layout import Box, Layout, layout_of
-from planner.torch.nodes import arguments
-from planner.torch.values import Value
+from planner.torch.nodes import Arguments, arguments
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -137,7 +137,7 @@ class Site:
         return self.nodes[-1]
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Arguments:
         """Arguments of that."""
         return arguments(self.node)
 
@@ -173,7 +173,7 @@ class Site:
     def written(self, x: Tensor) -> Tensor:
         """The block of the layer's output, from that of its last operator."""
         value: Any = self.known[self.node]
-        return block_of(value[0] if isinstance(value, tuple) else value, x, self.out_box)
+        return output_block(value[0] if isinstance(value, tuple) else value, x, self.out_box)
 
     def weight(self, node: Node, name: str, boxes: tuple[Box, ...] | None = None) -> Tensor:
         """The rank's block of a weight, so that its gradient is summed as the plan says.

@@ -15,6 +15,7 @@ from costmodels.graph import SPATIAL_DIMS
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import moved
 from planner.torch.apply.layout import Box, Layout, box_size
+from planner.torch.nodes import AnyNode, Arguments
 
 
 class _AddedOnce(Function):
@@ -33,7 +34,7 @@ class _AddedOnce(Function):
         return gradients[0], gradients[0].sum(others), None, None
 
 
-def with_bias(site: Site, x: Tensor, node: Any, dim: int = 1) -> Tensor:
+def with_bias(site: Site, x: Tensor, node: AnyNode, dim: int = 1) -> Tensor:
     """An output with its bias, where it has one.
 
     Parameters
@@ -55,7 +56,7 @@ def with_bias(site: Site, x: Tensor, node: Any, dim: int = 1) -> Tensor:
     return found
 
 
-def linear(site: Site, x: Tensor, weight: Any, bias: Any) -> Tensor:
+def linear_blocks(site: Site, x: Tensor, weight: AnyNode, bias: AnyNode) -> Tensor:
     """A product of the features and a weight; what is flattened is cut with its channels.
 
     Parameters
@@ -133,7 +134,7 @@ def _summed(site: Site, numbers: Tensor, dims: Sequence[int], apart: set[str]) -
     return moved(numbers[None], site.exchange, layout, layout, why)[0]
 
 
-def batch_norm(site: Site, x: Tensor, given: dict[str, Any]) -> Tensor:
+def batch_norm_blocks(site: Site, x: Tensor, given: Arguments) -> Tensor:
     """Batch norm, over as many ranks as the plan says.
 
     Parameters
@@ -158,7 +159,7 @@ def batch_norm(site: Site, x: Tensor, given: dict[str, Any]) -> Tensor:
     apart = cut - set(site.sharding.statistics_sums)
     # near the mean, so that squares lose no digits
     shift = torch.zeros_like(x[0].flatten(1)[:, 0]) if mean is None else mean.clone()
-    y = x - _spread(shift, x)
+    y = x - _by_channel(shift, x)
     sums = _summed(site, torch.stack([y.sum(others), y.square().sum(others)]), [1], apart)
     blocks = {
         box[:1] + box[2:]
@@ -172,11 +173,11 @@ def batch_norm(site: Site, x: Tensor, given: dict[str, Any]) -> Tensor:
         with torch.no_grad():
             mean.lerp_(center + shift, momentum)
             variance.lerp_(spread * (count / max(count - 1, 1)), momentum)
-    y = (y - _spread(center, x)) * _spread((spread + epsilon).rsqrt(), x)
+    y = (y - _by_channel(center, x)) * _by_channel((spread + epsilon).rsqrt(), x)
     return _affine(y, weight, bias)
 
 
-def _spread(numbers: Tensor, x: Tensor) -> Tensor:
+def _by_channel(numbers: Tensor, x: Tensor) -> Tensor:
     """Numbers of channels, as they meet a feature map."""
     return numbers.view(-1, *[1] * (x.dim() - 2))
 
@@ -192,11 +193,11 @@ def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         Both may be None.
     """
     if weight is not None:
-        y = y * _spread(weight, y)
-    return y if bias is None else y + _spread(bias, y)
+        y = y * _by_channel(weight, y)
+    return y if bias is None else y + _by_channel(bias, y)
 
 
-def group_norm(site: Site, x: Tensor, given: dict[str, Any], channels: int) -> Tensor:
+def group_norm(site: Site, x: Tensor, given: Arguments, channels: int) -> Tensor:
     """Norm of groups of channels of each sample: the sums of cut space are summed.
 
     Parameters

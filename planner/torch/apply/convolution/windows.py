@@ -20,6 +20,7 @@ from costmodels.graph import SPATIAL_DIMS, Window
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import Why, moved
 from planner.torch.apply.layout import Box, Layout
+from planner.torch.nodes import AnyNode, Arguments
 
 Range = tuple[int, int]
 
@@ -29,13 +30,13 @@ def spatial_windows(site: Site) -> list[Window]:
     return [site.layer.windows[dim] for dim in SPATIAL_DIMS if dim in site.layer.windows]
 
 
-def _extents(site: Site, slot: int | None) -> list[int]:
+def _whole_extents(site: Site, slot: int | None) -> list[int]:
     """Whole extents of space of an input, or of the output. [items]"""
     tensor = site.sharding.output if slot is None else site.sharding.inputs[slot]
     return list(tensor.shape[2:])
 
 
-def _clipped(first: int, last: int, extent: int) -> Range:
+def _within(first: int, last: int, extent: int) -> Range:
     start = min(max(first, 0), extent)
     return start, max(min(last, extent), start)
 
@@ -51,7 +52,7 @@ def _read_by(out: Range, window: Window) -> Range:
 def _readers(inside: Range, window: Window, extent: int) -> Range:
     """Outputs that read inputs."""
     first = -(-(inside[0] + window.padding - window.reach + 1) // window.stride)
-    return _clipped(first, (inside[1] - 1 + window.padding) // window.stride + 1, extent)
+    return _within(first, (inside[1] - 1 + window.padding) // window.stride + 1, extent)
 
 
 def _with_space(box: Box, space: Sequence[Range]) -> Box:
@@ -71,18 +72,18 @@ class _Convolved(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, site: Site, groups: int) -> Tensor:
-        windows, extents = spatial_windows(site), _extents(site, 0)
+        windows, extents = spatial_windows(site), _whole_extents(site, 0)
         source = site.inputs[0]
         targets = []
         for box, out in zip(source.boxes, site.output.boxes, strict=True):
             pairs = zip(out[2:], windows, extents, strict=True)
-            targets.append(_with_space(box, [_clipped(*_read_by(o, w), n) for o, w, n in pairs]))
+            targets.append(_with_space(box, [_within(*_read_by(o, w), n) for o, w, n in pairs]))
         wanted = [_read_by(o, w) for o, w in zip(site.out_box[2:], windows, strict=True)]
         x = site.exchange.move(x, source, tuple(targets), site.why("halo"))
         x = F.pad(x, _pads(wanted, targets[site.rank][2:]))
         ctx.save_for_backward(x, weight)
         ctx.given = (site, groups, windows)
-        return _convolution(x, weight, windows, groups)
+        return _plain_convolution(x, weight, windows, groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
@@ -98,7 +99,7 @@ class _Convolved(Function):
         return of_input, of_weight, None, None
 
 
-def _convolution(x: Tensor, weight: Tensor, windows: Sequence[Window], groups: int) -> Tensor:
+def _plain_convolution(x: Tensor, weight: Tensor, windows: Sequence[Window], groups: int) -> Tensor:
     zeros = [0] * len(windows)
     stride, dilation = [w.stride for w in windows], [w.dilation for w in windows]
     found: Tensor = torch.ops.aten.convolution(
@@ -143,7 +144,7 @@ def _input_gradient(
     gradient, weight, site, groups, windows
         As of `_Convolved`.
     """
-    source, extents = site.output.whole, _extents(site, None)
+    source, extents = site.output.whole, _whole_extents(site, None)
     targets = []
     for box, inside in zip(source.boxes, site.inputs[0].boxes, strict=True):
         pairs = zip(inside[2:], windows, extents, strict=True)
@@ -161,7 +162,7 @@ def _input_gradient(
     return F.pad(found, _pads(own[2:], reached))
 
 
-def convolution(site: Site, x: Tensor, node_weight: Any, groups: int) -> Tensor:
+def convolution(site: Site, x: Tensor, node_weight: AnyNode, groups: int) -> Tensor:
     """A convolution, without its bias.
 
     Parameters
@@ -207,7 +208,7 @@ def with_region(
     return found, list(targets[site.rank][2:])
 
 
-def transposed(site: Site, x: Tensor, node_weight: Any) -> Tensor:
+def transposed(site: Site, x: Tensor, node_weight: AnyNode) -> Tensor:
     """A transposed convolution whose windows do not overlap, without its bias.
 
     Parameters
@@ -240,7 +241,7 @@ def _cropped(site: Site, y: Tensor, region: Sequence[Range], factors: Sequence[i
     return y
 
 
-def pooling(site: Site, x: Tensor, average: dict[str, Any] | None) -> Tensor:
+def pooling(site: Site, x: Tensor, average: Arguments | None) -> Tensor:
     """Maximum or average pooling.
 
     Parameters
@@ -250,10 +251,10 @@ def pooling(site: Site, x: Tensor, average: dict[str, Any] | None) -> Tensor:
     average
         Arguments of an average; None for a maximum.
     """
-    windows, extents = spatial_windows(site), _extents(site, 0)
+    windows, extents = spatial_windows(site), _whole_extents(site, 0)
 
     def reads(dim: int, out: Range) -> Range:
-        return _clipped(*_read_by(out, windows[dim]), extents[dim])
+        return _within(*_read_by(out, windows[dim]), extents[dim])
 
     x, region = with_region(site, x, reads)
     wanted = [_read_by(out, w) for out, w in zip(site.out_box[2:], windows, strict=True)]
@@ -288,7 +289,7 @@ def adaptive(site: Site, x: Tensor, maximum: bool) -> Tensor:
     maximum
         Whether it is of the largest.
     """
-    before, after = _extents(site, 0), _extents(site, None)
+    before, after = _whole_extents(site, 0), _whole_extents(site, None)
 
     def window(dim: int, out: int) -> Range:
         return out * before[dim] // after[dim], -(-(out + 1) * before[dim] // after[dim])
@@ -317,14 +318,14 @@ def enlarged(site: Site, x: Tensor, mode: str, corners: bool) -> Tensor:
     corners
         Whether the corners of input and output lie on each other.
     """
-    before, after = _extents(site, 0), _extents(site, None)
+    before, after = _whole_extents(site, 0), _whole_extents(site, None)
     factor = after[0] // before[0]
     margin = {"nearest": 0, "linear": 1, "bilinear": 1, "trilinear": 1}.get(mode)
 
     def reads(dim: int, out: Range) -> Range:
         if margin is None or corners:
             return 0, before[dim]
-        return _clipped(out[0] // factor - margin, -(-out[1] // factor) + margin, before[dim])
+        return _within(out[0] // factor - margin, -(-out[1] // factor) + margin, before[dim])
 
     x, region = with_region(site, x, reads)
     more = {} if mode == "nearest" else {"align_corners": corners}

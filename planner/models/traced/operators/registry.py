@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from planner.torch.translation import Translation, UnsupportedError
-from planner.torch.values import Value
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.translation import Translation, UnsupportedError
+from planner.models.traced.values import Value
 
-if TYPE_CHECKING:
-    from torch.fx import Node
-
-Translator: TypeAlias = "Callable[[Translation, Node], object]"
-_T = TypeVar("_T", bound="Callable[[Translation, Node], object]")
+Translator: TypeAlias = "Callable[[Translation, TracedNode], object]"
+_T = TypeVar("_T", bound="Callable[[Translation, TracedNode], object]")
 
 OPERATORS: dict[str, Translator] = {}
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from planner.torch.nodes import arguments, operator_of, shape_of
-from planner.torch.operators.registry import operator, tensor_of
-from planner.torch.translation import Translation, UnsupportedError
-from planner.torch.values import AxisPart, Dims, Value, joined, whole
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.translation import Translation, UnsupportedError
+from planner.models.traced.values import AxisPart, Dims, Value, joined, whole
 
 # The nodes of both products and what lies between, and what stands for queries, keys and values.
 Products: TypeAlias = "tuple[list[Any], Any, Any, Any]"
@@ -24,8 +21,8 @@ _CAUSAL, _WINDOW = frozenset({"le", "ge", "tril", "triu"}), frozenset({"gt", "lt
 
 
 @operator("scaled_dot_product_attention")
-def _fused(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _fused(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     tensors = [tensor_of(net, given[name]) for name in ("query", "key", "value")]
     causal, window = seen_by(given["attn_mask"])
     options: dict[str, Any] = {}
@@ -40,7 +37,7 @@ def _fused(net: Translation, node: Node) -> Value:
 
 
 def _position_biases(
-    net: Translation, node: Node, masks: Sequence[object], heads: int
+    net: Translation, node: TracedNode, masks: Sequence[object], heads: int
 ) -> dict[str, int]:
     """The option that counts what heads learn of distances.
 
@@ -65,7 +62,7 @@ def seen_by(mask: object) -> tuple[bool, int]:
     A mask has no values here: it is told by what it is made with.
     """
     seen: set[Any] = set()
-    todo: list[Any] = [mask] if hasattr(mask, "op") else []
+    todo: list[Any] = [mask] if isinstance(mask, TracedNode) else []
     causal, window = False, 0
     while todo:
         node = todo.pop()
@@ -73,18 +70,19 @@ def seen_by(mask: object) -> tuple[bool, int]:
             continue
         seen.add(node)
         todo += node.all_input_nodes
-        name = operator_of(node) if node.op == "call_function" else ""
-        causal |= (name in _CAUSAL and all(hasattr(one, "op") for one in node.args[:2])) or (
-            name in ("tril", "triu")
-        )
+        name = node.operator if node.is_call else ""
+        compared = all(isinstance(one, TracedNode) for one in node.args[:2])
+        causal |= node.hides_later or name in ("tril", "triu") or (name in _CAUSAL and compared)
         if name in _WINDOW:
             for one in node.all_input_nodes:
-                far = one.args[1] if operator_of(one) == "sub" and len(one.args) > 1 else 0
+                far = one.args[1] if one.operator == "sub" and len(one.args) > 1 else 0
                 window = int(far) if isinstance(far, int) and far > 0 else window
     return causal, window
 
 
-def attention_of(net: Translation, node: Node, tensors: Sequence[Value], options: Options) -> Value:
+def attention_of(
+    net: Translation, node: TracedNode, tensors: Sequence[Value], options: Options
+) -> Value:
     """Attention of queries, keys and values, each of samples, heads, positions and features.
 
     Parameters
@@ -96,7 +94,7 @@ def attention_of(net: Translation, node: Node, tensors: Sequence[Value], options
     options
         Of the kind, beside heads.
     """
-    shape = shape_of(node)
+    shape = node.shape
     heads = _num_heads(tensors[0])
     kv_heads = min(_num_heads(tensors[1]), _num_heads(tensors[2]))
     more = {"heads": heads, **({"kv_heads": kv_heads} if kv_heads != heads else {}), **options}
@@ -175,7 +173,7 @@ def _is_plain(value: Value) -> bool:
     )
 
 
-def _head_features(net: Translation, node: Node, value: Value) -> str:
+def _head_features(net: Translation, node: TracedNode, value: Value) -> str:
     """The layer that holds heads as features of tokens; keys and values as often as there are."""
     repeats = [part for dim in value.dims for part in dim if not part.axis]
     once = replace(
@@ -211,7 +209,7 @@ _BETWEEN = re.compile(
 )
 
 
-def products_written_out(node: Node, data: set[Node]) -> Products | None:
+def products_written_out(node: TracedNode, data: set[TracedNode]) -> Products | None:
     """The nodes of attention that end in a second product: all of them, and what it reads.
 
     Parameters
@@ -221,20 +219,23 @@ def products_written_out(node: Node, data: set[Node]) -> Products | None:
     data
         Nodes that depend on the samples.
     """
-    if operator_of(node) not in ("matmul", "bmm") or len(node.all_input_nodes) < 2:
+    if node.operator not in ("matmul", "bmm") or len(node.all_input_nodes) < 2:
         return None
     weights, values = node.args[0], node.args[1]
     chain: list[Any] = [node]
     found_softmax = False
     current: Any = weights
-    while current in data and current.op == "call_function":
-        name = operator_of(current)
+    while current in data and current.is_call:
+        name = current.operator
         inside = [one for one in current.all_input_nodes if one in data]
         if name in ("matmul", "bmm", "baddbmm") and found_softmax:
             if len(inside) != 2:
                 return None
             query, key = inside[-2:]
-            return [*chain, current], query, key, values
+            chain.append(current)
+            if node.arguments.get("fused"):
+                query, key = (_unscaled(one, data, chain) for one in (query, key))
+            return chain, query, key, values
         if "softmax" in name:
             found_softmax = True
         elif not _BETWEEN.fullmatch(name):
@@ -246,8 +247,17 @@ def products_written_out(node: Node, data: set[Node]) -> Products | None:
     return None
 
 
+def _unscaled(node: Any, data: set[TracedNode], chain: list[Any]) -> Any:
+    """What is scaled before the products, and is as a part of fused attention."""
+    inside = [one for one in node.all_input_nodes if one in data]
+    if node.operator not in ("mul", "div") or len(inside) != 1 or len(node.users) != 1:
+        return node
+    chain.append(node)
+    return inside[0]
+
+
 def attention_written_out(
-    net: Translation, node: Node, tensors: Sequence[object], nodes: Sequence[Node]
+    net: Translation, node: TracedNode, tensors: Sequence[object], nodes: Sequence[TracedNode]
 ) -> Value:
     """Attention of a softmax between two products.
 
@@ -262,16 +272,16 @@ def attention_written_out(
     """
     query, key, value = (tensor_of(net, one) for one in tensors)
     key = replace(key, dims=(*key.dims[:-2], key.dims[-1], key.dims[-2]))
-    options: dict[str, Any] = {"fused": False}
+    options: dict[str, Any] = {} if node.arguments.get("fused") else {"fused": False}
     for one in nodes:
-        if operator_of(one) == "dropout" and arguments(one)["p"] and arguments(one)["train"]:
+        if one.operator == "dropout" and one.arguments["p"] and one.arguments["train"]:
             options["dropout"] = True
-        others = [each for each in one.all_input_nodes if each not in nodes]
-        causal, window = seen_by(others[-1]) if others and one is not node else (False, 0)
+    read = [each for one in nodes for each in one.all_input_nodes if each not in nodes]
+    masks = [each for each in read if each not in tensors]
+    for causal, window in map(seen_by, masks):
         if causal:
             options["causal"] = True
         if window:
             options["window"] = window
-    masks = [each for one in nodes for each in one.all_input_nodes if each not in nodes]
     options |= _position_biases(net, node, masks, _num_heads(query))
     return attention_of(net, node, [query, key, value], options)

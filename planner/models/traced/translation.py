@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from costmodels.graph import SPATIAL_DIMS, LayerSpec, Tensor
 from costmodels.graph.kinds import KINDS, data
-from planner.torch.nodes import module_calls, operator_of, shape_of
-from planner.torch.values import Value, reshaped, whole
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.values import Value, reshaped, whole
 
 # What axes of a tensor are called where nothing else says so, by how many there are.
 USUAL_AXES: Mapping[int, tuple[str, ...]] = {
@@ -68,10 +64,10 @@ class Translation:
     batch: int
     sizes: Mapping[str, int]
     leaves: frozenset[str]
-    known: dict[Node, object] = field(default_factory=dict)
+    known: dict[object, object] = field(default_factory=dict)
     rows: list[LayerSpec] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    nodes: dict[str, tuple[Node, ...]] = field(default_factory=dict)
+    nodes: dict[str, tuple[TracedNode, ...]] = field(default_factory=dict)
     moves: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
@@ -81,18 +77,18 @@ class Translation:
         self.tensors[name] = data(name, {"sample": self.batch, **axes}).output
         return self.value(name, ("sample", *axes))
 
-    def name(self, node: Node) -> str:
+    def name(self, node: TracedNode) -> str:
         """What the layer of an operator is called: its module, and itself where that has more."""
-        calls = module_calls(node)
+        calls = node.calls
         path = calls[-1][1] if calls else ""
-        base = path if path in self.leaves else f"{path}.{operator_of(node)}".lstrip(".")
+        base = path if path in self.leaves else f"{path}.{node.operator}".lstrip(".")
         found, number = base, 1
         while found in self.tensors or found == "input":
             number += 1
             found = f"{base}_{number}"
         return found
 
-    def add(self, node: Node, kind: str, *sources: str, **options: object) -> str:
+    def add(self, node: TracedNode, kind: str, *sources: str, **options: object) -> str:
         """A layer of an operator; its name.
 
         Parameters
@@ -168,7 +164,7 @@ class Translation:
                     total += self.sizes[name]
         return total
 
-    def settled(self, node: Node, value: Value) -> Value:
+    def settled(self, node: TracedNode, value: Value) -> Value:
         """A tensor that holds all that a layer writes: parts of it are copied.
 
         Parameters
@@ -192,7 +188,7 @@ class Translation:
         self.moves[layer] = (value, found)
         return found
 
-    def renamed(self, node: Node, value: Value, names: Sequence[str]) -> Value:
+    def renamed(self, node: TracedNode, value: Value, names: Sequence[str]) -> Value:
         """A tensor whose dims are axes of some names, samples first.
 
         Parameters
@@ -224,12 +220,12 @@ class Translation:
         self.moves[layer] = (value, found)
         return found
 
-    def opaque(self, node: Node) -> object:
+    def opaque(self, node: TracedNode) -> object:
         """An operator of which nothing is known: it is costed by what it reads and writes."""
         given = [self.known.get(one) for one in node.all_input_nodes]
         values = [one for one in _flat_values(given) if isinstance(one, Value)]
         sources = tuple(dict.fromkeys(value.layer for value in values))
-        shape = shape_of(node)
+        shape = node.shape
         axes, order = self._opaque_axes(shape)
         name = self.name(node)
         weights = self.new_weights(node.all_input_nodes, name)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from planner.torch.nodes import arguments, shape_of
-from planner.torch.operators.registry import operator, tensor_of
-from planner.torch.translation import Translation, UnsupportedError
-from planner.torch.values import AxisPart, Value, reshaped, sliced
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.translation import Translation, UnsupportedError
+from planner.models.traced.values import AxisPart, Value, reshaped, sliced
 
 
 @operator(
     *("to", "_to_copy", "type_as", "float", "contiguous", "clone", "alias", "detach", "identity"),
     *("lift_fresh_copy", "view_as_real", "requires_grad"),
 )
-def _as_it_is(net: Translation, node: Node) -> Value:
+def _as_it_is(net: Translation, node: TracedNode) -> Value:
     return tensor_of(net, node.all_input_nodes[0])
 
 
 @operator("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
-def _reshape(net: Translation, node: Node) -> Value:
-    value, shape = tensor_of(net, node.all_input_nodes[0]), shape_of(node)
+def _reshape(net: Translation, node: TracedNode) -> Value:
+    value, shape = tensor_of(net, node.all_input_nodes[0]), node.shape
     found = reshaped(value, shape) if math.prod(shape) == math.prod(value.shape) else None
     if found is None:
         raise UnsupportedError
@@ -33,8 +29,8 @@ def _reshape(net: Translation, node: Node) -> Value:
 
 
 @operator("transpose", "permute", "t", "mT", "movedim", "swapaxes")
-def _permute(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _permute(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = tensor_of(net, node.all_input_nodes[0])
     count = len(value.dims)
     order = list(range(count))
@@ -51,8 +47,8 @@ def _permute(net: Translation, node: Node) -> Value:
 
 
 @operator("expand", "expand_as", "broadcast_to")
-def _expand(net: Translation, node: Node) -> Value:
-    value, shape = tensor_of(net, node.all_input_nodes[0]), shape_of(node)
+def _expand(net: Translation, node: TracedNode) -> Value:
+    value, shape = tensor_of(net, node.all_input_nodes[0]), node.shape
     dims = ((),) * (len(shape) - len(value.dims)) + value.dims
     found = []
     for dim, extent in zip(dims, shape, strict=True):
@@ -69,8 +65,8 @@ def _taken(value: Value, dim: int, start: int, count: int) -> Value:
 
 
 @operator("slice")
-def _slice(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _slice(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = tensor_of(net, given["self"])
     dim = int(given["dim"]) % len(value.dims)
     extent = value.shape[dim]
@@ -84,15 +80,15 @@ def _slice(net: Translation, node: Node) -> Value:
 
 
 @operator("narrow")
-def _narrow(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _narrow(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = tensor_of(net, given["self"])
     return _taken(value, int(given["dim"]) % len(value.dims), given["start"], given["length"])
 
 
 @operator("select")
-def _select(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _select(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = tensor_of(net, given["self"])
     dim = int(given["dim"]) % len(value.dims)
     return _at(value, dim, int(given["index"]) % value.shape[dim])
@@ -105,33 +101,33 @@ def _at(value: Value, dim: int, index: int) -> Value:
 
 
 @operator("unbind")
-def _unbind(net: Translation, node: Node) -> tuple[Value, ...]:
-    given = arguments(node)
+def _unbind(net: Translation, node: TracedNode) -> tuple[Value, ...]:
+    given = node.arguments
     value = tensor_of(net, given["self"])
     dim = int(given["dim"]) % len(value.dims)
     return tuple(_at(value, dim, index) for index in range(value.shape[dim]))
 
 
 @operator("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split")
-def _split_parts(net: Translation, node: Node) -> tuple[Value, ...]:
+def _split_parts(net: Translation, node: TracedNode) -> tuple[Value, ...]:
     value = tensor_of(net, node.all_input_nodes[0])
-    dim = int(arguments(node)["dim"]) % len(value.dims)
+    dim = int(node.arguments["dim"]) % len(value.dims)
     found, start = [], 0
-    for part in node.meta["val"]:
-        count = int(part.shape[dim])
+    for part in node.shapes:
+        count = part[dim]
         found.append(_taken(value, dim, start, count))
         start += count
     return tuple(found)
 
 
 @operator("getitem")
-def _getitem(net: Translation, node: Node) -> object:
+def _getitem(net: Translation, node: TracedNode) -> object:
     source, index = node.args[0], node.args[1]
     found = net.known[source]
     if isinstance(found, tuple):
         return found[index]
     # the outputs of an operator that is one layer
     value = tensor_of(net, source)
-    if value.shape == shape_of(node):
+    if value.shape == node.shape:
         return value
     return net.opaque(node)

@@ -5,7 +5,7 @@ One that has none, or that is used as no kind of layer describes it, becomes an 
 
 from __future__ import annotations
 
-from planner.torch.operators import attention, dense, elementwise, views
-from planner.torch.operators.registry import OPERATORS, operator
+from planner.models.traced.operators import attention, dense, elementwise, views
+from planner.models.traced.operators.registry import OPERATORS, operator
 
 __all__ = ["OPERATORS", "attention", "dense", "elementwise", "operator", "views"]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.torch.nodes import arguments, module_calls, num_elements, operator_of, shape_of
-from planner.torch.operators.attention import attention_written_out, products_written_out
-from planner.torch.operators.elementwise import ELEMENTWISE, like, norm_of_features
-from planner.torch.operators.registry import tensor_of
-from planner.torch.translation import Translation, UnsupportedError
-from planner.torch.values import AxisPart, Value
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode, num_elements
+from planner.models.traced.operators.attention import attention_written_out, products_written_out
+from planner.models.traced.operators.elementwise import ELEMENTWISE, like, norm_of_features
+from planner.models.traced.operators.registry import tensor_of
+from planner.models.traced.translation import Translation, UnsupportedError
+from planner.models.traced.values import AxisPart, Value
 
 _FREE = frozenset({"to", "_to_copy", "_assert_tensor_metadata", "type_as", "float", "contiguous"})
 
@@ -38,7 +35,7 @@ class Region:
     make: Callable[[Translation], object]
 
 
-def find_regions(nodes: Sequence[Node], data: set[Node]) -> Iterator[Region]:
+def find_regions(nodes: Sequence[TracedNode], data: set[TracedNode]) -> Iterator[Region]:
     """All regions of a graph, the larger ones first.
 
     Parameters
@@ -48,10 +45,10 @@ def find_regions(nodes: Sequence[Node], data: set[Node]) -> Iterator[Region]:
     data
         Those that depend on the samples.
     """
-    calls: dict[str, list[Node]] = {}
-    inner: dict[str, list[Node]] = {}
+    calls: dict[str, list[TracedNode]] = {}
+    inner: dict[str, list[TracedNode]] = {}
     for node in nodes:
-        stack = module_calls(node) if node in data and node.op == "call_function" else []
+        stack = node.calls if node in data and node.is_call else []
         for key, _, _ in stack:
             calls.setdefault(key, []).append(node)
         if stack:
@@ -63,11 +60,7 @@ def find_regions(nodes: Sequence[Node], data: set[Node]) -> Iterator[Region]:
             yield from _router(group, data)
             yield from _module_region(group, data)
     for node in nodes:
-        found = (
-            products_written_out(node, data)
-            if node in data and node.op == "call_function"
-            else None
-        )
+        found = products_written_out(node, data) if node in data and node.is_call else None
         if found is not None:
             chain, query, key_, value = found
             yield Region(
@@ -75,18 +68,21 @@ def find_regions(nodes: Sequence[Node], data: set[Node]) -> Iterator[Region]:
                 last=node,
                 make=_attention_maker(node, (query, key_, value), chain),
             )
-        if node in data and node.op == "call_function":
+        if node in data and node.is_call:
             yield from _rotary(node, data)
             yield from _gate(node, data)
+            yield from _activation_region(node, data)
 
 
 def _attention_maker(
-    node: Node, tensors: tuple[Any, Any, Any], chain: list[Any]
+    node: TracedNode, tensors: tuple[Any, Any, Any], chain: list[Any]
 ) -> Callable[[Translation], object]:
     return lambda net: attention_written_out(net, node, tensors, chain)
 
 
-def _region_border(group: Sequence[Node], data: set[Node]) -> tuple[list[Any], list[Any]]:
+def _region_border(
+    group: Sequence[TracedNode], data: set[TracedNode]
+) -> tuple[list[Any], list[Any]]:
     """What a group of nodes reads that depends on the samples, and those that others read."""
     own = set(group)
     reads = [one for node in group for one in node.all_input_nodes if one in data]
@@ -96,25 +92,25 @@ def _region_border(group: Sequence[Node], data: set[Node]) -> tuple[list[Any], l
     return outside, read
 
 
-def _module_region(group: list[Node], data: set[Node]) -> Iterator[Region]:
+def _module_region(group: list[TracedNode], data: set[TracedNode]) -> Iterator[Region]:
     """A norm or an activation that a module of its own writes out."""
     # a norm may cast what it reads, and others read that, too
-    while group and operator_of(group[0]) in _FREE:
+    while group and group[0].operator in _FREE:
         group = group[1:]
-    work = [node for node in group if operator_of(node) not in _FREE]
-    names = {operator_of(node) for node in work}
+    work = [node for node in group if node.operator not in _FREE]
+    names = {node.operator for node in work}
     if len(work) < 2:
         return
     outside, read = _region_border(group, data)
     if len(outside) != 1 or len(read) != 1:
         return
     source, last = outside[0], read[0]
-    if num_elements(shape_of(source)) != num_elements(shape_of(last)):
+    if num_elements(source.shape) != num_elements(last.shape):
         return
     if "mean" in names and names & {"rsqrt", "sqrt"} and names <= ELEMENTWISE | {"mean", "var"}:
         kind = "layer_norm" if "sub" in names else "rms_norm"
         weights = [one for node in group for one in node.all_input_nodes if one not in data]
-        weights = [one for one in dict.fromkeys(weights) if len(shape_of(one)) == 1]
+        weights = [one for one in dict.fromkeys(weights) if len(one.shape) == 1]
         yield Region(
             nodes=frozenset(group),
             last=last,
@@ -122,7 +118,7 @@ def _module_region(group: list[Node], data: set[Node]) -> Iterator[Region]:
                 net, last, tensor_of(net, source), kind, list(weights)
             ),
         )
-    elif names <= ELEMENTWISE and all(shape_of(n) == shape_of(last) for n in work):
+    elif names <= ELEMENTWISE and all(n.shape == last.shape for n in work):
         constants = [o for n in group for o in n.all_input_nodes if o not in data]
         if not constants:
             yield Region(
@@ -130,8 +126,66 @@ def _module_region(group: list[Node], data: set[Node]) -> Iterator[Region]:
             )
 
 
-def _activation_maker(last: Node, source: Node, names: set[str]) -> Callable[[Translation], object]:
-    function = "gelu_tanh" if "tanh" in names else "silu" if "sigmoid" in names else "gelu"
+# The largest activation that is written out, the tanh form of GELU, has so many operators. [items]
+_MOST_OF_AN_ACTIVATION = 12
+# What an activation that is written out has more than products and sums, and its function.
+_TOLD_BY = {"erf": "gelu", "tanh": "gelu_tanh", "sigmoid": "silu", "hardsigmoid": "hardswish"}
+
+
+def _activation_region(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:
+    """x times a function of x, as activations such as SiLU and GELU are written out."""
+    if node.operator != "mul":
+        return
+    ways = [node]
+    # a factor may come last
+    inside = [one for one in node.all_input_nodes if one in data]
+    if len(inside) == 1 and inside[0].operator == "mul" and len(inside[0].users) == 1:
+        ways.append(inside[0])
+    for last in ways:
+        own, source = _back_to_one(last, data)
+        names = {one.operator for one in own}
+        found = [name for name in _TOLD_BY if name in names]
+        if source is not None and len(found) == 1 and names <= ELEMENTWISE:
+            nodes = {*own, node}
+            yield Region(
+                nodes=frozenset(nodes), last=node, make=_activation_maker(node, source, names)
+            )
+            return
+
+
+def _back_to_one(
+    last: TracedNode, data: set[TracedNode]
+) -> tuple[list[TracedNode], TracedNode | None]:
+    """The operators between two ways from one tensor and where these meet, and that tensor."""
+    own = [last]
+    while len(own) <= _MOST_OF_AN_ACTIVATION:
+        outside = [
+            one
+            for node in own
+            for one in node.all_input_nodes
+            if one in data and one not in own and one.shape == last.shape
+        ]
+        ends = list(dict.fromkeys(outside))
+        if len(ends) == 1 and len(own) > 1:
+            read = any(user not in own for one in own[1:] for user in one.users)
+            plain = all(num_elements(one.shape) == 1 for one in _constants(own, data))
+            return (own, ends[0]) if plain and not read else (own, None)
+        # the one that is read last is not the tensor that all begins with
+        more = [one for one in ends if one.operator in ELEMENTWISE and set(one.users) <= set(own)]
+        if not more:
+            break
+        own.append(more[-1])
+    return own, None
+
+
+def _constants(nodes: Sequence[TracedNode], data: set[TracedNode]) -> list[TracedNode]:
+    return [one for node in nodes for one in node.all_input_nodes if one not in data]
+
+
+def _activation_maker(
+    last: TracedNode, source: TracedNode, names: set[str]
+) -> Callable[[Translation], object]:
+    function = next((kind for name, kind in _TOLD_BY.items() if name in names), "gelu")
 
     def make(net: Translation) -> Value:
         value = net.settled(last, tensor_of(net, source))
@@ -140,22 +194,22 @@ def _activation_maker(last: Node, source: Node, names: set[str]) -> Callable[[Tr
     return make
 
 
-def _only(node: Any, data: set[Node], name: str) -> Any:
+def _only(node: Any, data: set[TracedNode], name: str) -> Any:
     """What an operator of a name reads that depends on the samples, None where it is no such."""
-    if not hasattr(node, "op") or node.op != "call_function" or operator_of(node) != name:
+    if not isinstance(node, TracedNode) or not node.is_call or node.operator != name:
         return None
     inside = [one for one in node.all_input_nodes if one in data]
     return inside[0] if len(inside) == 1 else None
 
 
-def _rotary(node: Node, data: set[Node]) -> Iterator[Region]:
+def _rotary(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:
     """x cos + (-x2, x1) sin: rotary positions, as most models write them."""
-    if operator_of(node) != "add" or len(node.args) < 2:
+    if node.operator != "add" or len(node.args) < 2:
         return
     straight, turned = _only(node.args[0], data, "mul"), _only(node.args[1], data, "mul")
-    if straight is None or turned is None or operator_of(turned) not in ("cat", "concat"):
+    if straight is None or turned is None or turned.operator not in ("cat", "concat"):
         return
-    halves = list(arguments(turned)["tensors"])
+    halves = list(turned.arguments["tensors"])
     second = _only(halves[0], data, "neg") if len(halves) == 2 else None
     sources = {_only(one, data, "slice") for one in (second, halves[-1])}
     if sources != {straight}:
@@ -173,30 +227,30 @@ def _rotary(node: Node, data: set[Node]) -> Iterator[Region]:
     yield Region(nodes=frozenset(nodes), last=node, make=make)
 
 
-def _gate(node: Node, data: set[Node]) -> Iterator[Region]:
+def _gate(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:
     """One half of the features through an activation, times the other half."""
-    if operator_of(node) != "mul" or len(node.all_input_nodes) != 2:
+    if node.operator != "mul" or len(node.all_input_nodes) != 2:
         return
     for one, other in (node.all_input_nodes, node.all_input_nodes[::-1]):
-        name = operator_of(one) if one.op == "call_function" else ""
+        name = one.operator if one.is_call else ""
         half = _only(one, data, name) if name in ("silu", "gelu", "sigmoid", "relu") else None
         first, second = (_only(each, data, "getitem") for each in (half, other))
-        if half is None or first is None or first is not second or first.op != "call_function":
+        if half is None or first is None or first is not second or not first.is_call:
             continue
-        source = _only(first, data, operator_of(first))
-        halves = (
-            len(first.meta["val"]) == 2 if isinstance(first.meta.get("val"), list | tuple) else 0
-        )
-        along = int(arguments(first).get("dim", 0)) % max(len(shape_of(node)), 1)
-        if operator_of(first) not in ("chunk", "split") or not halves or source is None:
+        source = _only(first, data, first.operator)
+        halves = len(first.shapes) == 2
+        along = int(first.arguments.get("dim", 0)) % max(len(node.shape), 1)
+        if first.operator not in ("chunk", "split") or not halves or source is None:
             continue
-        if along != len(shape_of(node)) - 1 or len(one.users) != 1:
+        if along != len(node.shape) - 1 or len(one.users) != 1:
             continue
         make = _gate_maker(node, source, name)
         yield Region(nodes=frozenset({node, one, half, other, first}), last=node, make=make)
 
 
-def _gate_maker(node: Node, source: Node, function: str) -> Callable[[Translation], object]:
+def _gate_maker(
+    node: TracedNode, source: TracedNode, function: str
+) -> Callable[[Translation], object]:
     def make(net: Translation) -> Value:
         value = net.settled(node, tensor_of(net, source))
         axis = "hidden" if "hidden" in value.axes else "channel"
@@ -204,25 +258,25 @@ def _gate_maker(node: Node, source: Node, function: str) -> Callable[[Translatio
             raise UnsupportedError
         layer = net.add(node, "glu", value.layer, function=function)
         order = [p.axis for dim in value.dims[:-1] for p in dim]
-        return net.value(layer, [*order, axis], shape_of(node))
+        return net.value(layer, [*order, axis], node.shape)
 
     return make
 
 
-def _router(group: list[Node], data: set[Node]) -> Iterator[Region]:
+def _router(group: list[TracedNode], data: set[TracedNode]) -> Iterator[Region]:
     """Scores of experts, and the choice of the best, which takes next to nothing."""
-    products = [node for node in group if operator_of(node) == "linear"]
+    products = [node for node in group if node.operator == "linear"]
     outside, _ = _region_border(group, data)
-    if len(products) != 1 or len(outside) != 1 or "topk" not in map(operator_of, group):
+    if len(products) != 1 or len(outside) != 1 or "topk" not in (one.operator for one in group):
         return
-    given = arguments(products[0])
+    given = products[0].arguments
 
     def make(net: Translation) -> Value:
         value = net.settled(group[-1], tensor_of(net, outside[0]))
         if not {"sequence", "hidden"} <= set(value.axes):
             raise UnsupportedError
         options = {"bias": True} if given["bias"] is not None else {}
-        experts = shape_of(given["weight"])[0]
+        experts = given["weight"].shape[0]
         layer = net.add(products[0], "router", value.layer, experts=experts, **options)
         for name in ("weight", "bias"):
             net.weight(given[name], layer)
@@ -231,7 +285,7 @@ def _router(group: list[Node], data: set[Node]) -> Iterator[Region]:
     yield Region(nodes=frozenset(group), last=group[-1], make=make)
 
 
-def _experts(key: str, group: list[Node], data: set[Node]) -> Iterator[Region]:
+def _experts(key: str, group: list[TracedNode], data: set[TracedNode]) -> Iterator[Region]:
     """Grouped products over tokens that are sorted by their experts.
 
     Parameters
@@ -241,12 +295,12 @@ def _experts(key: str, group: list[Node], data: set[Node]) -> Iterator[Region]:
     data
         Nodes that depend on the samples.
     """
-    products = [node for node in group if "grouped_mm" in operator_of(node)]
-    if len(products) != 2 or {module_calls(node)[-1][0] for node in products} != {key}:
+    products = [node for node in group if "grouped_mm" in node.operator]
+    if len(products) != 2 or {node.calls[-1][0] for node in products} != {key}:
         return
     outside, read = _region_border(group, data)
-    picks = [one for one in outside if one.op == "call_function" and operator_of(one) != "topk"]
-    tokens = [one for one in picks if shape_of(one)[-1:] == shape_of(products[0].args[0])[-1:]]
+    picks = [one for one in outside if one.is_call and one.operator != "topk"]
+    tokens = [one for one in picks if one.shape[-1:] == products[0].args[0].shape[-1:]]
     if len(read) != 1 or len(tokens) != 1:
         return
     yield Region(
@@ -257,7 +311,7 @@ def _experts(key: str, group: list[Node], data: set[Node]) -> Iterator[Region]:
 
 
 def _experts_maker(
-    last: Node, tokens: Node, outside: Sequence[Any], products: Sequence[Node]
+    last: TracedNode, tokens: TracedNode, outside: Sequence[Any], products: Sequence[TracedNode]
 ) -> Callable[[Translation], object]:
     """Makes the layers of a mixture of experts.
 
@@ -282,14 +336,14 @@ def _experts_maker(
         )
         if scores is None:
             raise UnsupportedError
-        experts, hidden, wide = shape_of(products[0].args[1])
-        inner, out = shape_of(products[1].args[1])[1:]
+        experts, hidden, wide = products[0].args[1].shape
+        inner, out = products[1].args[1].shape[1:]
         value = net.settled(last, tensor_of(net, tokens))
         if "sequence" not in value.axes or value.axes.get("hidden") != hidden or out != hidden:
             raise UnsupportedError
         if net.axes(scores.layer).get("hidden") != experts:
             raise UnsupportedError
-        rows = shape_of(products[0].args[0])[0]
+        rows = products[0].args[0].shape[0]
         top_k = rows // (value.axes["sequence"] * net.batch)
         sent = net.add(last, "dispatch", value.layer, experts=experts, top_k=top_k)
         first = net.add(last, "linear", sent, filters=wide, bias=False)
@@ -297,6 +351,6 @@ def _experts_maker(
         second = net.add(last, "linear", gated, filters=out, bias=False)
         for product, layer in zip(products, (first, second), strict=True):
             net.new_weights([product.args[1]], layer)
-        return net.value(net.add(last, "combine", second, scores.layer), shape=shape_of(last))
+        return net.value(net.add(last, "combine", second, scores.layer), shape=last.shape)
 
     return make

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from costmodels.graph.kinds.pointwise import FUNCTIONS
-from planner.torch.nodes import arguments, module_calls, operator_of, shape_of
-from planner.torch.operators.registry import operator, tensor_of
-from planner.torch.translation import Translation, UnsupportedError, features
-from planner.torch.values import Value, reshaped
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.translation import Translation, UnsupportedError, features
+from planner.models.traced.values import Value, reshaped
 
 # Functions by the names of their operators, where those differ.
 _CALLED = {
@@ -68,11 +64,11 @@ def like(net: Translation, value: Value, layer: str) -> Value:
 
 
 @operator(*sorted(ACTIVATIONS))
-def _activation(net: Translation, node: Node) -> Value:
+def _activation(net: Translation, node: TracedNode) -> Value:
     value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
-    name = operator_of(node)
+    name = node.operator
     function = _CALLED.get(name, name)
-    if name == "gelu" and arguments(node).get("approximate") == "tanh":
+    if name == "gelu" and node.arguments.get("approximate") == "tanh":
         function = "gelu_tanh"
     layer = net.add(node, "activation", value.layer, function=function)
     slopes = net.new_weights(node.all_input_nodes[1:], layer)
@@ -82,8 +78,8 @@ def _activation(net: Translation, node: Node) -> Value:
 
 
 @operator("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
-def _dropout_of(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _dropout_of(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = tensor_of(net, given["input"])
     if not given.get("train", True) or not given["p"]:
         return value
@@ -92,15 +88,15 @@ def _dropout_of(net: Translation, node: Node) -> Value:
 
 
 @operator(*sorted((BINARY | UNARY) - ACTIVATIONS))
-def _pointwise(net: Translation, node: Node) -> Value:
+def _pointwise(net: Translation, node: TracedNode) -> Value:
     values = [v for one in node.all_input_nodes if isinstance(v := net.known.get(one), Value)]
-    name = operator_of(node)
+    name = node.operator
     if len(values) == 2 and values[0].shape != values[1].shape:
         return _broadcast(net, node, values)
     if len(values) > 2:
         raise UnsupportedError
     values = _alike(net, node, values)
-    shape = shape_of(node)
+    shape = node.shape
     if math.prod(shape) != math.prod(values[0].shape):
         raise UnsupportedError  # made larger by a constant
     product = name not in ("add", "sub", "rsub", "subtract")
@@ -112,7 +108,7 @@ def _pointwise(net: Translation, node: Node) -> Value:
     return _with_constants(net, node, values[0], product)
 
 
-def _with_constants(net: Translation, node: Node, value: Value, product: bool) -> Value:
+def _with_constants(net: Translation, node: TracedNode, value: Value, product: bool) -> Value:
     """A tensor and what does not depend on the samples.
 
     Parameters
@@ -133,12 +129,12 @@ def _with_constants(net: Translation, node: Node, value: Value, product: bool) -
         return like(net, value, net.add(node, "bias", value.layer))
     # the derivative of a function of one tensor is read from it, that of a product with a number
     # or a mask is not
-    keeps = operator_of(node) in UNARY - {"neg", "masked_fill", "clamp"} or weights > 0
+    keeps = node.operator in UNARY - {"neg", "masked_fill", "clamp"} or weights > 0
     more = {"weights": weights // width} if weights else {}
     return like(net, value, net.add(node, "pointwise", value.layer, keeps=keeps, **more))
 
 
-def _alike(net: Translation, node: Node, values: list[Value]) -> list[Value]:
+def _alike(net: Translation, node: TracedNode, values: list[Value]) -> list[Value]:
     """Tensors with the same axes in the same places."""
     found = [net.settled(node, value) for value in values]
     if len(found) == 1 or found[0].dims == found[1].dims:
@@ -154,7 +150,7 @@ def _straight(value: Value) -> bool:
     return all(part.stride == 1 and part.extent == value.axes[part.axis] for part in value.parts)
 
 
-def _axes_of(net: Translation, node: Node, value: Value, model: Value) -> Value:
+def _axes_of(net: Translation, node: TracedNode, value: Value, model: Value) -> Value:
     """A tensor with the axes of another one of its shape.
 
     Parameters
@@ -177,11 +173,11 @@ def _axes_of(net: Translation, node: Node, value: Value, model: Value) -> Value:
     return replace(net.renamed(node, found, names[1:]), dims=model.dims)
 
 
-def _broadcast(net: Translation, node: Node, values: list[Value]) -> Value:
+def _broadcast(net: Translation, node: TracedNode, values: list[Value]) -> Value:
     """A tensor and a smaller one that is the same for all positions of some axes."""
     large, small = sorted(values, key=lambda value: -math.prod(value.shape))
     large, small = net.settled(node, large), net.settled(node, small)
-    shape = shape_of(node)
+    shape = node.shape
     fits = math.prod(shape) == math.prod(large.shape) and len(small.dims) <= len(large.dims)
     dims = ((),) * (len(large.dims) - len(small.dims)) + small.dims
     alike = all(one in ((), other) for one, other in zip(dims, large.dims, strict=True))
@@ -191,8 +187,8 @@ def _broadcast(net: Translation, node: Node, values: list[Value]) -> Value:
 
 
 @operator("softmax", "_softmax", "log_softmax", "_log_softmax")
-def _softmax(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _softmax(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
     dim = value.dims[int(given["dim"]) % len(value.dims)]
     if dim != value.whole(features(value)):
@@ -201,20 +197,20 @@ def _softmax(net: Translation, node: Node) -> Value:
 
 
 @operator("batch_norm", "_native_batch_norm_legit_functional", "native_batch_norm")
-def _batch_norm_of(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _batch_norm_of(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     return _norm_of_channels(net, node, given["input"], given["weight"], given["bias"])
 
 
 @operator("group_norm", "instance_norm")
-def _group_norm(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _group_norm(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     net.remarks["Group and instance norm are costed as batch norm, which moves as much."] = None
     return _norm_of_channels(net, node, given["input"], given["weight"], given["bias"])
 
 
 def _norm_of_channels(
-    net: Translation, node: Node, tensor: object, weight: object, bias: object
+    net: Translation, node: TracedNode, tensor: object, weight: object, bias: object
 ) -> Value:
     """A norm of a feature map.
 
@@ -229,7 +225,7 @@ def _norm_of_channels(
     if value.dims[1] != value.whole("channel"):
         raise UnsupportedError
     options: dict[str, object] = dict(_weight_vectors(net, weight, bias))
-    if any(name.endswith("SyncBatchNorm") for _, _, name in module_calls(node)[-1:]):
+    if any(name.endswith("SyncBatchNorm") for _, _, name in node.calls[-1:]):
         options["statistics"] = "synchronised"
     layer = net.add(node, "batch_norm", value.layer, **options)
     return like(net, value, _counted(net, layer, weight, bias))
@@ -248,17 +244,17 @@ def _counted(net: Translation, layer: str, *weights: object) -> str:
 
 
 @operator("layer_norm", "rms_norm", "_fused_rms_norm")
-def _layer_norm_of(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _layer_norm_of(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     weight, bias = given["weight"], given.get("bias")
-    kind = "layer_norm" if operator_of(node) == "layer_norm" else "rms_norm"
+    kind = "layer_norm" if node.operator == "layer_norm" else "rms_norm"
     if len(given["normalized_shape"]) != 1:
         raise UnsupportedError
     return norm_of_features(net, node, tensor_of(net, given["input"]), kind, [weight, bias])
 
 
 def norm_of_features(
-    net: Translation, node: Node, value: Value, kind: str, weights: list[object]
+    net: Translation, node: TracedNode, value: Value, kind: str, weights: list[object]
 ) -> Value:
     """A norm of the last dim of a tensor.
 
@@ -290,7 +286,7 @@ def norm_of_features(
 
 
 @operator("cross_entropy_loss", "nll_loss", "nll_loss_nd")
-def _loss(net: Translation, node: Node) -> Value:
-    value = net.settled(node, tensor_of(net, arguments(node)["self"]))
+def _loss(net: Translation, node: TracedNode) -> Value:
+    value = net.settled(node, tensor_of(net, node.arguments["self"]))
     layer = net.add(node, "loss", value.layer)
     return Value(layer=layer, axes=net.axes(layer), dims=())

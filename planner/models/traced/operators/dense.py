@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from costmodels.graph import SPATIAL_DIMS
-from planner.torch.nodes import arguments, operator_of, shape_of
-from planner.torch.operators.registry import operator, tensor_of
-from planner.torch.translation import Constant, Translation, UnsupportedError, spatial_names
-from planner.torch.values import Value, joined
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from planner.models.traced.nodes import TracedNode
+from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.translation import Constant, Translation, UnsupportedError, spatial_names
+from planner.models.traced.values import Value, joined
 
 
 def _plain(values: Any) -> Any:
@@ -24,21 +21,21 @@ def _plain(values: Any) -> Any:
     return found[0] if len(set(found)) == 1 else found
 
 
-def _image(net: Translation, node: Node, value: Value) -> Value:
+def _image(net: Translation, node: TracedNode, value: Value) -> Value:
     """A tensor of channels and positions of space."""
     return net.renamed(node, value, ("channel", *spatial_names(len(value.dims) - 2)))
 
 
-def _shared(net: Translation, node: Node, weight: object) -> dict[str, str]:
+def _shared(net: Translation, node: TracedNode, weight: object) -> dict[str, str]:
     """The option that says whose weight this is, and the count of that which is new."""
     owner = net.weight(weight)
     return {"share": owner} if owner else {}
 
 
 @operator("conv1d", "conv2d", "conv3d")
-def _convolution(net: Translation, node: Node) -> Value:
-    given = arguments(node)
-    weight = shape_of(given["weight"])
+def _convolution(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
+    weight = given["weight"].shape
     x = tensor_of(net, given["input"])
     if len(x.dims) != len(weight):
         raise UnsupportedError
@@ -64,19 +61,19 @@ def _convolution(net: Translation, node: Node) -> Value:
     else:
         layer = net.add(node, "conv", _image(net, node, x).layer, **options, **shared)
     _count_weights(net, layer, given)
-    return net.value(layer, shape=shape_of(node))
+    return net.value(layer, shape=node.shape)
 
 
-def _count_weights(net: Translation, layer: str, given: dict[str, Any]) -> None:
+def _count_weights(net: Translation, layer: str, given: Mapping[str, Any]) -> None:
     """Count weight and bias at a layer."""
     for name in ("weight", "bias"):
         net.weight(given.get(name), layer)
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _transposed(net: Translation, node: Node) -> Value:
-    given = arguments(node)
-    weight = shape_of(given["weight"])
+def _transposed(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
+    weight = given["weight"].shape
     x = tensor_of(net, given["input"])
     kernel = list(weight[2:])
     apart = list(given["stride"]) * (len(kernel) // len(given["stride"])) == kernel
@@ -94,11 +91,11 @@ def _transposed(net: Translation, node: Node) -> Value:
         **_shared(net, node, given["weight"]),
     )
     _count_weights(net, layer, given)
-    return net.value(layer, shape=shape_of(node))
+    return net.value(layer, shape=node.shape)
 
 
 def times_weight(
-    net: Translation, node: Node, value: Value, weight: object, filters: int, bias: object
+    net: Translation, node: TracedNode, value: Value, weight: object, filters: int, bias: object
 ) -> Value:
     """Features times a weight, at whatever positions there are.
 
@@ -142,7 +139,7 @@ def times_weight(
                 along[name] = source
         source = net.add(node, "rearrange", value.layer, axes=names, along=along)
         before = [axis for axis in net.axes(source) if axis != "sample"]
-        before.insert(len(middle) and leading[-1].axis == "sample", "sample")
+        before.insert(1 if middle and leading[-1].axis == "sample" else 0, "sample")
         net.moves[source] = (value, net.value(source, before, value.shape))
         layer = net.add(node, "linear", source, **options)
     net.weight(weight, layer)
@@ -153,36 +150,36 @@ def times_weight(
     order = [axis for axis in written if axis not in ("channel", "hidden")]
     if leading and leading[-1].axis == "sample":
         order = [*order[1:], "sample"]
-    return net.value(layer, [*order, *(n for n in written if n not in order)], shape_of(node))
+    return net.value(layer, [*order, *(n for n in written if n not in order)], node.shape)
 
 
 @operator("linear")
-def _linear(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _linear(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     x = tensor_of(net, given["input"])
-    filters = shape_of(given["weight"])[0]
+    filters = given["weight"].shape[0]
     return times_weight(net, node, x, given["weight"], filters, given["bias"])
 
 
 @operator("addmm", "mm", "matmul")
-def _product(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _product(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     names = (
         ("mat1", "mat2") if "mat1" in given else ("self", "mat2" if "mat2" in given else "other")
     )
     x, weight = (given[name] for name in names)
     constant = net.known.get(weight)
-    if not isinstance(constant, Constant) or len(shape_of(weight)) != 2 or not constant.weights:
+    if not isinstance(constant, Constant) or len(weight.shape) != 2 or not constant.weights:
         raise UnsupportedError
-    bias = given["self"] if operator_of(node) == "addmm" else None
-    return times_weight(net, node, tensor_of(net, x), weight, shape_of(weight)[1], bias)
+    bias = given["self"] if node.operator == "addmm" else None
+    return times_weight(net, node, tensor_of(net, x), weight, weight.shape[1], bias)
 
 
 @operator("embedding")
-def _embedding_of(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _embedding_of(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     indices = tensor_of(net, given["indices"])
-    rows, filters = shape_of(given["weight"])
+    rows, filters = given["weight"].shape
     x = net.settled(node, indices)
     if "channel" in x.axes and "sequence" not in x.axes:
         x = net.renamed(node, x, ("sequence",))
@@ -195,15 +192,15 @@ def _embedding_of(net: Translation, node: Node) -> Value:
         **_shared(net, node, given["weight"]),
     )
     net.weight(given["weight"], layer)
-    return net.value(layer, shape=shape_of(node))
+    return net.value(layer, shape=node.shape)
 
 
 @operator(
     *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     *("max_pool2d_with_indices", "max_pool3d_with_indices"),
 )
-def _pool_of(net: Translation, node: Node) -> object:
-    given = arguments(node)
+def _pool_of(net: Translation, node: TracedNode) -> object:
+    given = node.arguments
     x = tensor_of(net, given["self"])
     if any(n != 1 for n in given.get("dilation") or ()):
         raise UnsupportedError
@@ -214,39 +211,39 @@ def _pool_of(net: Translation, node: Node) -> object:
         kernel=_plain(given["kernel_size"]),
         stride=_plain(given["stride"] or given["kernel_size"]),
         padding=_plain(given["padding"]),
-        mode="max" if operator_of(node).startswith("max") else "average",
+        mode="max" if node.operator.startswith("max") else "average",
         ceil_mode=bool(given["ceil_mode"]),
     )
-    found = net.value(layer, shape=shape_of(node))
-    return (found, found) if operator_of(node).endswith("indices") else found
+    found = net.value(layer, shape=node.shape)
+    return (found, found) if node.operator.endswith("indices") else found
 
 
 @operator(
     *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
 )
-def _adaptive_pool(net: Translation, node: Node) -> object:
-    x, wanted = tensor_of(net, node.all_input_nodes[0]), shape_of(node)[2:]
+def _adaptive_pool(net: Translation, node: TracedNode) -> object:
+    x, wanted = tensor_of(net, node.all_input_nodes[0]), node.shape[2:]
     there = x.shape[2:]
-    mode = "max" if "max" in operator_of(node) else "average"
+    mode = "max" if "max" in node.operator else "average"
     if there == wanted:
         return x
     source = _image(net, node, x).layer
     if set(wanted) == {1} and mode == "average":
-        return net.value(net.add(node, "global_pool", source), shape=shape_of(node))
+        return net.value(net.add(node, "global_pool", source), shape=node.shape)
     if any(extent % target for extent, target in zip(there, wanted, strict=True)):
         # windows that differ by one where the division leaves a remainder change no count
         net.remarks["Adaptive pooling is costed with windows of one size."] = None
     steps = [extent // target for extent, target in zip(there, wanted, strict=True)]
     kernel = [e - (t - 1) * s for e, t, s in zip(there, wanted, steps, strict=True)]
     layer = net.add(node, "pool", source, kernel=_plain(kernel), stride=_plain(steps), mode=mode)
-    found = net.value(layer, shape=shape_of(node))
+    found = net.value(layer, shape=node.shape)
     return (found, found) if mode == "max" else found
 
 
 @operator("mean", "sum")
-def _mean_of(net: Translation, node: Node) -> Value:
-    given = arguments(node)
+def _mean_of(net: Translation, node: TracedNode) -> Value:
+    given = node.arguments
     x = tensor_of(net, given["self"])
     dims = sorted(int(dim) % len(x.dims) for dim in given.get("dim") or ())
     space = tuple(axis for axis in x.axes if axis in SPATIAL_DIMS)
@@ -256,16 +253,16 @@ def _mean_of(net: Translation, node: Node) -> Value:
         raise UnsupportedError
     layer = net.add(node, "global_pool", x.layer)
     order = list(dict.fromkeys(p.axis for p in x.parts if p.axis not in space))
-    return net.value(layer, [*order, *(set(net.axes(layer)) - set(order))], shape_of(node))
+    return net.value(layer, [*order, *(set(net.axes(layer)) - set(order))], node.shape)
 
 
 @operator(
     *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
     *("upsample_bilinear2d", "upsample_trilinear3d", "upsample_linear1d", "upsample_bicubic2d"),
 )
-def _upsample(net: Translation, node: Node) -> Value:
+def _upsample(net: Translation, node: TracedNode) -> Value:
     x = tensor_of(net, node.all_input_nodes[0])
-    before, after = x.shape[2:], shape_of(node)[2:]
+    before, after = x.shape[2:], node.shape[2:]
     factors = {
         large // small if large % small == 0 else 0
         for small, large in zip(before, after, strict=True)
@@ -273,25 +270,27 @@ def _upsample(net: Translation, node: Node) -> Value:
     if len(factors) != 1 or 0 in factors:
         raise UnsupportedError
     layer = net.add(node, "upsample", _image(net, node, x).layer, factor=factors.pop())
-    return net.value(layer, shape=shape_of(node))
+    return net.value(layer, shape=node.shape)
 
 
 @operator("cat", "concat", "concatenate")
-def _concatenate(net: Translation, node: Node) -> Value:
-    parts: Sequence[object] = arguments(node)["tensors"]
+def _concatenate(net: Translation, node: TracedNode) -> Value:
+    parts: Sequence[object] = node.arguments["tensors"]
     found = [net.known.get(part) for part in parts]
     values = [one for one in found if isinstance(one, Value)]
-    dim = int(arguments(node)["dim"]) % len(values[0].dims)
+    dim = int(node.arguments["dim"]) % len(values[0].dims)
     if len(values) < len(found):
         return _with_class_tokens(net, node, found, values, dim)
+    if len(values) == 1:
+        return values[0]
     if dim != 1 or len({len(value.dims) for value in values}) != 1:
         raise UnsupportedError
     sources = [_image(net, node, value).layer for value in values]
-    return net.value(net.add(node, "concat", *sources), shape=shape_of(node))
+    return net.value(net.add(node, "concat", *sources), shape=node.shape)
 
 
 def _with_class_tokens(
-    net: Translation, node: Node, found: Sequence[object], values: Sequence[Value], dim: int
+    net: Translation, node: TracedNode, found: Sequence[object], values: Sequence[Value], dim: int
 ) -> Value:
     """Learned tokens before those of positions of space, to which positions are added next.
 
@@ -309,19 +308,19 @@ def _with_class_tokens(
     space = tuple(axis for axis in x.axes if axis in SPATIAL_DIMS)
     positions = joined([part for axis in space for part in x.whole(axis)])
     shaped = len(x.dims) == 3 and x.dims[1] == positions and x.dims[2] == x.whole("channel")
-    added = reader is not None and operator_of(reader) == "add" and len(node.users) == 1
+    added = reader is not None and reader.operator == "add" and len(node.users) == 1
     if others or dim != 1 or not space or not x.is_whole or not shaped or not added:
         raise UnsupportedError
-    more = shape_of(node)[1] - x.shape[1]
+    more = node.shape[1] - x.shape[1]
     read = reader.all_input_nodes if reader is not None else []
     position = next((one for one in read if one is not node), None)
     known = net.known.get(position) if position is not None else None
     if not isinstance(known, Constant) or len(known.weights) != 1:
         raise UnsupportedError
-    if sum(net.sizes[name] for name in known.weights) != math.prod(shape_of(node)[1:]):
+    if sum(net.sizes[name] for name in known.weights) != math.prod(node.shape[1:]):
         raise UnsupportedError
     layer = net.add(node, "tokens", x.layer, class_tokens=more)
     for one in (*found, known):
         if isinstance(one, Constant):
             net.owners |= dict.fromkeys(one.weights, layer)
-    return net.value(layer, shape=shape_of(node))
+    return net.value(layer, shape=node.shape)

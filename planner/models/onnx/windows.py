@@ -1,0 +1,120 @@
+"""ONNX's operators with a window: convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from planner.models.onnx.graph import OnnxGraph
+from planner.models.traced import TracedNode
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+
+def _padding(of: Mapping[str, Any], rank: int, strides: Sequence[int]) -> list[int] | str | None:
+    """Padding of each dim of space, "same", or None where the two ends differ.
+
+    Parameters
+    ----------
+    of
+        Attributes of the operator.
+    rank, strides
+        Dims of space, and the steps along them. [items]
+    """
+    automatic = of.get("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return "same"
+    if automatic == "VALID":
+        return [0] * rank
+    pads = list(of.get("pads") or [0] * (2 * rank))
+    return pads[:rank] if pads[:rank] == pads[rank:] else None
+
+
+def _weights(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
+    """Weight and bias; a bias that is not trained is none."""
+    bias = graph.known[node.input[2]] if len(node.input) > 2 and node.input[2] else None
+    return {
+        "weight": graph.known[node.input[1]],
+        "bias": bias if bias in graph.trained else None,
+    }
+
+
+def convolution(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> TracedNode | None:
+    """A convolution, None where its padding is not the same at both ends.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the operator, and its attributes.
+    """
+    rank = len(graph.shape(node.input[0])) - 2
+    strides = list(of.get("strides", [1] * rank))
+    padding = _padding(of, rank, strides)
+    weights = _weights(graph, node)
+    if padding is None or not 1 <= rank <= 3 or weights["weight"] not in graph.trained:
+        return None
+    given = {
+        "input": graph.known[node.input[0]],
+        **weights,
+        "stride": strides,
+        "padding": padding,
+        "dilation": list(of.get("dilations", [1] * rank)),
+        "groups": int(of.get("group", 1)),
+    }
+    return graph.node(f"conv{rank}d", given, [graph.shape(node.output[0])], node)
+
+
+def transposed_convolution(
+    graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]
+) -> TracedNode | None:
+    """A transposed convolution, None where its padding is not the same at both ends.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the operator, and its attributes.
+    """
+    rank = len(graph.shape(node.input[0])) - 2
+    strides = list(of.get("strides", [1] * rank))
+    padding = _padding(of, rank, strides)
+    weights = _weights(graph, node)
+    if not isinstance(padding, list) or not 1 <= rank <= 3 or "output_shape" in of:
+        return None
+    given = {
+        "input": graph.known[node.input[0]],
+        **weights,
+        "stride": strides,
+        "padding": padding,
+        "output_padding": list(of.get("output_padding", [0] * rank)),
+        "groups": int(of.get("group", 1)),
+        "dilation": list(of.get("dilations", [1] * rank)),
+    }
+    return graph.node(f"conv_transpose{rank}d", given, [graph.shape(node.output[0])], node)
+
+
+def pool(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> TracedNode | None:
+    """Pooling, None where its padding is not the same at both ends.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the operator, and its attributes.
+    """
+    rank = len(graph.shape(node.input[0])) - 2
+    strides = list(of.get("strides", [1] * rank))
+    padding = _padding(of, rank, strides)
+    if not isinstance(padding, list) or not 1 <= rank <= 3:
+        return None
+    if {*of["kernel_shape"], *strides} == {1} and not any(padding):
+        return graph.known[node.input[0]]
+    kind = "max" if node.op_type == "MaxPool" else "avg"
+    given = {
+        "self": graph.known[node.input[0]],
+        "kernel_size": list(of["kernel_shape"]),
+        "stride": strides,
+        "padding": padding,
+        "dilation": list(of.get("dilations", [1] * rank)),
+        "ceil_mode": bool(of.get("ceil_mode", 0)),
+    }
+    return graph.node(f"{kind}_pool{rank}d", given, [graph.shape(node.output[0])], node)

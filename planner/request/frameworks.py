@@ -1,0 +1,234 @@
+"""What the frameworks that plans are written for can run, and what of a plan they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from costmodels.graph import SPATIAL_DIMS, Graph
+
+_KINDS = ("tensor", "context", "expert", "pipeline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayToTrain:
+    """A way to train, as far as frameworks differ; the defaults are what every one has.
+
+    Parameters
+    ----------
+    tp, cp, ep, pp, chunks
+        Ways of tensor, context and expert parallelism, groups of stages, and stages of each.
+    zero, sharded_over_some
+        What of weights is cut, and whether it is over some of the replicas only.
+    recompute, schedule
+        What is computed again, and in which order stages run.
+    micro_batches
+        Of a step. [items]
+    optimizer, precision
+        By their names; empty where nothing is said.
+    attends, sequence_parallel
+        Whether the network is a transformer, and what tensor parallelism leaves whole is divided.
+    offload
+        What lies in the memory of hosts.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    chunks: int = 1
+    zero: int = 0
+    sharded_over_some: bool = False
+    recompute: str = "none"
+    schedule: str = ""
+    micro_batches: int = 1
+    optimizer: str = ""
+    precision: str = ""
+    attends: bool = True
+    sequence_parallel: bool = True
+    offload: tuple[str, ...] = ()
+
+    def degrees(self) -> dict[str, int]:
+        """Ways of each kind of parallelism that not every framework has."""
+        return dict(zip(_KINDS, (self.tp, self.cp, self.ep, self.pp), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What a framework can run.
+
+    Parameters
+    ----------
+    called
+        Its name in sentences.
+    by_layer
+        Whether every layer may be split in its own way, in one stage.
+    kinds
+        Kinds of parallelism beside data parallelism that it knows, by one degree each of
+        transformers alone.
+    always_sequence
+        Whether tensor parallelism always comes with that of the sequence.
+    zero, zero_reason
+        Stages of ZeRO that it has, and a word on the others.
+    shards_over_some
+        Whether weights may be cut over some of the replicas.
+    schedules
+        What it calls the orders in which stages run.
+    recompute, recompute_reason, recompute_needs_zero
+        What it computes again, a word on the rest, and from which stage of ZeRO on.
+    accumulate
+        What is left to do where it does not divide a step into micro-batches; empty where it does.
+    precisions
+        Those it trains in.
+    optimizers
+        Those it has; none for any.
+    exchanges_halos, even
+        Of one that splits by layer: whether convolutions may be split by space, and whether blocks
+        must be equal.
+    """
+
+    called: str
+    by_layer: bool = False
+    kinds: tuple[str, ...] = ()
+    always_sequence: bool = False
+    zero: tuple[int, ...] = (0,)
+    zero_reason: str = ""
+    shards_over_some: bool = True
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    recompute: tuple[str, ...] = ("none",)
+    recompute_reason: str = ""
+    recompute_needs_zero: int = 0
+    accumulate: str = ""
+    precisions: tuple[str, ...] = ("fp32", "tf32", "bf16", "fp16")
+    optimizers: tuple[str, ...] = ()
+    exchanges_halos: bool = False
+    even: bool = False
+
+    def lacks(self, way: WayToTrain) -> Iterator[str]:
+        """What it cannot express of a way to train, a sentence each."""
+        for kind, ways in way.degrees().items():
+            if ways > 1 and (kind not in self.kinds or not (way.attends or self.by_layer)):
+                yield f"{kind} parallelism of {ways} ways: {self.called} leaves it to the model"
+        if way.tp > 1 and self.always_sequence and not way.sequence_parallel:
+            yield f"tensor without sequence parallelism: {self.called} has both together"
+        if way.zero not in self.zero:
+            yield f"ZeRO {way.zero}: {self.zero_reason}"
+        if way.zero and way.sharded_over_some and not self.shards_over_some:
+            yield f"weights cut over some of the replicas: {self.called} cuts them over all"
+        orders = " or ".join(self.schedules)
+        if way.pp > 1 and way.schedule and way.schedule not in self.schedules and orders:
+            yield f"the schedule {way.schedule}: {self.called} runs {orders}"
+        if way.pp > 1 and way.chunks > 1 and "interleaved" not in self.schedules:
+            yield f"{way.chunks} stages of each group: {self.called} has one"
+        if way.recompute not in self.recompute or (
+            way.recompute != "none" and way.zero < self.recompute_needs_zero
+        ):
+            reason = self.recompute_reason or f"{self.called} leaves it to the model"
+            yield f"what is computed again ({way.recompute}): {reason}"
+        if way.micro_batches > 1 and self.accumulate:
+            yield f"{way.micro_batches} micro-batches: {self.accumulate}"
+        if self.optimizers and way.optimizer and way.optimizer not in self.optimizers:
+            has = " and ".join(self.optimizers)
+            yield f"the optimizer {way.optimizer}: of the planner's, {self.called} has {has}"
+        if way.precision and way.precision not in self.precisions:
+            yield f"the precision {way.precision}: switch it on in {self.called} itself"
+        if way.offload:
+            yield f"what lies in the memory of hosts ({', '.join(way.offload)})"
+
+    def runs(self, way: WayToTrain) -> bool:
+        """Whether it can express all of a way to train."""
+        return next(self.lacks(way), None) is None
+
+
+_FSDP = "FSDP cuts gradients with the state (ZeRO 2) or nothing"
+FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
+    {
+        "torchtitan": Framework(
+            called="torchtitan",
+            kinds=_KINDS,
+            always_sequence=True,
+            zero=(0, 2, 3),
+            zero_reason=_FSDP,
+            schedules={
+                "gpipe": "GPipe",
+                "1f1b": "1F1B",
+                "interleaved": "Interleaved1F1B",
+                "zero-bubble": "InterleavedZeroBubble",
+            },
+            recompute=("none", "operations", "full"),
+            recompute_reason='its "selective" keeps attention, and computes what is no product',
+            precisions=("fp32", "tf32", "bf16"),
+            optimizers=("adam",),
+        ),
+        "megatron": Framework(
+            called="Megatron-LM",
+            kinds=_KINDS,
+            zero=(0, 1),
+            zero_reason="the distributed optimizer is ZeRO 1",
+            schedules={"1f1b": "1f1b", "interleaved": "interleaved"},
+            recompute=("none", "selective", "full"),
+            recompute_reason="Megatron-LM names modules of its own",
+        ),
+        "deepspeed": Framework(called="DeepSpeed", zero=(0, 1, 2, 3), shards_over_some=False),
+        "accelerate": Framework(
+            called="accelerate",
+            zero=(0, 2, 3),
+            zero_reason=_FSDP,
+            shards_over_some=False,
+            recompute=("none", "full"),
+            recompute_needs_zero=2,
+            accumulate="give gradient_accumulation_steps to the Accelerator",
+        ),
+        "fsdp2": Framework(
+            called="this file",
+            by_layer=True,
+            kinds=("tensor", "context", "expert"),
+            zero_reason="see layers[].sharded for what of weights is cut over ranks with the same",
+            accumulate="accumulate gradients over them",
+        ),
+        # XLA's partitioner exchanges halos itself, and cuts arrays into equal blocks
+        "jax": Framework(
+            called="this file",
+            by_layer=True,
+            kinds=("tensor", "context", "expert"),
+            zero_reason="see layers[].sharded for what of weights is cut over ranks with the same",
+            accumulate="accumulate gradients over them",
+            exchanges_halos=True,
+            even=True,
+        ),
+    }
+)
+
+
+def splittable_by(graph: Graph, name: str | None, devices: int) -> Graph:
+    """The layers with the dims alone by which a framework may split them.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    name
+        The framework; None for any.
+    devices
+        How many there are. A dim is split into equal blocks where every number of ways that divides
+        them divides its positions. [items]
+    """
+    framework = FRAMEWORKS.get(name or "")
+    if framework is None or not framework.by_layer:
+        return graph
+    ways = [n for n in range(2, devices + 1) if devices % n == 0]
+
+    def allowed(dim: str, extent: int) -> bool:
+        if dim in SPATIAL_DIMS and not framework.exchanges_halos:
+            return False
+        return not framework.even or all(extent % n == 0 for n in ways if n <= extent)
+
+    layers = {
+        name: replace(
+            layer,
+            splittable=frozenset(dim for dim in layer.splittable if allowed(dim, layer.dims[dim])),
+        )
+        for name, layer in graph.layers.items()
+    }
+    return replace(graph, layers=layers)
