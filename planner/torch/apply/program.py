@@ -59,7 +59,7 @@ def make_program(
             program.held[node] = value
         elif operator_of(node) not in _SKIPPED:
             try:
-                _add(program, node)
+                _add_operator(program, node)
             except LayoutError as error:
                 layer = traced.layer_of(node) or "a constant"
                 raise InputError(
@@ -102,7 +102,7 @@ def _input_layout(program: Program, node: Node) -> ViewLayout:
     return uncut(shape)
 
 
-def _add(program: Program, node: Node) -> None:
+def _add_operator(program: Program, node: Node) -> None:
     """One operator."""
     traced = program.traced
     name = operator_of(node)
