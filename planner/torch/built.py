@@ -163,7 +163,7 @@ def _made_mean(graph: Graph, layer: Layer, row: LayerSpec) -> nn.Module:
     return _Function(lambda x: x.mean(dims))
 
 
-def _added(*xs: Tensor) -> Tensor:
+def _added_up(*xs: Tensor) -> Tensor:
     total = xs[0]
     for x in xs[1:]:
         total = total + x
@@ -179,7 +179,7 @@ _MAKERS: dict[str, Callable[[Graph, Layer, LayerSpec], nn.Module]] = {
     "scale": _made_scale,
     "upsample": _made_upsample,
     "global_pool": _made_mean,
-    "add": lambda graph, layer, row: _Function(_added),
+    "add": lambda graph, layer, row: _Function(_added_up),
     "concat": lambda graph, layer, row: _Function(lambda *xs: torch.cat(xs, 1)),
     "dropout": lambda graph, layer, row: nn.Dropout(float(row.options.get("rate", 0.5))),
 }

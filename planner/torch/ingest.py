@@ -103,15 +103,15 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
         network=network,
         program=program,
         data={origin[one] for one in data},
-        known={node: _known(one, net.known) for node, one in became.items()},
+        known={node: _seen_as(one, net.known) for node, one in became.items()},
         nodes={name: tuple(origin[one] for one in rows) for name, rows in net.nodes.items()},
         moves=net.moves,
         owners=net.owners,
     )
 
 
-def _known(traced: object, known: Mapping[object, object]) -> object:
+def _seen_as(traced: object, known: Mapping[object, object]) -> object:
     """What a node of PyTorch is: several of them where it makes several tensors."""
     if isinstance(traced, tuple):
-        return tuple(_known(one, known) for one in traced)
+        return tuple(_seen_as(one, known) for one in traced)
     return known.get(traced) if isinstance(traced, TracedNode) else None

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 # Arguments of an operator by name: numbers, texts, nodes, and lists of these.
 Arguments: TypeAlias = "dict[str, Any]"
 AnyNode: TypeAlias = "Any"
+# What each node of PyTorch became; several where it makes several tensors.
+Origins: TypeAlias = "dict[Node, Any]"
 # Operators that run a part of a module as it is.
 FREE_CONTROL = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def nodes_of_program(
     program: ExportedProgram,
-) -> tuple[list[TracedNode], list[TracedNode], dict[Node, Any]]:
+) -> tuple[list[TracedNode], list[TracedNode], Origins]:
     """All nodes of a traced module, those that it returns, and what each of PyTorch's became."""
     signature = program.graph_signature
     weights, inputs = signature.inputs_to_parameters, set(signature.user_inputs)
@@ -116,7 +118,7 @@ def operator_of(node: Node) -> str:
     return name if name.startswith("_") else name.rstrip("_")
 
 
-def arguments(node: Node) -> dict[str, Any]:
+def arguments(node: Node) -> Arguments:
     """Arguments of an operator by name, with its defaults."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:

@@ -35,7 +35,7 @@ def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
     if site.layer.transposed:
         y = windows.transposed(site, xs[0], weight)
     else:
-        y = windows.convolution(site, xs[0], weight, site.layer.groups)
+        y = windows.convolved(site, xs[0], weight, site.layer.groups)
     return sums.with_bias(site, y, bias)
 
 
@@ -53,7 +53,7 @@ def _run_pool(site: Site, xs: list[Tensor]) -> Tensor:
     return windows.pooling(site, xs[0], None)
 
 
-def _global_pool(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_global_pool(site: Site, xs: list[Tensor]) -> Tensor:
     mean = sums.global_mean(site, xs[0])
     if operator_of(site.node) == "sum":
         tensor = site.sharding.inputs[0]
@@ -74,7 +74,7 @@ def _run_batch_norm(site: Site, xs: list[Tensor]) -> Tensor:
     raise site.refusal(f"it is written as '{name}'")
 
 
-def _concat(site: Site, xs: list[Tensor]) -> Tensor:
+def _run_concat(site: Site, xs: list[Tensor]) -> Tensor:
     return torch.cat(xs, 1)
 
 
@@ -157,9 +157,9 @@ KINDS: dict[str, Operation] = {
     "conv": _run_conv,
     "linear": _run_linear,
     "pool": _run_pool,
-    "global_pool": _global_pool,
+    "global_pool": _run_global_pool,
     "batch_norm": _run_batch_norm,
-    "concat": _concat,
+    "concat": _run_concat,
     "upsample": _run_upsample,
     "rearrange": _rearrange,
     **dict.fromkeys(

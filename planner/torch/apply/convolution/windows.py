@@ -162,7 +162,7 @@ def _input_gradient(
     return F.pad(found, _pads(own[2:], reached))
 
 
-def convolution(site: Site, x: Tensor, node_weight: AnyNode, groups: int) -> Tensor:
+def convolved(site: Site, x: Tensor, node_weight: AnyNode, groups: int) -> Tensor:
     """A convolution, without its bias.
 
     Parameters
@@ -214,7 +214,7 @@ def transposed(site: Site, x: Tensor, node_weight: AnyNode) -> Tensor:
     Parameters
     ----------
     site, x, node_weight
-        As of `convolution`.
+        As of `convolved`.
     """
     kernel = [w.kernel for w in spatial_windows(site)]
     x, region = with_region(
