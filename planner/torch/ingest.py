@@ -53,6 +53,8 @@ class TracedNetwork:
         Operators that each layer is; none where it is only added.
     moves
         Of each layer that copies a tensor to other axes: what it reads, and what it writes.
+    owners
+        The layer that each weight is counted at.
     """
 
     network: Network
@@ -61,6 +63,7 @@ class TracedNetwork:
     known: Mapping[Node, object]
     nodes: Mapping[str, tuple[Node, ...]]
     moves: Mapping[str, tuple[Value, Value]]
+    owners: Mapping[str, str]
 
 
 def network_of_module(module: object, samples: Sequence[Sample], name: str) -> TracedNetwork:
@@ -103,6 +106,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
         known={node: _seen_as(one, net.known) for node, one in became.items()},
         nodes={name: tuple(origin[one] for one in rows) for name, rows in net.nodes.items()},
         moves=net.moves,
+        owners=net.owners,
     )
 
 

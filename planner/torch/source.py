@@ -19,10 +19,11 @@ from planner.models.traced.shapes import SHAPE_ADVICE, parse_shape
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from costmodels.graph import Network
-    from planner.torch.ingest import TracedNetwork
+    from planner.torch.ingest import Sample, TracedNetwork
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -58,7 +59,7 @@ def traced_source(source: object, inputs: object) -> TracedNetwork:
     called = f"'{source}'" if isinstance(source, str) else "the model"
     found = _imported(source) if isinstance(source, str) else source
     module, device = _module_of(found, called)
-    samples = _samples(inputs, device, module)
+    samples = samples_of(inputs, device, module)
     name = type(module).__name__
     states = [(each, each.training) for each in module.modules()]
     module.train()
@@ -155,8 +156,18 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
     return module, meta
 
 
-def _samples(inputs: object, device: Any, module: Any) -> list[Any]:
-    """Tensors of the shapes of the inputs, with the names of those that are given by name."""
+def samples_of(inputs: object, device: torch.device | None, module: nn.Module) -> list[Sample]:
+    """Tensors of the shapes of the inputs, with the names of those that are given by name.
+
+    Parameters
+    ----------
+    inputs
+        Tensors, shapes or what makes them.
+    device
+        Where tensors are to be.
+    module
+        What is called with them.
+    """
     from planner.torch.ingest import Sample
 
     rows = _flat_inputs(inputs, device)

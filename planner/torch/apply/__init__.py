@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -15,15 +14,12 @@ from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.launch import PLAN_VARIABLE
+from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["PlannedModule", "Received", "apply", "load_plan", "local_batch"]
-
-
-# Layers that are split as sequences are.
-_SEQUENCES = frozenset({"attention", "embedding", "router", "dispatch", "tokens", "layer_norm"})
 
 
 def apply(
@@ -70,16 +66,10 @@ def apply(
 
 def _way(plan: Plan) -> Callable[..., PlannedModule]:
     """What applies plans of that kind."""
-    if plan.is_staged or any(layer.kind in _SEQUENCES for layer in plan.layers.values()):
-        try:
-            way = importlib.import_module("planner.torch.apply.transformers")
-        except ImportError:
-            raise InputError(
-                "a plan that is applied must be of one stage of a convolutional network but has "
-                "stages, sharded weights or layers of transformers; export it (planner export)"
-            ) from None
-        found: Callable[..., PlannedModule] = way.apply_transformer
-        return found
+    if is_for_transformers(plan):
+        from planner.torch.apply.transformers import apply_transformer
+
+        return apply_transformer
     from planner.torch.apply.convolution import apply_convolution
 
     return apply_convolution

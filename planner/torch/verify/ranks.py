@@ -46,7 +46,7 @@ def on_ranks(function: Callable[..., _Result], ranks: int, *args: object) -> lis
     """
     # forked from a process that has imported PyTorch, but has run none of it
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["planner.torch.verify.work"])
+    context.set_forkserver_preload(["planner.torch.verify.work", "planner.torch.verify.training"])
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         pipes, processes = [], []

@@ -17,7 +17,7 @@ from planner.plan.shard import shard_plan
 from planner.torch.source import is_reference
 from planner.torch.trace import require_torch
 from planner.torch.verify.charged import Key, charged_numbers
-from planner.torch.verify.found import Verification, differences
+from planner.torch.verify.found import SizeDifference, Verification, differences
 from planner.torch.verify.scaled import (
     SmallPlan,
     fewer_ranks,
@@ -25,6 +25,7 @@ from planner.torch.verify.scaled import (
     smaller_images,
     smaller_networks,
 )
+from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
     from planner.torch.verify.work import RankOutcome, RankTask
@@ -42,7 +43,7 @@ def verify_plan(
     Parameters
     ----------
     plan
-        A plan of one stage of a convolutional network.
+        A plan.
     ranks
         How many. [items]
     module
@@ -59,12 +60,73 @@ def verify_plan(
     if ranks not in NUM_RANKS:
         known = ", ".join(map(str, NUM_RANKS))
         raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "4")
+    if is_for_transformers(plan):
+        return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
     shape = fewer_ranks(plan.shape, ranks)
     splits = {name: layer.distribution for name, layer in plan.layers.items()}
     networks = _traced_networks(network, module) if module else smaller_networks(network)
     small = scaled_down(networks, splits, shape)
     return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
+
+
+def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: int) -> Verification:
+    """As `verify_plan`, of a transformer.
+
+    Parameters
+    ----------
+    plan, ranks, module, seed, steps
+        As there.
+    """
+    from planner.torch.verify.transformers import transformer_charges, verify_transformer
+
+    if plan.carried.network is not None and not module:
+        raise InputError(
+            f"the plan is of the PyTorch module {plan.model}, whose code a plan does not carry; "
+            "name it with --module package.module:name"
+        )
+    task, outcomes = verify_transformer(plan, ranks, module=module, seed=seed, steps=steps)
+    received: dict[Key, float] = {}
+    for outcome in outcomes:
+        for key, numbers in outcome.numbers.items():
+            received[key] = max(received.get(key, 0.0), numbers)
+    messages: dict[str, tuple[int, float]] = {}
+    for (_, cause, backward), numbers in sorted(received.items()):
+        name = f"{cause} {'backward' if backward else 'forward'}"
+        count, total = messages.get(name, (0, 0.0))
+        messages[name] = (count + 1, total + numbers)
+    exercised: dict[str, int] = {}
+    for layer in task.plan.layers.values():
+        text = f"{layer.kind}: {layer.distribution}"
+        exercised[text] = exercised.get(text, 0) + 1
+    first = outcomes[0]
+    rows = transformer_charges(task, received, Topology.of(_cluster(plan), task.plan.shape))
+    return Verification(
+        model=plan.model,
+        ranks=task.plan.gpus,
+        batch=task.plan.global_batch_size,
+        image=task.plan.input_shape,
+        exercised=exercised,
+        left_out=(),
+        losses=tuple(first.losses),
+        gradients=tuple(first.gradients),
+        weights=first.weights,
+        worst=first.worst,
+        shapes=tuple(row for outcome in outcomes for row in outcome.shapes),
+        checked=sum(outcome.checked for outcome in outcomes),
+        messages=messages,
+        differences=tuple(
+            SizeDifference(
+                place=key[0],
+                cause=key[1],
+                backward=key[2],
+                received=got,
+                charged=said,
+                reason=reason,
+            )
+            for key, got, said, reason in rows
+        ),
+    )
 
 
 def run_scaled(
@@ -227,11 +289,6 @@ def _network_of(plan: Plan, module: str) -> Network:
     if module and not is_reference(module):
         raise InputError.rule(
             "the module (--module)", "be package.module:name", f"'{module}'", "correct it"
-        )
-    if plan.is_staged:
-        raise InputError(
-            "a plan that is verified must be of one stage without micro-batches and sharded "
-            "weights but is not; plan with --tp 1 --pp 1"
         )
     if plan.carried.network is not None:
         network = plan.carried.network

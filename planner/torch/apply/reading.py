@@ -1,0 +1,169 @@
+"""What layers read: tensors that others wrote, moved to where they are read, and weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.models.traced.values import Value
+from planner.plan import Plan
+from planner.plan.sharding import LayerSharding, TensorPlacement
+from planner.torch.apply import products  # noqa: F401 - its rules are registered
+from planner.torch.apply.redistribution import Move
+from planner.torch.apply.rules import Held
+from planner.torch.apply.steps import Leaf, Program, RankStep, Ref
+from planner.torch.apply.views import (
+    LayoutError,
+    ViewLayout,
+    layout_of_tensor,
+    layout_of_view,
+)
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+# An axis of a tensor that no axis of a layer stands for.
+_SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar"})
+
+
+def read(program: Program, node: Node, held: Held, reader: str) -> Held:
+    """A tensor as a layer reads it.
+
+    Parameters
+    ----------
+    program
+        What is made.
+    node, held
+        The tensor.
+    reader
+        The layer that reads it.
+    """
+    source = program.traced.layer_of(node)
+    if source == reader:
+        return held
+    value = program.traced.known.get(node)
+    placed = _reads_as(program, source, reader, value)
+    if placed is None or not isinstance(value, Value):
+        raise LayoutError(f"the plan does not say how it reads '{source}'")
+    target = _as_read(program, placed, value).without_sums()
+    names = _mesh_names(program, reader)
+    sums = frozenset(names.index(one) for one in placed.gradient_sums)
+    if target.shape != held.layout.shape:
+        raise LayoutError("it reads what no layer writes")
+    move = Move(held.layout, target, sums, f"{source} -> {reader}")
+    if move.is_nothing:
+        return held
+    key = (held.key, target, sums)
+    if key not in program.moved:
+        program.steps.append(
+            RankStep(key=key, run=None, given={"x": Ref(held.key)}, layer=reader, move=move)
+        )
+        program.moved[key] = Held(key=key, layout=target)
+    return program.moved[key]
+
+
+def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLayout:
+    """The layout in which a layer reads a tensor that others have written."""
+    names = set(placed.dims)
+    if names == set(value.axes) or set(value.axes) <= names:
+        return layout_of_view(placed, value, program.place.sizes)
+    # what a copy calls otherwise has the dims of the tensor, in their order
+    layout = layout_of_tensor(placed)
+    if layout.shape != value.shape:
+        raise LayoutError("it reads a tensor of other dims")
+    return layout
+
+
+def _reads_as(program: Program, source: str, reader: str, value: object) -> TensorPlacement | None:
+    """What of its inputs a layer reads a tensor as; copies in between count for nothing.
+
+    Parameters
+    ----------
+    program, source, reader
+        What is made, the layer that wrote the tensor, and the one that reads it.
+    value
+        Which part of what was written the tensor is.
+    """
+    rows = {row.name: row for row in program.traced.rows}
+    row = rows.get(reader)
+    if row is None:
+        return None
+    inputs = program.plan.placements(reader).inputs
+    for slot, name in enumerate(row.inputs):
+        behind = name
+        while behind in rows and behind != source and rows[behind].kind == "rearrange":
+            behind = rows[behind].inputs[0]
+        if behind == source:
+            first, _ = value.slices.get("hidden", (0, 0)) if isinstance(value, Value) else (0, 0)
+            if len(inputs) > len(row.inputs) and first >= inputs[slot].shape[-1]:
+                slot += 1  # keys and values, which lie behind the queries
+            return inputs[min(slot, len(inputs) - 1)]
+        if behind in rows and behind not in program.traced.layers:
+            # one operator is both layers: a product and its bias
+            found = _reads_as(program, source, behind, value)
+            if found is not None:
+                return found
+    return None
+
+
+def _mesh_names(program: Program, layer: str) -> tuple[str, ...]:
+    sharding = program.plan.sharding
+    assert sharding is not None, "plans that are applied say where tensors lie"
+    return sharding.meshes[sharding.layers[layer].mesh].names
+
+
+def weight_use(program: Program, name: str, node: Node, layer: str) -> Held:
+    """A use of a weight by a layer.
+
+    Parameters
+    ----------
+    program
+        What is made.
+    name, node
+        The weight, and what stands for it.
+    layer
+        The layer that uses it, empty for what does not depend on samples.
+    """
+    owner = program.traced.owners.get(name, "")
+    layout = program.weights[name]
+    sums = gradient_sums(program.plan, name, owner, layer or owner)
+    leaf = Leaf(name=name, layout=layout, sums=sums)
+    # what every stage makes for itself is made first
+    key = (node, leaf, bool(layer))
+    if key not in program.moved:
+        program.steps.append(RankStep(key=key, run=None, given={"leaf": leaf}, layer=layer))
+        if layer:
+            program.of_layers.add(key)
+        program.moved[key] = Held(key=key, layout=layout, is_constant=True)
+    return program.moved[key]
+
+
+def gradient_sums(plan: Plan, name: str, owner: str, layer: str) -> frozenset[int]:
+    """Axes over whose members the gradient of a weight is summed that a layer uses.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    name
+        The weight.
+    owner, layer
+        The layer that it is counted at, and the one that uses it.
+    """
+    sharding = plan.sharding
+    assert sharding is not None, "plans that are applied say where tensors lie"
+    found: LayerSharding = sharding.layers[layer]
+    names = sharding.meshes[found.mesh].names
+    kind = name.rpartition(".")[2]
+    if layer == owner and found.weights:
+        own = [one for one in found.weights if one.name == kind] or [found.weights[0]]
+        return frozenset(names.index(one) for one in own[0].gradient_sums)
+    # a shared weight: over what tells blocks of samples and tokens apart
+    output = layout_of_tensor(found.output)
+    dims = zip(found.output.dims, output.dims, strict=True)
+    return frozenset(
+        axis
+        for dim, parts in dims
+        if dim not in ("hidden", "channel")
+        for part in parts
+        for axis in part.axes
+    )

@@ -1,0 +1,180 @@
+"""What each rank does to verify a plan of a transformer: its steps, and those of one process."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from costmodels.graph import Network
+from planner.models.transformer import Transformer
+from planner.plan import Plan
+from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
+from planner.torch.source import make_module
+from planner.torch.verify.small import SmallTransformer, small_network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTask:
+    """What is run.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    network
+        The network that it is of.
+    source
+        "package.module:name" of the module, empty for a description in small.
+    one, stack
+        That description.
+    seed, steps
+        Of the random numbers, and how many steps. [items]
+    fault
+        Spoils the module that a plan was applied to, to see that it is found out.
+    """
+
+    plan: Plan
+    network: Network
+    source: str
+    one: Transformer | None
+    stack: str
+    seed: int
+    steps: int
+    fault: Callable[[PlannedTransformer], None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Trained:
+    """What a rank found.
+
+    Parameters
+    ----------
+    losses, gradients, weights
+        Largest differences from one process, of each step or after the last; the largest gradient
+        and weight beside them. Only of the first rank.
+    worst
+        The parameter whose gradient differs most.
+    shapes, checked
+        Blocks of another shape than the plan says, and how many were compared. [items]
+    numbers
+        What it received in the first step, by layer or layers, cause and pass. [items]
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[tuple[float, float]] = field(default_factory=list)
+    weights: tuple[float, float] = (0.0, 0.0)
+    worst: str = ""
+    shapes: list[tuple[str, str, str]] = field(default_factory=list)
+    checked: int = 0
+    numbers: dict[tuple[str, str, bool], float] = field(default_factory=dict)
+
+
+def make_transformer(source: str, one: Transformer | None, stack: str, tokens: int) -> nn.Module:
+    """The module that is run.
+
+    Parameters
+    ----------
+    source, one, stack
+        As of `TrainingTask`.
+    tokens
+        Of a sample. [items]
+    """
+    if source:
+        module: nn.Module = make_module(source)
+        return module
+    assert one is not None, "there is a module or a description"
+    return SmallTransformer(small_network(one, stack, "small", tokens), one)
+
+
+def train(task: TrainingTask) -> Trained:
+    """The steps of a task on this rank."""
+    torch.manual_seed(task.seed)
+    tokens = next(iter(task.plan.input_shape.values()))
+    model = make_transformer(task.source, task.one, task.stack, tokens).double().train()
+    for each in model.modules():
+        if isinstance(each, nn.Dropout):
+            each.p = 0.0
+    original = copy.deepcopy(model)
+    planned = apply_transformer(task.plan, model)
+    if task.fault is not None:
+        task.fault(planned)
+    found = Trained()
+
+    def told(what: str, is_: str, said: str) -> None:
+        found.checked += 1
+        if is_ != said:
+            found.shapes.append((what, is_, said))
+
+    planned.watch(told)
+    optimizer, single = (
+        torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
+    )
+    compare = dist.get_rank() == 0
+    for step, (x, target) in enumerate(_random_batches(task, planned)):
+        optimizer.zero_grad()
+        planned.messages()
+        loss = planned.step(planned.local_batch(x), target=planned.local_batch(target, "target"))
+        if step == 0:
+            numbers: dict[tuple[str, str, bool], float] = defaultdict(float)
+            for one in planned.messages():
+                numbers[one.layer, one.cause, one.backward] += one.numbers
+            found.numbers = dict(numbers)
+        gradients = planned.full_gradients()
+        optimizer.step()
+        if compare:
+            single.zero_grad()
+            reference = _single_loss(original, x, target)
+            reference.backward()
+            found.losses.append(float((loss - reference.detach()).abs()))
+            said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
+            apart, largest, worst = _apart(gradients, said)
+            if apart >= max((row[0] for row in found.gradients), default=0.0):
+                found.worst = worst
+            found.gradients.append((apart, largest))
+            single.step()
+    weights = planned.full_parameters()
+    if compare:
+        apart, largest, _ = _apart(weights, dict(original.named_parameters()))
+        found.weights = apart, largest
+    return found
+
+
+def _single_loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    output: Any = model(x)
+    output = getattr(output, "logits", output)
+    output = output[0] if isinstance(output, tuple) else output
+    return functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
+
+
+def _apart(found: dict[str, Tensor], said: dict[str, Any]) -> tuple[float, float, str]:
+    """The largest difference, the largest number, and where the first one is."""
+    rows = {
+        name: float((found[name] - one).abs().max()) if name in found else float("inf")
+        for name, one in said.items()
+    }
+    worst = max(rows, key=lambda name: rows[name])
+    return rows[worst], max(float(one.abs().max()) for one in said.values()), worst
+
+
+def _random_batches(task: TrainingTask, planned: PlannedTransformer) -> list[tuple[Tensor, Tensor]]:
+    """What each step reads, and compares with."""
+    generator = torch.Generator().manual_seed(task.seed + 1)
+    tokens = list(task.plan.input_shape.values())
+    shape = (task.plan.global_batch_size, *tokens)
+    features = planned.num_features
+    rows = planned.num_rows
+    return [
+        (
+            torch.randint(rows, shape, generator=generator),
+            torch.randint(features, shape, generator=generator),
+        )
+        for _ in range(task.steps)
+    ]
