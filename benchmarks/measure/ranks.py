@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.measure.canary import Canary
 from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, this_machine
 from planner.tables.profile.links import JobRanks, sweep_links
-from planner.tables.profile.place import Place, find_place
+from planner.tables.profile.place import MeasuredPlace, find_place
 from planner.tables.profile.run import ProfileRun
 from planner.tables.profile.store import open_profile
 from planner.tables.profile.timing import batch_by_clock
@@ -82,7 +82,7 @@ def measure(rank: int, work: RankWork) -> None:
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=RANKS
     )
     canary = Canary()
-    place = Place(device="cpu", batch=quiet_batch(canary), provenance=place.provenance)
+    place = MeasuredPlace(device="cpu", batch=quiet_batch(canary), provenance=place.provenance)
     profile = open_profile(str(folder / f"table{rank}.json"), place.provenance)
     needs = needs_of_plans(list(work.questions), this_machine(work.memory))
     ProfileRun(needs, profile, place).measure(lambda text: None)

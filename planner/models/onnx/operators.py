@@ -178,7 +178,7 @@ def _times_matrix(
     return graph.node("linear", given, [graph.shape(node.output[0])], node)
 
 
-def _matmul(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _matrix_product(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     weight = graph.known[node.input[1]]
     if weight in graph.trained and len(weight.shape) == 2:
         bias, reader = _bias_added_next(graph, node, weight.shape[1])
@@ -331,7 +331,7 @@ _TRANSLATED: dict[str, Translator] = {
     "GlobalAveragePool": _global_pool_of,
     "ReduceMean": _reduction_of,
     "ReduceSum": _reduction_of,
-    "MatMul": _matmul,
+    "MatMul": _matrix_product,
     "Gemm": _gemm,
     "Gather": _gather_of,
     "BatchNormalization": _norm("batch_norm"),

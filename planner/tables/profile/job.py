@@ -11,7 +11,7 @@ from pathlib import Path
 
 from costmodels.errors import InputError
 from planner.tables.profile.links import LARGEST, JobRanks, Tell, sweep_links
-from planner.tables.profile.place import Place, find_place
+from planner.tables.profile.place import MeasuredPlace, find_place
 from planner.tables.profile.store import MeasuredProfile, open_profile
 
 _TIMEOUT = timedelta(minutes=5)
@@ -136,7 +136,7 @@ def measure_links(
     return open_profile(output, place.provenance)
 
 
-def _place_of_rank(device: str, threads: int | None, processor_time: bool) -> Place:
+def _place_of_rank(device: str, threads: int | None, processor_time: bool) -> MeasuredPlace:
     return find_place(device, threads, time.process_time if processor_time else time.perf_counter)
 
 
@@ -177,7 +177,7 @@ def _spawned(
 def _in_rank(
     job: tuple[int, int, int],
     meeting: str,
-    place: Place,
+    place: MeasuredPlace,
     profile: MeasuredProfile | None,
     tell: Tell,
     most: int,

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from costmodels.cluster.curve import CURVED
-from planner.tables.profile.place import Place
+from planner.tables.profile.place import MeasuredPlace
 from planner.tables.profile.store import MeasuredProfile, Sweep
 
 SMALLEST: Final = 2**8
@@ -50,7 +50,7 @@ class JobRanks:
     rank: int
     world: int
     local: int
-    place: Place
+    place: MeasuredPlace
     clock: Callable[[], float] = time.perf_counter
 
     @property

@@ -19,7 +19,7 @@ SAME = ("device", "host", "software", "threads", "clock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeasuredPlace:
     """A device of this machine.
 
     Parameters
@@ -44,7 +44,7 @@ class Place:
 
 def find_place(
     device: str, threads: int | None = None, clock: Callable[[], float] = time.perf_counter
-) -> Place:
+) -> MeasuredPlace:
     """The device to measure.
 
     Parameters
@@ -81,7 +81,7 @@ def find_place(
         torch.set_num_threads(threads)
     name = _processor()
     wall = clock is time.perf_counter
-    return Place(
+    return MeasuredPlace(
         device="cpu",
         batch=batch_by_clock if wall else partial(batch_by_clock, clock=clock),
         provenance={
@@ -94,7 +94,7 @@ def find_place(
     )
 
 
-def _gpu() -> Place:
+def _gpu() -> MeasuredPlace:
     import torch
 
     if not torch.cuda.is_available():
@@ -105,7 +105,7 @@ def _gpu() -> Place:
     # the library may search for its best convolution first, as it does in training
     torch.backends.cudnn.benchmark = True
     software = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
-    return Place(
+    return MeasuredPlace(
         device="cuda",
         batch=batch_by_events,
         provenance={
@@ -133,7 +133,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def check_precision(place: Place, precision: str) -> None:
+def check_precision(place: MeasuredPlace, precision: str) -> None:
     """Refuse a precision that the device does not compute in.
 
     Raises
@@ -156,7 +156,7 @@ def use_precision(precision: str) -> object:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
-def free_memory(place: Place) -> None:
+def free_memory(place: MeasuredPlace) -> None:
     """Give back what the allocator keeps, so that the next shape has all of the memory."""
     if place.device == "cuda":
         import torch

@@ -18,7 +18,7 @@ from planner.request.request import Request
 from planner.request.setting import resolve
 from planner.tables.profile.needs import Need, Needs, needs_of
 from planner.tables.profile.passes import calls_of
-from planner.tables.profile.place import Place, check_precision, free_memory, use_precision
+from planner.tables.profile.place import MeasuredPlace, check_precision, free_memory, use_precision
 from planner.tables.profile.store import MeasuredProfile
 from planner.tables.profile.timing import Timing, measuring_time, time_call
 
@@ -81,7 +81,7 @@ class ProfileRun:
         The device.
     """
 
-    def __init__(self, needs: Needs, profile: MeasuredProfile, place: Place) -> None:
+    def __init__(self, needs: Needs, profile: MeasuredProfile, place: MeasuredPlace) -> None:
         self.needs, self.profile, self.place = needs, profile, place
         self._pace = _Pace()
         for need in needs.needs:
@@ -177,7 +177,11 @@ class ProfileRun:
 
 
 def profile_question(
-    request: Request, profile: MeasuredProfile, place: Place, tell: Tell, budget: float = math.inf
+    request: Request,
+    profile: MeasuredProfile,
+    place: MeasuredPlace,
+    tell: Tell,
+    budget: float = math.inf,
 ) -> ProfileRun:
     """Measure what a question rests on.
 

@@ -23,7 +23,7 @@ from planner.request.request import Request
 from planner.request.setting import resolve
 from planner.tables.profile.job import check_links, measure_links, torchrun_ranks
 from planner.tables.profile.links import JobRanks
-from planner.tables.profile.place import Place
+from planner.tables.profile.place import MeasuredPlace
 from planner.tables.profile.store import open_profile
 from planner.tables.profile.sweeps import fit_error, straight_error
 
@@ -31,7 +31,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 
 
 def ranks(rank: int, world: int, local: int) -> JobRanks:
-    place = Place(device="cpu", batch=lambda call, calls: 0.0, provenance={})
+    place = MeasuredPlace(device="cpu", batch=lambda call, calls: 0.0, provenance={})
     return JobRanks(rank=rank, world=world, local=local, place=place)
 
 

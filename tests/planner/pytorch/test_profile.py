@@ -26,7 +26,7 @@ from planner.request.request import Request
 from planner.tables.profile import place as places
 from planner.tables.profile import run as runs
 from planner.tables.profile.needs import Needs, needs_of
-from planner.tables.profile.place import Place, find_place
+from planner.tables.profile.place import MeasuredPlace, find_place
 from planner.tables.profile.run import ProfileRun, profile_question
 from planner.tables.profile.store import MeasuredProfile, open_profile
 from planner.tables.profile.timing import batch_by_events, measuring_time, time_call
@@ -73,9 +73,9 @@ def steady(seconds: float) -> Callable[[Callable[[], object], int], float]:
     return lambda call, calls: seconds
 
 
-def fake_place(seconds: float = 1e-3) -> Place:
+def fake_place(seconds: float = 1e-3) -> MeasuredPlace:
     provenance = {"device": "CPU of a test", "host": "here", "software": "1", "date": "2026-11-22"}
-    return Place(device="cpu", batch=steady(seconds), provenance=provenance)
+    return MeasuredPlace(device="cpu", batch=steady(seconds), provenance=provenance)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ class TestGoingOn:
         assert len(known)
         profile = open_profile(str(path), find_place("cpu", 1).provenance)
         kept = dict(profile.times)
-        place = Place(device="cpu", batch=steady(1e-3), provenance=profile.provenance)
+        place = MeasuredPlace(device="cpu", batch=steady(1e-3), provenance=profile.provenance)
         profile_question(question(network), profile, place, lambda text: None)
         again = CostTable.load(path)
         assert len(again) > len(known)
