@@ -18,7 +18,7 @@ from planner.torch.apply.meshes import with_axes_of_shards
 from planner.torch.apply.program import make_program
 from planner.torch.apply.reading import read
 from planner.torch.apply.redistribution import MeshRanks, Move
-from planner.torch.apply.rules import Held, Place
+from planner.torch.apply.rules import Held, RankPlace
 from planner.torch.apply.staging import StageSteps, stage_programs
 from planner.torch.apply.steps import Program
 from planner.torch.apply.tracing import traced
@@ -89,7 +89,7 @@ def build_ranks(
         group = int(all_ranks.get_local_rank(PIPELINE_AXIS))
         mesh = all_ranks[names[1:]]
     ranks = MeshRanks(mesh, log)
-    place = Place(sizes=ranks.sizes, coordinates=ranks.place)
+    place = RankPlace(sizes=ranks.sizes, coordinates=ranks.place)
     found = traced(plan, model, inputs)
     weights = find_weights(plan, found, place.sizes)
     used = {name: weight.used for name, weight in weights.items()}

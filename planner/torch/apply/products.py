@@ -9,7 +9,7 @@ import torch
 from torch.autograd import Function
 from torch.nn import functional
 
-from planner.torch.apply.rules import Call, Given, Held, Place, rule
+from planner.torch.apply.rules import Call, Given, Held, RankPlace, rule
 from planner.torch.apply.shaping import block_of_constant
 from planner.torch.apply.views import LayoutError, Parts, ViewLayout, ways
 
@@ -54,7 +54,9 @@ def _local_linear(
     return functional.linear(x, weight.t() if turned else weight, bias)
 
 
-def _weight_product(place: Place, x: Held, weight: Held, bias: Held | None, turned: bool) -> Call:
+def _weight_product(
+    place: RankPlace, x: Held, weight: Held, bias: Held | None, turned: bool
+) -> Call:
     """A product with a weight over the last dim.
 
     Parameters
@@ -86,19 +88,19 @@ def _weight_product(place: Place, x: Held, weight: Held, bias: Held | None, turn
 
 
 @rule("linear")
-def _linear_rule(place: Place, node: Node, given: Given) -> Call:
+def _linear_rule(place: RankPlace, node: Node, given: Given) -> Call:
     return _weight_product(place, given["input"], given["weight"], given["bias"], turned=False)
 
 
 @rule("addmm")
-def _addmm(place: Place, node: Node, given: Given) -> Call:
+def _addmm(place: RankPlace, node: Node, given: Given) -> Call:
     if given["beta"] != 1 or given["alpha"] != 1 or not given["mat2"].is_constant:
         raise LayoutError("it scales what it adds")
     return _weight_product(place, given["mat1"], given["mat2"], given["self"], turned=True)
 
 
 @rule("mm", "matmul", "bmm")
-def _matmul(place: Place, node: Node, given: Given) -> Call:
+def _matmul_rule(place: RankPlace, node: Node, given: Given) -> Call:
     one, other = given["self"], given.get("other", given.get("mat2"))
     if other.is_constant and len(other.layout.dims) == 2:
         return _weight_product(place, one, other, None, turned=True)
@@ -124,7 +126,7 @@ def _looked_up(weight: Tensor, indices: Tensor, first: int, padding_idx: int, cu
 
 
 @rule("embedding")
-def _embedding_rule(place: Place, node: Node, given: Given) -> Call:
+def _embedding_rule(place: RankPlace, node: Node, given: Given) -> Call:
     weight, indices = given["weight"], given["indices"]
     _no_sums(weight, indices)
     rows, features = weight.layout.dims
@@ -161,7 +163,7 @@ def _attention(
 
 
 @rule("scaled_dot_product_attention")
-def _attention_rule(place: Place, node: Node, given: Given) -> Call:
+def _attention_rule(place: RankPlace, node: Node, given: Given) -> Call:
     query, key, value = given["query"], given["key"], given["value"]
     _no_sums(query, key, value)
     rows = query.layout.dims
@@ -232,7 +234,7 @@ class Dropout:
 
 
 @rule("dropout", "native_dropout")
-def _dropout_rule(place: Place, node: Node, given: Given) -> Call:
+def _dropout_rule(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["input"]
     if "native" in str(node.target):
         raise LayoutError("it returns what it dropped")

@@ -17,7 +17,7 @@ from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
 from planner.torch.apply.reading import read, weight_use
-from planner.torch.apply.rules import Call, Held, OwnBlock, Place, find_rule, tensors_of
+from planner.torch.apply.rules import Call, Held, OwnBlock, RankPlace, find_rule, tensors_of
 from planner.torch.apply.steps import Program, RankStep, Ref
 from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import (
@@ -36,7 +36,7 @@ _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar"})
 
 
 def make_program(
-    plan: Plan, traced: Traced, place: Place, weights: Mapping[str, ViewLayout]
+    plan: Plan, traced: Traced, place: RankPlace, weights: Mapping[str, ViewLayout]
 ) -> Program:
     """What all ranks run.
 

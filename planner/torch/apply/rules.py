@@ -76,7 +76,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """The ranks that an operator runs on, as far as rules need to know them.
 
     Parameters
@@ -108,7 +108,7 @@ class Place:
         return x.reshape(layout.local_shape(self.sizes))
 
 
-Rule: TypeAlias = "Callable[[Place, Any, Mapping[str, Any]], Call]"
+Rule: TypeAlias = "Callable[[RankPlace, Any, Mapping[str, Any]], Call]"
 RULES: dict[str, Rule] = {}
 
 
@@ -142,7 +142,7 @@ def find_rule(node: Node, name: str) -> Rule:
     return as_it_is
 
 
-def as_it_is(place: Place, node: Node, given: Given) -> Call:
+def as_it_is(place: RankPlace, node: Node, given: Given) -> Call:
     """An operator of which nothing is known.
 
     Parameters
@@ -177,7 +177,7 @@ _LINEAR = frozenset({"mul", "div", "neg", "to", "_to_copy", "type_as", "clone", 
 
 
 @rule("masked_fill", "where", "dropout_mask")
-def pointwise_call(place: Place, node: Node, given: Given) -> Call:
+def pointwise_call(place: RankPlace, node: Node, given: Given) -> Call:
     """An operator on each number by itself, where dims of one position are repeated.
 
     Parameters

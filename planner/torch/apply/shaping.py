@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.torch.apply.rules import Call, Given, Held, OwnBlock, Place, rule, tensors_of
+from planner.torch.apply.rules import Call, Given, Held, OwnBlock, RankPlace, rule, tensors_of
 from planner.torch.apply.views import (
     DimPart,
     LayoutError,
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     "full_like",
     "dropout_none",
 )
-def _same_layout(place: Place, node: Node, given: Given) -> Call:
+def _same_layout(place: RankPlace, node: Node, given: Given) -> Call:
     (held,) = tensors_of(given)[:1]
     return Call(run=node.target, given=given, layout=held.layout)
 
 
 @rule("type_as")
-def _typed(place: Place, node: Node, given: Given) -> Call:
+def _typed(place: RankPlace, node: Node, given: Given) -> Call:
     layout = given["self"].layout
     return Call(run=node.target, given=given, layout=layout)
 
@@ -54,7 +54,7 @@ def _local_reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 @rule("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as")
-def _reshaped(place: Place, node: Node, given: Given) -> Call:
+def _reshaped(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     parts = [part for dim in held.layout.dims for part in dim]
     dims = regrouped(parts, shape_of(node), place.sizes)
@@ -71,7 +71,7 @@ def _local_expand(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 @rule("expand", "expand_as")
-def _expand_rule(place: Place, node: Node, given: Given) -> Call:
+def _expand_rule(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     shape = shape_of(node)
     before = held.layout.dims
@@ -89,7 +89,7 @@ def _expand_rule(place: Place, node: Node, given: Given) -> Call:
 
 
 @rule("transpose", "permute", "t", "swapaxes")
-def _turned(place: Place, node: Node, given: Given) -> Call:
+def _turned(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     rank = len(held.layout.dims)
     order = list(range(rank))
@@ -113,7 +113,7 @@ def _uncut(held: Held, dims: Sequence[int]) -> None:
 
 
 @rule("mean", "sum", "var", "amax", "amin", "argmax", "any", "all", "logsumexp")
-def _reduce_rule(place: Place, node: Node, given: Given) -> Call:
+def _reduce_rule(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     rank = len(held.layout.dims)
     over = given.get("dim")
@@ -129,7 +129,7 @@ def _reduce_rule(place: Place, node: Node, given: Given) -> Call:
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "tril", "triu", "flip")
-def _along(place: Place, node: Node, given: Given) -> Call:
+def _along(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     rank = len(held.layout.dims)
     dim = given.get("dim", given.get("dims", [-1, -2]))
@@ -138,7 +138,7 @@ def _along(place: Place, node: Node, given: Given) -> Call:
 
 
 @rule("layer_norm", "rms_norm")
-def _normed(place: Place, node: Node, given: Given) -> Call:
+def _normed(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["input"]
     rank = len(held.layout.dims)
     _uncut(held, range(rank - len(given["normalized_shape"]), rank))
@@ -146,7 +146,7 @@ def _normed(place: Place, node: Node, given: Given) -> Call:
 
 
 @rule("cat", "concat", "stack")
-def _join_rule(place: Place, node: Node, given: Given) -> Call:
+def _join_rule(place: RankPlace, node: Node, given: Given) -> Call:
     tensors = given["tensors"]
     shape = shape_of(node)
     stacked = "stack" in str(node.target)
@@ -177,7 +177,7 @@ def block_of_constant(one: Held, layout: ViewLayout) -> OwnBlock:
 
 
 @rule("slice", "narrow", "select")
-def _sliced(place: Place, node: Node, given: Given) -> Call:
+def _sliced(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     dim = given["dim"] % len(held.layout.dims)
     extent = held.layout.shape[dim]
@@ -208,7 +208,9 @@ def _narrowed(x: Tensor, dim: int, start: int, count: int, picks: bool) -> Tenso
     return x.select(dim, start) if picks else x.narrow(dim, start, count)
 
 
-def _taken_positions(parts: Parts, start: int, count: int, place: Place) -> tuple[int, int, Parts]:
+def _taken_positions(
+    parts: Parts, start: int, count: int, place: RankPlace
+) -> tuple[int, int, Parts]:
     """Some positions of a dim, in a block: the first, how many, and what parts they are.
 
     Parameters
@@ -239,7 +241,7 @@ def _taken_positions(parts: Parts, start: int, count: int, place: Place) -> tupl
 
 
 @rule("split", "split_with_sizes", "chunk", "unsafe_split", "unbind", "tensor_split")
-def _split_rule(place: Place, node: Node, given: Given) -> Call:
+def _split_rule(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     dim = given.get("dim", 0) % len(held.layout.dims)
     picks = "unbind" in str(node.target)

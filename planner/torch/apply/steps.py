@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
 from planner.torch.apply.redistribution import Move
-from planner.torch.apply.rules import Held, Place
+from planner.torch.apply.rules import Held, RankPlace
 from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import (
     ViewLayout,
@@ -111,7 +111,7 @@ class Program:
 
     plan: Plan
     traced: Traced
-    place: Place
+    place: RankPlace
     weights: Mapping[str, ViewLayout]
     steps: list[RankStep] = field(default_factory=list)
     held: dict[Any, Any] = field(default_factory=dict)
