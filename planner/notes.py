@@ -94,6 +94,16 @@ WORDS: Mapping[str, str] = {
         "and expert parallelism, which the bound is of; with other splits of layers no step takes "
         "less than {bound}, by computation alone"
     ),
+    "mixed-hosts": (
+        "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
+        "{uneven:,} ways to share out samples, or stages of whole blocks, by how fast each group "
+        "is, and some groups alone with the others idle; shared out unevenly were the splits of "
+        "layers that are fastest with even shares, without stages of several chunks and without "
+        "pipelines beside each other; no step of any takes less than {bound}, by computation alone"
+    ),
+    "idle-hosts": (
+        "{idle} GPUs are left idle: every way to use them that was tried is slower, or does not fit"
+    ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
         "layers are too many for that (at most {most})"
@@ -160,6 +170,10 @@ WORDS: Mapping[str, str] = {
         "your tables cover {share:.0%} of the time of computation, and say nothing of other shapes"
     ),
     "links-fitted": "the links are fitted to {rows:,} measured collectives of your tables",
+    "tables-of-another-device": (
+        "the table {table} was measured on {device}, and the step is of {planned}: times that it "
+        "has are taken as they are"
+    ),
     "tables-unused": "your tables have no times in {precision}: nothing rests on them",
     "table-outliers": (
         "measured times that are far off what akin ones say are taken for their own shapes alone: "

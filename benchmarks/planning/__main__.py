@@ -39,7 +39,7 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
-from benchmarks.planning.joint import published_rows, slower_than_published
+from benchmarks.planning.joint import rows_beside, slower_than_published
 from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
 from benchmarks.planning.monotonic import COUNTS, KINDS, monotonic_rows
 from benchmarks.planning.published import CALCULON, PUBLISHED, Published
@@ -156,7 +156,7 @@ def main() -> None:
         most=options.most,
         resume=options.resume,
     )
-    published = partial(published_rows, only=options.only, resume=options.resume)
+    published = partial(rows_beside, only=options.only, resume=options.resume)
     known = tables(options.smoke, options.repeats, monotonic, published)
     unknown = [name for name in options.tables if name not in known]
     if unknown:

@@ -25,7 +25,7 @@ from planner.request.setting import DEFAULT_RUNTIME, resolve
 Row = dict[str, object]
 
 
-def published_rows(
+def rows_beside(
     published: Sequence[Published], only: str = "", resume: Path | None = None
 ) -> list[Row]:
     """A row for each published configuration.
@@ -47,11 +47,9 @@ def published_rows(
     for one in published:
         if only not in one.name:
             continue
-        row = known.get(one.name) or published_row(one)
+        row = known.get(one.name) or row_beside(one)
         if one.name not in known:
-            print(
-                ", ".join(f"{key} {_short(value)}" for key, value in row.items()), file=sys.stderr
-            )
+            print(", ".join(f"{key} {_told(value)}" for key, value in row.items()), file=sys.stderr)
             if resume is not None:
                 with resume.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
@@ -59,7 +57,7 @@ def published_rows(
     return rows
 
 
-def published_row(one: Published) -> Row:
+def row_beside(one: Published) -> Row:
     """The plan for a question beside what is published."""
     began = time.process_time()
     try:
@@ -68,7 +66,7 @@ def published_row(one: Published) -> Row:
         plan = None
     took = time.process_time() - began
     setting = resolve(make_request("optimize", one.asked))
-    step, reason = tried(setting, one.degrees, runtime_of(one))
+    step, reason = tried(setting, one.degrees, runtime_beside(one))
     return {
         "configuration": one.name,
         "plan [s]": "none" if plan is None else plan.step_time_s,
@@ -82,7 +80,7 @@ def published_row(one: Published) -> Row:
     }
 
 
-def runtime_of(one: Published) -> Runtime:
+def runtime_beside(one: Published) -> Runtime:
     """Under which what is published is simulated: as plans with the same sharding are."""
     return load_runtime("fsdp" if one.degrees.sharding == 3 else DEFAULT_RUNTIME)
 
@@ -100,7 +98,7 @@ def slower_than_published(rows: Sequence[Mapping[str, object]]) -> list[str]:
 def plan_words(plan: Plan) -> str:
     """How a plan trains: splits, stages, micro-batches, what is cut, what is computed again."""
     words = [split_words(plan)]
-    if plan.is_staged:
+    if len(plan.stages) > 1:
         chunks = len(plan.stages) // plan.num_groups
         words.append(f"{plan.num_groups} groups" + (f" x {chunks} stages" if chunks > 1 else ""))
     if plan.schedule.micro_batches > 1:
@@ -114,5 +112,5 @@ def plan_words(plan: Plan) -> str:
     return "; ".join(word for word in words if word)
 
 
-def _short(value: object) -> str:
+def _told(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

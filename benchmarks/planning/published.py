@@ -34,7 +34,7 @@ class Published:
     @property
     def name(self) -> str:
         """What it is called."""
-        return f"{self.source}: {self.model} on {self.gpus}"
+        return f"{self.source}: {self.model} on {self.gpus}, batch {self.batch}"
 
     @property
     def asked(self) -> dict[str, object]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from costmodels.cluster.build import list_devices, list_links
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.device import PRECISIONS, Device
 from costmodels.cluster.dump import dump_cluster
+from costmodels.cluster.groups import HostGroup
 from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.cluster.load import (
     cluster_text,
     link_level,
     list_clusters,
-    list_devices,
-    list_links,
     load_cluster,
     load_device,
 )
@@ -21,6 +21,7 @@ __all__ = [
     "PRECISIONS",
     "Cluster",
     "Device",
+    "HostGroup",
     "HostMemory",
     "Level",
     "cluster_text",

@@ -3,15 +3,27 @@
 A cluster is a tree whose leaves are devices. One level joins `size` children: the innermost level
 joins devices, the next one joins groups of devices, and so on. All children of a level are alike,
 and so are their links; a job that uses a part of the machine uses the same number of children
-everywhere, because collectives run at the pace of the slowest member.
+everywhere, because collectives run at the pace of the slowest member. Hosts of different kinds are
+groups of one such tree, and what the cluster says of its device and its links is the slowest of
+them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from costmodels.cluster.curve import CollectiveCurve
 from costmodels.cluster.device import Device
+from costmodels.cluster.groups import (
+    HostGroup,
+    check_groups,
+    fastest_first,
+    merged_groups,
+    slowest_device,
+    slowest_levels,
+)
 from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.cluster.ranges import require_plausible
@@ -40,6 +52,11 @@ class Cluster:
         One line that tells machines apart.
     source
         Where the figures are from.
+    groups
+        Hosts of different kinds, the fastest first; none where all are alike. Use `mixed` to make
+        such a cluster.
+    curves
+        Measured times of collectives, which come before what the levels say.
     """
 
     name: str
@@ -50,6 +67,8 @@ class Cluster:
     host: HostMemory | None = None
     description: str = ""
     source: str = ""
+    groups: tuple[HostGroup, ...] = ()
+    curves: tuple[CollectiveCurve, ...] = ()
 
     def __post_init__(self) -> None:
         require_name("the name of a cluster", self.name)
@@ -78,6 +97,149 @@ class Cluster:
                 f"'{self.default_precision}'",
                 f"use {' or '.join(self.device.peak_flops)}",
             )
+        if self.groups:
+            check_groups(label, self.groups, self.levels)
+
+    @classmethod
+    def mixed(
+        cls,
+        groups: Sequence[HostGroup],
+        *,
+        name: str,
+        host_level: str,
+        default_precision: str,
+        host: HostMemory | None = None,
+        description: str = "",
+        source: str = "",
+    ) -> Cluster:
+        """A cluster of groups of hosts under one network.
+
+        Its devices are numbered host by host, those of the fastest group first. Where all groups
+        are of one kind it is a plain cluster.
+
+        Parameters
+        ----------
+        groups
+            The groups; the size of their outermost level is not read.
+        name, host_level, default_precision, host, description, source
+            As of the cluster.
+
+        Raises
+        ------
+        InputError
+            When they make no such cluster.
+        """
+        label = f"cluster {name}"
+        for group in groups:
+            if default_precision not in group.device.peak_flops:
+                raise InputError.rule(
+                    f"{label}: default_precision",
+                    f"be one that {group.device.name} of group {group.name} has",
+                    f"'{default_precision}'",
+                    f"use {' or '.join(group.device.peak_flops)}",
+                )
+        check_groups(label, groups, groups[0].levels)
+        names = [level.name for level in groups[0].levels]
+        if host_level not in names[:-1] or names.index(host_level) != len(names) - 2:
+            raise InputError(
+                f"{label}: groups of hosts must be joined by one level, the network, above the "
+                f"host_level, but the levels are {', '.join(names)} and host_level is "
+                f"'{host_level}'; leave the others out"
+            )
+        sizes = {group.name: [level.size for level in group.levels[:-1]] for group in groups}
+        odd = next((n for n in sizes if sizes[n] != sizes[groups[0].name]), None)
+        if odd is not None:
+            raise InputError(
+                f"{label}: hosts of all groups must have as many GPUs, level by level, but those "
+                f"of {groups[0].name} have {_times_text(sizes[groups[0].name])} and those of {odd} "
+                f"{_times_text(sizes[odd])}; plan for each kind of hosts by itself"
+            )
+        ordered = fastest_first(groups, default_precision)
+        hosts = sum(group.hosts for group in ordered)
+        ordered = merged_groups(
+            [
+                replace(group, levels=_with_hosts(group.levels, hosts), hosts=group.hosts)
+                for group in ordered
+            ]
+        )
+        return cls(
+            name=name,
+            device=slowest_device([group.device for group in ordered]),
+            levels=slowest_levels([group.levels for group in ordered]),
+            host_level=host_level,
+            default_precision=default_precision,
+            host=host,
+            description=description,
+            source=source,
+            groups=ordered if len(ordered) > 1 else (),
+        )
+
+    def _of_groups(self, groups: Sequence[HostGroup]) -> Cluster:
+        """The cluster of some of its groups: a plain one where it is one group."""
+        hosts = sum(group.hosts for group in groups)
+        levels = slowest_levels([group.levels for group in groups])
+        return replace(
+            self,
+            device=slowest_device([group.device for group in groups]),
+            levels=_with_hosts(levels, hosts),
+            groups=tuple(groups) if len(groups) > 1 else (),
+        )
+
+    def alone(self, *names: str) -> Cluster:
+        """The hosts of groups of these names, as a cluster of their own."""
+        return self._of_groups([group for group in self.groups if group.name in names])
+
+    def groups_of(self, first: int, count: int) -> tuple[HostGroup, ...]:
+        """The groups that some neighbouring devices belong to; none in a plain cluster.
+
+        Parameters
+        ----------
+        first, count
+            The first device, and how many they are. [items]
+        """
+        found, start = [], 0
+        for group in self.groups:
+            end = start + group.hosts * self.devices_per_host
+            if first < end and start < first + count:
+                found.append(group)
+            start = end
+        return tuple(found)
+
+    def under(self, *groups: HostGroup) -> Cluster:
+        """The cluster as devices of these groups see it: itself where it is plain."""
+        return self._of_groups(groups) if groups else self
+
+    def used(self, num_gpus: int) -> Cluster:
+        """The part that a job gets: the hosts of the fastest groups first.
+
+        Raises
+        ------
+        InputError
+            When it cannot use so many GPUs.
+        """
+        if not self.groups:
+            return self
+        left = math.prod(self.shape(num_gpus)[self.host_index + 1 :])
+        taken = []
+        for group in self.groups:
+            hosts = min(group.hosts, left)
+            left -= hosts
+            taken += [replace(group, hosts=hosts)] if hosts else []
+        return self._of_groups(taken)
+
+    def with_memory(self, memory: float) -> Cluster:
+        """The same machine with devices of so much memory. [B]"""
+        groups = tuple(
+            replace(group, device=replace(group.device, memory=memory)) for group in self.groups
+        )
+        return replace(self, device=replace(self.device, memory=memory), groups=groups)
+
+    def mean_peak_flops(self, precision: str) -> float:
+        """Peak rate of a device, the mean over all. [FLOP/s]"""
+        if not self.groups:
+            return self.device.peak_flops[precision]
+        total = sum(group.hosts * group.device.peak_flops[precision] for group in self.groups)
+        return total / sum(group.hosts for group in self.groups)
 
     @property
     def num_devices(self) -> int:
@@ -107,16 +269,22 @@ class Cluster:
                 "4 means that other jobs leave a quarter of the bandwidth",
             )
         inner = self.host_index + 1
-        outer = tuple(
-            replace(
-                level,
-                bandwidth=level.bandwidth / factor,
-                send_recv_bandwidth=level.send_recv_bandwidth
-                and level.send_recv_bandwidth / factor,
+
+        def slower(levels: Sequence[Level]) -> tuple[Level, ...]:
+            outer = (
+                replace(
+                    level,
+                    bandwidth=level.bandwidth / factor,
+                    send_recv_bandwidth=level.send_recv_bandwidth
+                    and level.send_recv_bandwidth / factor,
+                )
+                for level in levels[inner:]
             )
-            for level in self.levels[inner:]
-        )
-        return replace(self, levels=(*self.levels[:inner], *outer))
+            return (*levels[:inner], *outer)
+
+        groups = tuple(replace(group, levels=slower(group.levels)) for group in self.groups)
+        alone = tuple(curve for curve in self.curves if curve.hosts == 1 or factor == 1.0)
+        return replace(self, levels=slower(self.levels), groups=groups, curves=alone)
 
     def shape(self, num_gpus: int) -> tuple[int, ...]:
         """Return how many children of every level a job of `num_gpus` uses, inside-out.
@@ -168,6 +336,16 @@ class Cluster:
                 f"({self.devices_per_host} GPUs a host)"
             )
         return InputError.rule("the number of GPUs", rule, num_gpus, f"use {fits}")
+
+
+def _times_text(sizes: Sequence[int]) -> str:
+    """Such as "2 x 4"."""
+    return " x ".join(map(str, sizes))
+
+
+def _with_hosts(levels: Sequence[Level], hosts: int) -> tuple[Level, ...]:
+    """Levels whose outermost one joins so many hosts."""
+    return (*levels[:-1], replace(levels[-1], size=hosts))
 
 
 def _equal_use(num_children: int, sizes: list[int]) -> tuple[int, ...] | None:

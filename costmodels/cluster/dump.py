@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.device import Device
 from costmodels.cluster.host import HostMemory
 from costmodels.cluster.level import Level
 from costmodels.units import (
@@ -23,16 +24,31 @@ from costmodels.units import (
 
 def dump_cluster(cluster: Cluster) -> str:
     """Write a cluster as the text of a TOML file that needs no other file."""
-    device = cluster.device
-    rates = ", ".join(f"{name} = {_flops(rate)}" for name, rate in device.peak_flops.items())
     lines = [
         f"name = {_quoted(cluster.name)}",
         f"description = {_quoted(cluster.description)}",
         f"host_level = {_quoted(cluster.host_level)}",
         f"default_precision = {_quoted(cluster.default_precision)}",
         f"source = {_quoted(cluster.source)}",
-        "",
-        "[device]",
+    ]
+    if not cluster.groups:
+        lines += ["", "[device]", *_device_lines(cluster.device)]
+    if cluster.host is not None:
+        lines += ["", "[host]", *_host_lines(cluster.host)]
+    for level in cluster.levels:
+        lines += ["", "[[levels]]", *_level_lines(level)]
+    for group in cluster.groups:
+        lines += ["", "[[groups]]", f"name = {_quoted(group.name)}", f"hosts = {group.hosts}"]
+        lines += ["", "[groups.device]", *_device_lines(group.device)]
+        for level in group.levels:
+            own = [line for line in _level_lines(level) if not line.startswith("size = ")]
+            lines += ["", "[[groups.levels]]", *own]
+    return "\n".join(lines) + "\n"
+
+
+def _device_lines(device: Device) -> list[str]:
+    rates = ", ".join(f"{name} = {_flops(rate)}" for name, rate in device.peak_flops.items())
+    return [
         f"name = {_quoted(device.name)}",
         f"memory = {_bytes(device.memory)}",
         f"reserved_memory = {_bytes(device.reserved_memory)}",
@@ -43,11 +59,6 @@ def dump_cluster(cluster: Cluster) -> str:
         *([f"sustained = {device.sustained!r}"] if device.sustained < 1.0 else []),
         f"source = {_quoted(device.source)}",
     ]
-    if cluster.host is not None:
-        lines += ["", "[host]", *_host_lines(cluster.host)]
-    for level in cluster.levels:
-        lines += ["", "[[levels]]", *_level_lines(level)]
-    return "\n".join(lines) + "\n"
 
 
 def _host_lines(host: HostMemory) -> list[str]:

@@ -62,6 +62,27 @@ class LevelFile(LinkFile, forbid_unknown_fields=True, kw_only=True):
     oversubscription: float = 1.0
 
 
+class GroupLevelFile(LinkFile, forbid_unknown_fields=True, kw_only=True):
+    """A level of a group of hosts as it is written: its size may be left to the cluster."""
+
+    name: str
+    size: int | None = None
+    link: str | None = None
+    links: int = 1
+    peer_links: float | None = None
+    group_links: float | None = None
+    oversubscription: float = 1.0
+
+
+class GroupFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A group of hosts as it is written; what it leaves open is as the cluster has it."""
+
+    name: str
+    hosts: int
+    device: str | DeviceFile | None = None
+    levels: list[GroupLevelFile] = []
+
+
 class ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
     """A cluster as it is written."""
 
@@ -70,6 +91,20 @@ class ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
     levels: list[LevelFile]
     host_level: str
     default_precision: str
+    host: HostFile | None = None
+    description: str = ""
+    source: str = ""
+
+
+class MixedClusterFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A cluster of groups of hosts as it is written."""
+
+    name: str
+    levels: list[LevelFile]
+    groups: list[GroupFile]
+    host_level: str
+    default_precision: str
+    device: str | DeviceFile | None = None
     host: HostFile | None = None
     description: str = ""
     source: str = ""

@@ -37,6 +37,7 @@ from costmodels.communication.algorithms import (
     slowest,
     tree_all_reduce,
 )
+from costmodels.communication.curves import curve_times, measured_or
 from costmodels.communication.topology import Floats, Topology
 
 # What a communication library chooses from. Recursive halving-doubling is in MPI libraries but not
@@ -80,7 +81,7 @@ def all_reduce_time(
     """
     if algorithm == "auto":
         cheapest: Floats = _all_reduce_times(topology, group, num_bytes).min(axis=0)
-        return cheapest
+        return measured_or(topology, "all_reduce", group, num_bytes, cheapest)
     spread = Spread.of(topology, group)
     return collective_time(spread, *_ALL_REDUCE[algorithm](spread), num_bytes)
 
@@ -103,6 +104,16 @@ def reduce_scatter_time(
     algorithm
         "auto" for the cheapest, or one of `SCATTER_ALGORITHMS`.
     """
+    times = _scattered_times(topology, group, num_bytes, algorithm)
+    if algorithm != "auto":
+        return times
+    return measured_or(topology, "reduce_scatter", group, num_bytes, times)
+
+
+def _scattered_times(
+    topology: Topology, group: ArrayLike, num_bytes: ArrayLike, algorithm: str
+) -> Floats:
+    """The modelled time of `reduce_scatter_time`. [s]"""
     spread = Spread.of(topology, group)
     names = SCATTER_ALGORITHMS if algorithm == "auto" else (algorithm,)
     times = [collective_time(spread, *_ONE_PASS[name](spread), num_bytes) for name in names]
@@ -133,8 +144,11 @@ def all_gather_time(
     algorithm
         "auto" for the cheapest, or one of `SCATTER_ALGORITHMS`.
     """
-    size = np.asarray(group).prod(axis=-1)
-    return reduce_scatter_time(topology, group, np.asarray(num_bytes) * size, algorithm)
+    whole = np.asarray(num_bytes) * np.asarray(group).prod(axis=-1)
+    times = _scattered_times(topology, group, whole, algorithm)
+    if algorithm != "auto":
+        return times
+    return measured_or(topology, "all_gather", group, whole, times)
 
 
 def all_to_all_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -> Floats:
@@ -159,9 +173,9 @@ def all_to_all_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) 
     # left a host too: outside hosts, a level carries all that goes further out as well.
     reach = np.where(topology.inside_host, within, spread.size[..., None])
     leaving = spread.below * (reach - spread.below) / spread.size[..., None]
-    return collective_time(
-        spread, latency, slowest(spread, leaving / spread.core_bandwidth), num_bytes
-    )
+    per_byte = slowest(spread, leaving / spread.core_bandwidth)
+    times = collective_time(spread, latency, per_byte, num_bytes)
+    return measured_or(topology, "all_to_all", group, num_bytes, times)
 
 
 def send_recv_time(
@@ -192,6 +206,12 @@ def send_recv_time(
     latency = topology.send_recv_latency[index]
     transfer = size / bandwidth
     time = latency + transfer + topology.send_recv_ramp[index] * np.sqrt(latency * transfer)
+    # two devices were measured: what they share with further messages takes longer by as much
+    shared = np.maximum(flows / np.maximum(topology.links[index], 1.0), 1.0)
+    for curve in topology.curves:
+        if curve.collective == "send_recv" and curve.gpus == 2:
+            there = topology.inside_host[index] == (curve.hosts == 1)
+            time = np.where(there, curve_times(curve, size * shared), time)
     return np.where(size > 0, time, 0.0)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.curve import CollectiveCurve
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +61,8 @@ class Topology:
         Links that one message can use.
     inside_host
         Whether the level lies inside a host.
+    curves
+        Measured times of collectives, which come before what the levels say.
     """
 
     shape: tuple[int, ...]
@@ -81,6 +84,7 @@ class Topology:
     links: Floats
     message_links: Floats
     inside_host: NDArray[np.bool_]
+    curves: tuple[CollectiveCurve, ...] = ()
 
     @classmethod
     def of(cls, cluster: Cluster, shape: tuple[int, ...]) -> Topology:
@@ -129,6 +133,7 @@ class Topology:
             # them (but at least one) where several devices share the links of a child.
             message_links=np.minimum(np.maximum(1.0, links / below), np.maximum(1.0, wired)),
             inside_host=np.arange(len(levels)) <= cluster.host_index,
+            curves=cluster.curves,
         )
 
     @property
@@ -145,8 +150,8 @@ class Topology:
         """The levels from one on, the same object each time: what lies below is one device then."""
         known = _ABOVE.setdefault(self, {})
         if level not in known:
-            values = {field.name: getattr(self, field.name)[level:] for field in fields(self)}
-            known[level] = replace(self, **values)
+            rows = [field.name for field in fields(self) if field.name != "curves"]
+            known[level] = replace(self, **{name: getattr(self, name)[level:] for name in rows})
         return known[level]
 
 

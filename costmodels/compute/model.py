@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.cluster import list_devices, load_device
+from costmodels.cluster import HostGroup, list_devices, load_device
 from costmodels.compute.attention import fitted_time, kernel_rate
 from costmodels.compute.coefficients import Fit, family_of, find_fit, load_family
 from costmodels.compute.measured import Measured
@@ -133,6 +133,10 @@ class ComputeModel:
         self._fits: dict[tuple[str, str, str], Fit | None] = {}
         self._deviation: float | None = 0.0
         self._slips = True
+
+    def under(self, groups: tuple[HostGroup, ...]) -> ComputeModel:
+        """The model of the devices of some groups of hosts: itself, where there is one kind."""
+        return self
 
     @property
     def arithmetic(self) -> str:

@@ -1,6 +1,6 @@
 """Measured seconds of local work, looked up by shape and interpolated between shapes.
 
-A table is a CSV file as `benchmarks/measure_device.py` writes it. Lines that start with `#` hold
+A table is a CSV file. Lines that start with `#` hold
 `key = value` pairs of provenance (device, software, date); then come the columns
 
     operation, direction, precision, samples, channels, filters, in_extents, out_extents,
@@ -9,8 +9,8 @@ A table is a CSV file as `benchmarks/measure_device.py` writes it. Lines that st
 with extents, kernel and stride written as `56x56` (empty for none), `visible` where attention is
 masked, and any further columns ignored. Shapes are *local*: what one device computes.
 
-A JSON file, as `planner tables import` writes it, holds the same with the columns once, and may
-hold measured collectives besides.
+A JSON file, as `planner profile` and `planner tables import` write it, holds the same with the
+columns once, and may hold measured collectives, and curves that are fitted to them, besides.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.cluster.curve import CollectiveCurve
 from costmodels.communication.calibration import COLLECTIVES, MeasuredCollective
 from costmodels.compute.work import ELEMENT_SIZE, Work
 from costmodels.errors import InputError, plain, printable
@@ -75,8 +77,8 @@ class CostTable:
         Parsed rows; use `load` for a file.
     text
         The file that they are from, without control characters.
-    collectives
-        Measured collectives of such devices.
+    collectives, curves
+        Measured collectives of such devices, and curves of their times.
     """
 
     def __init__(
@@ -86,9 +88,11 @@ class CostTable:
         rows: Iterable[Row],
         text: str = "",
         collectives: Iterable[MeasuredCollective] = (),
+        curves: Iterable[CollectiveCurve] = (),
     ) -> None:
         self.name = name
         self.collectives = tuple(collectives)
+        self.curves = tuple(curves)
         self.text = text
         self.provenance = dict(provenance)
         self.rows = tuple(rows)
@@ -150,7 +154,7 @@ def _cells_of(file: str, lines: Sequence[tuple[int, str]]) -> list[dict[str, str
     if missing:
         raise InputError(
             f"{file} must have the columns {', '.join(COLUMNS)} but lacks "
-            f"{', '.join(missing)}; write it with benchmarks/measure_device.py"
+            f"{', '.join(missing)}; write it with 'planner profile'"
         )
     if len(rows) != len(lines) - 1:
         raise InputError(
@@ -185,7 +189,20 @@ def _of_json(file: str, text: str) -> CostTable:
             _parse_collective(file, f"row {i} of the collectives", cells)
             for i, cells in enumerate(collectives, start=1)
         ],
+        _curves(file, document.get("curves", [])),
     )
+
+
+def _curves(file: str, part: object) -> list[CollectiveCurve]:
+    """Curves of collectives, as `planner profile --links` writes them."""
+    try:
+        return msgspec.convert(part, list[CollectiveCurve])
+    except (msgspec.ValidationError, InputError) as error:
+        reason = plain(str(error))
+        raise InputError(
+            f"'curves' of {file} must be what 'planner profile --links' writes but are not "
+            f"({reason}); measure them again"
+        ) from None
 
 
 def _json_rows(file: str, part: object, columns: Sequence[str]) -> list[dict[str, str | None]]:

@@ -9,6 +9,7 @@ from costmodels.simulation.messages import LINK_MODELS
 from costmodels.simulation.repeated import run_job
 from costmodels.simulation.runtime_files import built_in_runtimes, load_runtime
 from costmodels.simulation.runtimes import Runtime
+from costmodels.simulation.uneven import UnevenCompiler
 
 __all__ = [
     "LINK_MODELS",
@@ -24,6 +25,7 @@ __all__ = [
     "SimulatedStep",
     "Task",
     "TaskTimes",
+    "UnevenCompiler",
     "built_in_runtimes",
     "execute",
     "load_runtime",

@@ -114,7 +114,7 @@ class WeightArrivals:
                 message_operation(
                     ("gather", unit, place),
                     "all_gather",
-                    links.collective("all_gather", group, size),
+                    program.weight_links.collective("all_gather", group, size),
                     [(program.number, phase, op.key) for op in rows],
                     num_bytes=size * (1.0 - 1.0 / math.prod(group)),
                     queue=Queue.PARAMETER,

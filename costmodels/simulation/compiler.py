@@ -20,15 +20,14 @@ from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.host_links import check_offload, room_in_host
 from costmodels.simulation.job import Job
-from costmodels.simulation.layouts import Handling
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
 from costmodels.simulation.operations import Key, Operation, Ref
-from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
-from costmodels.simulation.shared_pieces import holders_of_weights, pieces_of_job
+from costmodels.simulation.shared_pieces import KnownPieces, holders_of_weights, pieces_of_job
+from costmodels.simulation.stage_machines import handling_of, links_of_weights
 from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import JobView
 from costmodels.simulation.updates import update_operations
@@ -51,11 +50,11 @@ class Compiler:
     job
         The job.
     known
-        Costs of layers by the shape of their stage, which jobs that differ in their strategy only
-        may share.
+        Costs of layers by the shape of their stage and the groups of hosts that it is on, which
+        jobs that differ in their strategy only may share.
     """
 
-    def __init__(self, job: Job, known: dict[tuple[int, ...], Pieces] | None = None) -> None:
+    def __init__(self, job: Job, known: KnownPieces | None = None) -> None:
         self.known = {} if known is None else known
         self.job = job
         (strategy := job.strategy).check(job.graph)
@@ -74,14 +73,12 @@ class Compiler:
             holders=holders,
             shared=shared,
             stage_links=stage_links,
+            weight_links=links_of_weights(job, stage_links),
             stage_of=self.stage_of,
             activation_size=job.training.activation_size,
             weight_apart=strategy.schedule.kind == "zero-bubble",
             weight_beside=job.runtime.weight_beside,
-            handling=Handling(
-                per_byte=2.0 * job.runtime.activation_copies / job.compute.device.memory_bandwidth,
-                fixed=job.runtime.activation_waits * job.training.launch_time,
-            ),
+            handling=tuple(handling_of(job, links) for links in stage_links),
             runtime=job.runtime,
             fresh_size=float(job.training.held.fresh),
             launch_time=job.training.launch_time,
@@ -318,7 +315,8 @@ class Compiler:
 
     def _role(self, role: int) -> Role:
         stages = self._stages(role)
-        runtime, device = self.job.runtime, self.job.cluster.device
+        runtime, cluster = self.job.runtime, self.view.stage_links[stages[0]].cluster
+        device = cluster.device
         fixed = {"reserved": float(device.reserved_memory)}
         if runtime.caching:
             fixed["reserved"] += communicator_memory([self.programs[stage] for stage in stages])
@@ -327,6 +325,8 @@ class Compiler:
                 fixed[holder] = fixed.get(holder, 0.0) + size
         first, end = self.groups[role]
         name = _named(stages) if len(self.groups) > 1 else "all devices"
+        if self.job.cluster.groups:
+            name += f" ({' + '.join(g.name for g in self.view.stage_links[stages[0]].groups)})"
         reserved = None
         order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
         if runtime.caching:
@@ -336,6 +336,7 @@ class Compiler:
             name=name,
             first_device=first,
             num_devices=end - first,
+            capacity=float(device.memory),
             fixed_memory=fixed,
             reserved=reserved,
             host_memory=sum(self.weights[stage].host_memory for stage in stages)

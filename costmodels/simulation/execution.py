@@ -11,6 +11,7 @@ host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -135,6 +136,8 @@ class Role:
         Such as "stage 0".
     first_device, num_devices
         Its devices. [items]
+    capacity
+        Memory of each of them. [B]
     fixed_memory
         What it holds throughout, by holder. [B]
     reserved
@@ -147,6 +150,7 @@ class Role:
     name: str
     first_device: int
     num_devices: int
+    capacity: float = math.inf
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
     reserved: float | None = None
     host_memory: float = 0.0

@@ -34,6 +34,9 @@ class Job:
         Time that a device decodes input before it computes. [s]
     links
         How links are taken, one of `LINK_MODELS`.
+    beyond
+        The devices of all replicas, where these are not all: their machine, and members of each
+        level. Gradients and cut weights are exchanged with those of other hosts, too.
     """
 
     graph: Graph
@@ -45,3 +48,4 @@ class Job:
     runtime: Runtime
     decoding: float = 0.0
     links: str = "shared"
+    beyond: tuple[Cluster, tuple[int, ...]] | None = None

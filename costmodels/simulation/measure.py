@@ -30,6 +30,8 @@ class RoleUse:
         Time in which communication is under way and nothing is computed. [s]
     idle
         Time in which neither is: bubbles, and what other roles or background threads take. [s]
+    capacity
+        Memory of each of its devices. [B]
     memory, memory_time
         The most it holds, and when. [B], [s]
     held
@@ -43,6 +45,7 @@ class RoleUse:
     name: str
     first_device: int
     num_devices: int
+    capacity: float
     busy: Mapping[str, float]
     exposed: float
     idle: float
@@ -51,6 +54,11 @@ class RoleUse:
     held: tuple[HeldTensor, ...]
     received: float
     host_memory: float = 0.0
+
+    @property
+    def short(self) -> float:
+        """By how much the most it holds is above the memory of its devices; negative below. [B]"""
+        return self.memory.total - self.capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,8 +93,8 @@ class SimulatedStep:
 
     @property
     def peak(self) -> RoleUse:
-        """The role that holds the most."""
-        return max(self.roles, key=lambda role: role.memory.total)
+        """The role that holds the most, as seen from the memory of its devices."""
+        return max(self.roles, key=lambda role: (role.short, role.memory.total))
 
     @property
     def slowest(self) -> RoleUse:
@@ -167,6 +175,7 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
                 name=role.name,
                 first_device=role.first_device,
                 num_devices=role.num_devices,
+                capacity=role.capacity,
                 busy=times,
                 exposed=exposed,
                 idle=max(end - start - working - exposed, 0.0),

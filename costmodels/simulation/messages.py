@@ -84,10 +84,12 @@ class StageLinks:
         algorithm: str = "auto",
         links: str = "shared",
     ) -> None:
-        self.cluster = cluster
+        self.whole, self.shape = cluster, shape
+        self.groups = cluster.groups_of(stage.first_device, stage.num_devices)
+        self.cluster = cluster.under(*self.groups)
         self.links = links
         self.job = Topology.of(cluster, shape)
-        self.topology = Topology.of(cluster, stage.shape)
+        self.topology = Topology.of(self.cluster, stage.shape)
         self.stage = stage
         self.algorithm = algorithm
 
@@ -181,34 +183,38 @@ class StageLinks:
         """
         if num_bytes <= 0.0:
             return NO_MESSAGE
-        below, first, other = (
-            self.job.devices_below,
-            self.stage.first_device,
-            target.stage.first_device,
-        )
+        job = self._between(target)
+        below, first, other = job.devices_below, self.stage.first_device, target.stage.first_device
         # the level at which the two are below one parent
         level = next(
             n
-            for n, size in enumerate(self.job.shape)
+            for n, size in enumerate(job.shape)
             if first // (below[n] * size) == other // (below[n] * size)
         )
         senders = min(self.stage.num_devices, int(below[level]))
         if self.links == "nominal":
-            return Message(0.0, num_bytes / float(self.job.link_bandwidth[level]), ())
+            return Message(0.0, num_bytes / float(job.link_bandwidth[level]), ())
         if self.links == "alone":
             senders = 1
-        time = float(send_recv_time(self.job, level, num_bytes, senders))
-        seconds = float(send_recv_time(self.job, level, _NO_BYTES, senders))
+        time = float(send_recv_time(job, level, num_bytes, senders))
+        seconds = float(send_recv_time(job, level, _NO_BYTES, senders))
         transfer = time - seconds
         if transfer <= 0.0:
             return Message(time, 0.0, ())
-        filled = senders * num_bytes / float(self.job.child_bandwidth[level]) / transfer
+        filled = senders * num_bytes / float(job.child_bandwidth[level]) / transfer
         part = min(filled, 1.0)
         loads = (
             ((level, self.child(level), OUT), part),
             ((level, target.child(level), IN), part),
         )
         return Message(seconds, transfer, loads)
+
+    def _between(self, target: StageLinks) -> Topology:
+        """The links between two stages: those of the slower group of hosts."""
+        if not self.whole.groups or self.groups == target.groups == self.whole.groups:
+            return self.job
+        both = [g for g in self.whole.groups if g in self.groups or g in target.groups]
+        return Topology.of(self.whole.under(*both), self.shape)
 
     @property
     def ranks(self) -> int:

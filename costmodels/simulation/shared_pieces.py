@@ -19,6 +19,8 @@ from costmodels.simulation.pieces import Piece, Pieces
 from costmodels.step.machine import Machine
 from costmodels.step.training import Training
 
+# What layers cost on stages of one shape on the same groups of hosts.
+KnownPieces = dict[tuple[tuple[int, ...], tuple[str, ...]], Pieces]
 # Rates of full buckets are of no use here: any size will do. [B]
 _ANY_SIZE = 1e6
 
@@ -110,7 +112,7 @@ def with_block(piece: Piece, block: SharedBlock, training: Training) -> Piece:
 
 
 def pieces_of_job(
-    job: Job, holders: Mapping[str, str], known: dict[tuple[int, ...], Pieces]
+    job: Job, holders: Mapping[str, str], known: KnownPieces
 ) -> tuple[Mapping[str, Piece], Mapping[str, SharedBlock]]:
     """The piece of every layer, and what those add whose weight another one holds.
 
@@ -121,18 +123,22 @@ def pieces_of_job(
     holders
         For each user of a shared weight, the layer that holds it in its stage.
     known
-        Costs of layers by the shape of their stage, to which new ones are added.
+        Costs of layers by the shape of their stage and the groups of hosts that it is on, to which
+        new ones are added.
     """
     found: dict[str, Piece] = {}
     machine_of: dict[str, Machine] = {}
     for stage in job.strategy.stages:
-        if stage.shape not in known:
-            topology = Topology.of(job.cluster, stage.shape)
-            machine = Machine(topology=topology, compute=job.compute, training=job.training)
-            known[stage.shape] = Pieces(job.graph, machine)
+        groups = job.cluster.groups_of(stage.first_device, stage.num_devices)
+        key = (stage.shape, tuple(group.name for group in groups))
+        if key not in known:
+            topology = Topology.of(job.cluster.under(*groups), stage.shape)
+            compute = job.compute.under(groups)
+            machine = Machine(topology=topology, compute=compute, training=job.training)
+            known[key] = Pieces(job.graph, machine)
         for name in stage.layers:
-            machine_of[name] = known[stage.shape].machine
-            found[name] = known[stage.shape].of(
+            machine_of[name] = known[key].machine
+            found[name] = known[key].of(
                 name,
                 job.strategy.distributions[name],
                 owns_weight=holders.get(name, "") == name,
@@ -140,4 +146,23 @@ def pieces_of_job(
     shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
     for name, block in shared.items():
         found[name] = with_block(found[name], block, job.training)
+    if job.beyond is not None:
+        found = {name: _among_all(piece, job.shape, job.beyond[1]) for name, piece in found.items()}
     return found, shared
+
+
+def _among_all(piece: Piece, shape: tuple[int, ...], whole: tuple[int, ...]) -> Piece:
+    """A piece whose weight the replicas of other hosts hold as well.
+
+    Parameters
+    ----------
+    piece
+        The piece on some hosts.
+    shape, whole
+        Members of each level: of those, and of all. [items]
+    """
+    group = tuple(
+        same * all_ // own
+        for same, own, all_ in zip(piece.gradient_group, shape, whole, strict=True)
+    )
+    return replace(piece, gradient_group=group)

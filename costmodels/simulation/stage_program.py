@@ -43,6 +43,7 @@ class StageProgram:
         self.graph, self.pieces = view.graph, view.pieces
         self.stage = view.strategy.stages[number]
         self.stage_links = view.stage_links[number]
+        self.weight_links = view.weight_links[number]
         self.tensors = StageTensors(view, number)
         inside = set(self.stage.layers)
         self.layers = [layer for layer in self.graph.compute_layers if layer.name in inside]

@@ -41,6 +41,8 @@ class JobView:
         Of every layer.
     stage_links
         Links of every stage.
+    weight_links
+        Links of all devices that hold the weights of every stage.
     stage_of
         Stage of every layer.
     activation_size
@@ -52,7 +54,7 @@ class JobView:
     shared
         What each layer adds whose weight another layer of its stage holds.
     handling
-        What the framework adds around collectives of activations.
+        What the framework adds around collectives of activations of every stage.
     runtime
         The framework.
     launch_time
@@ -67,12 +69,13 @@ class JobView:
     strategy: Strategy
     pieces: Mapping[str, Piece]
     stage_links: tuple[StageLinks, ...]
+    weight_links: tuple[StageLinks, ...]
     stage_of: Mapping[str, int]
     activation_size: int
     weight_apart: bool
     holders: Mapping[str, str]
     shared: Mapping[str, SharedBlock]
-    handling: Handling
+    handling: tuple[Handling, ...]
     runtime: Runtime
     fresh_size: float
     launch_time: float
@@ -86,7 +89,7 @@ class StageTensors:
         self.view, self.number = view, number
         self.graph, self.pieces = view.graph, view.pieces
         self.stage = view.strategy.stages[number]
-        self.changes = Changes(view.stage_links[number], view.handling)
+        self.changes = Changes(view.stage_links[number], view.handling[number])
         self.change_of: dict[Edge, Change] = {}
         self.summed_up: dict[int, tuple[Layouts, Layouts]] = {}
         self.segment = {name: i for i, names in enumerate(self.stage.recompute) for name in names}

@@ -31,7 +31,7 @@ def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
     operation = message_operation(
         ("gather updated", "weights", work.program.number),
         "all_gather",
-        work.program.stage_links.collective("all_gather", group, num_bytes),
+        work.program.weight_links.collective("all_gather", group, num_bytes),
         [after],
         num_bytes=num_bytes * (1.0 - 1.0 / ranks),
         queue=Queue.PARAMETER,

@@ -154,7 +154,7 @@ class WeightWork:
     def _bucket_operations(
         self, number: int, bucket: GradientBucket, after: list[Ref]
     ) -> list[Operation]:
-        stage_links, first = self.program.stage_links, bucket.layers[0]
+        links, first = self.program.weight_links, bucket.layers[0]
         label = first if len(bucket.layers) == 1 else f"{first} to {bucket.layers[-1]}"
         if self.runtime.gradient == "push_pull":
             return self._push_pull(number, bucket, after, label)
@@ -175,14 +175,14 @@ class WeightWork:
         group = self.shard_group(first) if bucket.cut else bucket.group
         parts = math.prod(group)
         received = bucket.num_bytes * (1.0 - 1.0 / parts)
-        one_way = stage_links.one_way(group)
+        one_way = links.one_way(group)
         passes = 1.0 if bucket.cut else self.runtime.passes(parts, one_way)
         key: Key = ("gradients", label, number)
         rows = [
             message_operation(
                 key,
                 kind,
-                stage_links.collective(kind, group, bucket.num_bytes * passes),
+                links.collective(kind, group, bucket.num_bytes * passes),
                 after,
                 num_bytes=received if bucket.cut else 2.0 * received,
                 queue=Queue.GRADIENT,
@@ -198,7 +198,7 @@ class WeightWork:
                 message_operation(
                     ("gradients of shards", label, number),
                     "all_reduce",
-                    stage_links.collective("all_reduce", replicas, part),
+                    links.collective("all_reduce", replicas, part),
                     [(self.program.number, "reduce", key)],
                     num_bytes=2.0 * part * (1.0 - 1.0 / math.prod(replicas)),
                     queue=Queue.GRADIENT,

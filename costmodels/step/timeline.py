@@ -156,7 +156,8 @@ def outermost_time(topology: Topology, group: ArrayLike, num_bytes: ArrayLike) -
     below = members[..., :level].prod(axis=-1)
     groups = topology.devices_below[level] / below
     seconds: Floats = np.asarray(num_bytes) * groups / topology.child_bandwidth[level]
-    return seconds * (members[..., level] > 1)
+    # what was measured may be faster than the links were fitted to be: then nothing is known
+    return seconds * (members[..., level] > 1) * (not topology.curves)
 
 
 def gradient_link_time(

@@ -116,6 +116,37 @@ class Stage:
         return self.first_device, self.first_device + self.num_devices
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShare:
+    """What the replicas on one group of hosts work on, where not all have as many samples.
+
+    Parameters
+    ----------
+    group
+        The hosts.
+    first_device, num_devices
+        Their devices. [items]
+    replicas
+        How many they are. [items]
+    micro_batches
+        Of each of them. [items]
+    samples
+        Of a micro-batch of each of them. [samples]
+    """
+
+    group: str
+    first_device: int
+    num_devices: int
+    replicas: int
+    micro_batches: int
+    samples: int
+
+    @property
+    def batch(self) -> int:
+        """Samples of all replicas of the group in a step. [samples]"""
+        return self.replicas * self.micro_batches * self.samples
+
+
 def check_offloaded(what: tuple[str, ...]) -> None:
     """Refuse what cannot wait in the memory of the host.
 
@@ -158,6 +189,9 @@ class Strategy:
         recomputation by operation).
     offload
         What waits in the memory of the host where it is not used, of `OFFLOADED`.
+    shares
+        Samples of the replicas on each group of hosts, of a single stage; none where all replicas
+        have as many. Distributions are then those of replicas alike.
     """
 
     stages: tuple[Stage, ...]
@@ -168,6 +202,7 @@ class Strategy:
     ring_attention: bool = False
     keep_products: bool = False
     offload: tuple[str, ...] = ()
+    shares: tuple[BatchShare, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

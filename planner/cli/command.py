@@ -20,6 +20,7 @@ from planner.cli.exporting import export_command
 from planner.cli.failures import Interrupted, Unread, one_line_errors
 from planner.cli.front import pareto_command
 from planner.cli.plans import evaluate_command, optimize_command, report_command
+from planner.cli.profiling import profile_command
 from planner.cli.running import run_command, verify_command
 from planner.cli.scaling import scale_command
 from planner.cli.simulating import simulate_command
@@ -97,6 +98,7 @@ for _command in (
     runtimes_command,
     loaders_command,
     tables_command,
+    profile_command,
     solve_command,
     throughput_command,
 ):

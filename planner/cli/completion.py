@@ -70,6 +70,12 @@ def _clusters() -> Sequence[str]:
     return list_clusters()
 
 
+def _machines() -> Sequence[str]:
+    from planner.request.inputs.question import AUTO
+
+    return (AUTO, *_clusters())
+
+
 def _devices() -> Sequence[str]:
     from costmodels.cluster import list_devices
 
@@ -167,7 +173,7 @@ complete_built_in_cluster = complete(_clusters)
 complete_solver = complete(_solvers)
 # By field of a request, or of a part of it.
 COMPLETERS: Mapping[str, Completer] = {
-    "cluster": complete(_clusters, CLUSTER_FILES),
+    "cluster": complete(_machines, CLUSTER_FILES),
     "host": complete(_clusters, CLUSTER_FILES),
     "strategy": complete(_strategies, PLAN_FILES),
     "runtime": complete(_runtimes, (".toml",)),

@@ -10,6 +10,7 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
+from planner.joint.mixed import MixedSearch
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
@@ -17,6 +18,7 @@ from planner.joint.verdict import (
     search_notes,
     single_stage_left_out,
     summary,
+    usual_of,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
@@ -27,9 +29,7 @@ from planner.planning.options import SearchOptions
 from planner.planning.staged import (
     StagedStep,
     UsualTrial,
-    named,
     tried,
-    usual_degrees,
     usual_trials,
 )
 from planner.planning.staged_plan import plan_of_stages
@@ -86,6 +86,16 @@ def joint_plan(
             "--least-memory and --dump-problem are of the splits of one stage, of which --keep and "
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
+    if setting.cluster.groups:
+        search = MixedSearch(
+            setting=setting,
+            options=options,
+            deadline=deadline,
+            wishes=wishes,
+            on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
+        )
+        with uncollected():
+            return search.run()
     setting.check_reserve()
     with uncollected():
         return _joint_plan(setting, options, deadline, known, wishes)
@@ -190,7 +200,7 @@ def _searched(
         until = Deadline(0.0)
     usual: tuple[UsualTrial, ...] = ()
     try:
-        usual = usual_trials(setting, search.runtime, until, _usual(setting, found))
+        usual = usual_trials(setting, search.runtime, until, usual_of(setting, found))
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     return (found if wishes.any else _with_usual(found, usual)), usual
@@ -271,26 +281,6 @@ def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
 def _few_layers(setting: Setting, wishes: Wishes) -> bool:
     """Whether the splits of one stage may be searched as well."""
     return wishes.leaves_splits and len(setting.graph.compute_layers) <= MOST_LAYERS
-
-
-def _usual(setting: Setting, found: JointResult) -> dict[str, Degrees]:
-    """The usual ways to train; Megatron's with as many stages as it is expected to fit in.
-
-    Narayanan et al. 2021 (section 5.4.1) cut tensors within a host, and the rest by stages until
-    the network fits; attention is computed again (Korthikanti et al. 2022).
-    """
-    usual = usual_degrees(setting)
-    *others, megatron = usual
-    inside = replace(usual[megatron], micro_batch_size=None, zero=None)
-    fitting = [
-        one.choice.pp
-        for one in found.estimates
-        if one.memory <= setting.cluster.device.memory
-        and one.choice.inside == inside
-        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (1, 1, 1)
-    ]
-    known = {name: usual[name] for name in others}
-    return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
 
 
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:

@@ -53,7 +53,8 @@ class ChoiceBounds:
         return [*(replace(choice, again=count) for count in range(1, most)), choice]
 
     def _stands_for_more(self, choice: Choice) -> bool:
-        return self.partly and choice.inside.recompute == "full" and not choice.again
+        alone = len(self.estimates.cuts.first) == choice.parts
+        return self.partly and choice.inside.recompute == "full" and not (choice.again or alone)
 
     def of(self, choice: Choice) -> float:
         """What no step of a choice that fits takes less than, +inf where none fits. [s]"""
@@ -97,13 +98,13 @@ class ChoiceBounds:
         device = self.setting.cluster.device
         room = choice.pp * (device.memory - device.reserved_memory)
         short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
-        insides = self.estimates.insides(choice.zero)
-        ratios = [
-            max(float((again.least - kept.least)[places].sum()), 0.0) / saved
-            for places in insides.blocks
-            if (saved := float((kept.kept - again.kept)[places].sum())) > 0.0
-        ]
-        return max(short, 0.0) * min(ratios, default=0.0)
+        blocks = self.estimates.insides(choice.zero).blocks
+        times, sizes = again.least - kept.least, kept.kept - again.kept
+        each = [max(float(times[places].sum()), 0.0) for places in blocks]
+        saved = [float(sizes[places].sum()) for places in blocks]
+        ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
+        # one of each stage is computed again in any case
+        return max(max(short, 0.0) * min(ratios, default=0.0), choice.parts * min(each))
 
     def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
         """What stays of each layer: weights, gradients and optimizer state. [B]"""

@@ -108,7 +108,7 @@ class Estimates:
         send = 0.0
         if choice.pp > 1:
             send = self.exchanges.send(choice.pp, stages.sent)
-        seconds = _pipeline(choice, forward, backward, send)
+        seconds = staged_time(choice, forward, backward, send)
         # groups further back are through with their last backward pass earlier
         early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
         seconds += float((self._tails(choice, stages, backward) - early).max())
@@ -164,7 +164,7 @@ class Estimates:
         return float(held.max()) + inside.passing + buffers + reserved
 
 
-def _pipeline(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:
+def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:
     """Passes over all micro-batches. [s]
 
     Parameters

@@ -20,8 +20,9 @@ from costmodels.communication.topology import Topology
 from costmodels.graph import Graph
 from costmodels.simulation import Behaviour, Compiler, Job, Queue, Runtime, run_graph
 from costmodels.simulation.buckets import unit_of
-from costmodels.simulation.pieces import Piece, Pieces
+from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
+from costmodels.simulation.shared_pieces import KnownPieces
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
@@ -105,7 +106,7 @@ class Insides:
         self.setting, self.runtime = setting, runtime
         self.reduced = Reduced.of(setting.model)
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
-        self.pieces: dict[tuple[int, int], tuple[Graph, dict[tuple[int, ...], Pieces]]] = {}
+        self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
@@ -223,9 +224,7 @@ class Insides:
             return np.maximum(whole_units, whole.least + whole.least_forward * rows.computed)
         return np.maximum(whole_units, whole.least)
 
-    def _measured(
-        self, small: Setting, strategy: Strategy, known: dict[tuple[int, ...], Pieces]
-    ) -> MicroBatch:
+    def _measured(self, small: Setting, strategy: Strategy, known: KnownPieces) -> MicroBatch:
         """Sums of the operations of a step of one micro-batch.
 
         Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
@@ -51,6 +52,13 @@ def front(
         When no plan that fits was found.
     """
     setting.check_reserve()
+    if setting.cluster.groups:
+        names = ", ".join(group.name for group in setting.cluster.groups)
+        raise InputError(
+            "a front of step time against memory must be of hosts of one kind but "
+            f"{setting.cluster.name} has several, {names}; use the GPUs of one group, or --against "
+            "gpus"
+        )
     deadline = deadline or Deadline(options.time_limit)
     search = JointSearch(
         setting=setting,

@@ -190,14 +190,14 @@ class JointSearch:
         InputError
             When what is held fixed and ruled out leaves nothing.
         """
-        rows: list[tuple[float, Choice]] = []
+        fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
         for choice in choices(self.setting, list(insides(self.setting))):
             self.num_choices += 1
             if self.wishes.allows(choice):
                 self.num_wished += 1
                 if weights.fit(choice):
-                    rows.append((0.0 if deadline.passed else floors.floor(choice), choice))
+                    fitting.append(choice)
         if self.wishes.any and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(
@@ -205,7 +205,12 @@ class JointSearch:
                 f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
                 "or forbid less"
             )
-        return sorted(rows, key=lambda row: row[0])
+        # what a part of some samples takes comes with what all of them take
+        known = {
+            choice: 0.0 if deadline.passed else floors.floor(choice)
+            for choice in sorted(fitting, key=lambda choice: -choice.samples)
+        }
+        return sorted(((known[choice], choice) for choice in fitting), key=lambda row: row[0])
 
     def _simulate(self, ranked: list[Estimate], bound: float) -> None:
         """Simulate the fastest estimates that may fit, until none promises to be better."""

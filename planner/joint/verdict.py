@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
@@ -11,8 +12,9 @@ from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.search import JointResult
 from planner.plan import Plan, SearchSummary
 from planner.planning.infeasible import stopped_error
-from planner.planning.staged import StagedStep
+from planner.planning.staged import StagedStep, named, usual_degrees
 from planner.planning.summary import PROVEN_GAP
+from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.notes import Note
 
@@ -145,3 +147,23 @@ def least_held(setting: Setting) -> float:
     runtimes = (load_runtime(name) for name in (DEFAULT_RUNTIME, "zero1", "fsdp"))
     each = min(setting.under(one).machine.training.parameter_size for one in runtimes)
     return float(setting.graph.parameters) * each
+
+
+def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
+    """The usual ways to train; Megatron's with as many stages as it is expected to fit in.
+
+    Narayanan et al. 2021 (section 5.4.1) cut tensors within a host, and the rest by stages until
+    the network fits; attention is computed again (Korthikanti et al. 2022).
+    """
+    usual = usual_degrees(setting)
+    *others, megatron = usual
+    inside = replace(usual[megatron], micro_batch_size=None, zero=None)
+    fitting = [
+        one.choice.pp
+        for one in (() if found is None else found.estimates)
+        if one.memory <= setting.cluster.device.memory
+        and one.choice.inside == inside
+        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (1, 1, 1)
+    ]
+    known = {name: usual[name] for name in others}
+    return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))

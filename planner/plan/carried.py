@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from costmodels.cluster import Cluster
+from costmodels.cluster import Cluster, Device
 from costmodels.errors import InputError
 from costmodels.graph import Network
 
@@ -59,18 +59,31 @@ def cluster_digest(cluster: Cluster) -> str:
     """SHA-256 of a cluster."""
     # whole numbers in fields of floats are floats, as they are when a file is read
     cluster = msgspec.convert(msgspec.to_builtins(cluster, enc_hook=dict), Cluster)
-    return digest(
-        {
-            "name": cluster.name,
-            "levels": [asdict(level) for level in cluster.levels],
-            "host_level": cluster.host_level,
-            "device": {
-                key: dict(value) if isinstance(value, Mapping) else value
-                for key in cluster.device.__slots__
-                for value in [getattr(cluster.device, key)]
-            },
-        }
-    )
+    stated: dict[str, object] = {
+        "name": cluster.name,
+        "levels": [asdict(level) for level in cluster.levels],
+        "host_level": cluster.host_level,
+        "device": _stated_device(cluster.device),
+    }
+    if cluster.groups:
+        stated["groups"] = [
+            {
+                "name": group.name,
+                "hosts": group.hosts,
+                "device": _stated_device(group.device),
+                "levels": [asdict(level) for level in group.levels],
+            }
+            for group in cluster.groups
+        ]
+    return digest(stated)
+
+
+def _stated_device(device: Device) -> dict[str, object]:
+    return {
+        key: dict(value) if isinstance(value, Mapping) else value
+        for key in device.__slots__
+        for value in [getattr(device, key)]
+    }
 
 
 def tables_digest(texts: Sequence[str]) -> str:

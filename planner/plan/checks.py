@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
-from costmodels.strategy import Stage, Strategy
+from costmodels.strategy import BatchShare, Stage, Strategy
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 from planner.plan.sharding import Sharding, sharding_faults
 
@@ -78,6 +78,9 @@ class CheckedPlan(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]: ...
+
+    @property
+    def shares(self) -> tuple[BatchShare, ...]: ...
 
     @property
     def strategy(self) -> Strategy: ...
@@ -174,6 +177,14 @@ def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         if layer.shard_size is not None and not 1 < layer.shard_size <= plan.gpus:
             rule = f"shard_size of layer '{name}' must be from 2 to {plan.gpus}"
             yield rule, f"is {layer.shard_size}"
+    if plan.shares:
+        total = sum(one.batch for one in plan.shares)
+        if total != plan.global_batch_size:
+            yield "shares must hold the samples of the global batch", f"hold {total}"
+        if min(min(one.replicas, one.micro_batches, one.samples) for one in plan.shares) < 1:
+            yield "shares must have a sample each", "lack some"
+        if sum(one.num_devices for one in plan.shares) != plan.gpus or plan.stages:
+            yield f"shares must be on {plan.gpus} GPUs of one stage", "are not"
     if not plan.stages:
         return
     held = [name for stage in plan.stages for name in stage.layers]

@@ -17,7 +17,7 @@ from costmodels.distribution import devices_at_work
 from costmodels.errors import InputError
 from costmodels.step.training import Training
 from costmodels.step.utilisation import model_flops_utilisation
-from costmodels.strategy import MemoryConfig, Schedule, Stage, Strategy
+from costmodels.strategy import BatchShare, MemoryConfig, Schedule, Stage, Strategy
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
 from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
@@ -67,7 +67,7 @@ class Plan:
         Every layer in the order of the forward pass, with its times over all micro-batches.
     stages, schedule
         The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
-    gather_again, ring_attention, keep_products, offload
+    gather_again, ring_attention, keep_products, offload, shares
         As of `costmodels.strategy.Strategy`.
     sharding
         Meshes of ranks, and where every tensor lies on them; None where an older plan says nothing.
@@ -129,6 +129,7 @@ class Plan:
     ring_attention: bool = False
     keep_products: bool = False
     offload: tuple[str, ...] = ()
+    shares: tuple[BatchShare, ...] = ()
     sharding: Sharding | None = None
     format: str = FORMAT
     version: int = VERSION
@@ -161,7 +162,7 @@ class Plan:
     def is_staged(self) -> bool:
         """Whether more than splits of layers: stages, micro-batches, sharding, recomputation."""
         cut = any(layer.sharded for layer in self.layers.values())
-        more = self.gather_again or self.ring_attention or self.offload or cut
+        more = self.gather_again or self.ring_attention or self.offload or self.shares or cut
         return bool(self.stages or self.schedule.micro_batches > 1 or more)
 
     @property
@@ -183,6 +184,7 @@ class Plan:
             ring_attention=self.ring_attention,
             keep_products=self.keep_products,
             offload=self.offload,
+            shares=self.shares,
         )
 
     @property
@@ -262,6 +264,10 @@ class Plan:
         document = msgspec.json.decode(_encoded(plan))
         # layers keep the order of the forward pass, which sorting by name would lose
         document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
+        if not self.shares:
+            del document["shares"]
+        if self.carried.cluster is not None and not self.carried.cluster.groups:
+            del document["carried"]["cluster"]["groups"]
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:

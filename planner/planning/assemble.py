@@ -125,7 +125,7 @@ def assemble_plan(
         finalists=finalists,
         carried=carried_for(setting),
         model_flops=model_flops(setting.graph),
-        device_peak_flops=cluster.device.peak_flops[training.precision],
+        device_peak_flops=cluster.mean_peak_flops(training.precision),
         sharding=_plan_sharding(formulation, costed, [level.name for level in cluster.levels]),
     )
 

@@ -75,7 +75,7 @@ def plan_for(
         quick = replace(options, num_best=1, watch=None)
         return attempt(other, trained, quick, usual=strategies, deadline=deadline)
 
-    if not options.least_memory:
+    if options.doubts and not options.least_memory:
         decision = marked(
             decision, setting, search_again, usual=usual, deadline=deadline, took=took
         )

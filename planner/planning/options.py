@@ -36,6 +36,8 @@ class SearchOptions:
         they are not tuned. [B]
     least_memory
         Search for the plan of least peak memory instead of the fastest one.
+    doubts
+        Whether to find out if the plan rests on what tables do not say, by searching again.
     watch
         Called with the phase, and the best step and the bound so far [s], when one of them changes.
     dump_problem
@@ -52,6 +54,7 @@ class SearchOptions:
     bucket_bytes: float | None = None
     least_memory: bool = False
     all_reduce: str | None = None
+    doubts: bool = True
     watch: Watch | None = None
     dump_problem: str | os.PathLike[str] | None = None
 

@@ -10,7 +10,6 @@ from costmodels.errors import InputError
 from costmodels.simulation import (
     Behaviour,
     Compiler,
-    Job,
     Runtime,
     SimulatedStep,
     load_runtime,
@@ -24,6 +23,7 @@ from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
 from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.simulation.compiled import compiler_of
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 from search.problem.deadline import Deadline
 
@@ -67,7 +67,12 @@ class StagedStep:
     @property
     def fits(self) -> bool:
         """Whether that is within the memory of a device."""
-        return self.peak_memory <= self.placed.setting.cluster.device.memory
+        return self.step.peak.short <= 0.0
+
+    @property
+    def capacity(self) -> float:
+        """The memory of the devices that are the fullest. [B]"""
+        return self.step.peak.capacity
 
 
 def simulate_stages(
@@ -86,16 +91,7 @@ def simulate_stages(
     """
     setting = placed.setting
     runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
-    job = Job(
-        graph=placed.graph,
-        strategy=placed.strategy,
-        cluster=setting.cluster,
-        shape=setting.machine.topology.shape,
-        compute=setting.machine.compute,
-        training=setting.machine.training,
-        runtime=runtime,
-    )
-    compiler = Compiler(job)
+    compiler = compiler_of(placed, runtime)
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -205,7 +201,7 @@ class UsualTrial:
                 reason=self.reason,
                 costed=self.costed,
             )
-        short = self.step.peak_memory - self.step.placed.setting.cluster.device.memory
+        short = self.step.step.peak.short
         return Baseline(
             name=self.name,
             step_time_s=self.step.seconds,

@@ -106,7 +106,7 @@ def plan_of_stages(
         *opaque_notes(layers),
         *((ASSUMED,) if setting.gpus > 1 else ()),
         *estimate_notes(found.compiler.sources, machine),
-        *memory_notes(found.peak_memory / cluster.device.memory),
+        *memory_notes(found.peak_memory / found.capacity),
         *notes,
     )
     one_stage = len(strategy.stages) == 1 and not strategy.stages[0].recompute
@@ -128,7 +128,7 @@ def plan_of_stages(
         hidden_s=dict(slowest.hidden),
         memory_bytes=dict(step.peak.memory.holders),
         memory_moment=_peak_moment(step),
-        memory_capacity_bytes=cluster.device.memory,
+        memory_capacity_bytes=found.capacity,
         communication_bytes=max(role.received for role in step.roles),
         search=summary,
         layers=layers,
@@ -140,13 +140,14 @@ def plan_of_stages(
         finalists=finalists,
         carried=carried_for(setting),
         model_flops=model_flops(setting.graph),
-        device_peak_flops=cluster.device.peak_flops[machine.training.precision],
+        device_peak_flops=cluster.mean_peak_flops(machine.training.precision),
         stages=() if one_stage else strategy.stages,
         schedule=strategy.schedule,
         gather_again=strategy.gather_again,
         ring_attention=strategy.ring_attention,
         keep_products=strategy.keep_products,
         offload=strategy.offload,
+        shares=strategy.shares,
         sharding=shard_plan(found.placed.graph, strategy, [level.name for level in cluster.levels]),
     )
 
@@ -231,7 +232,8 @@ def _gradients(found: StagedStep) -> dict[str, float]:
     times, weights = found.step.task_times, found.compiler.weights
     buckets = {number: cycle(work.buckets) for number, work in enumerate(weights) if work.buckets}
     for task, start, end in zip(times.graph.tasks, times.starts, times.ends, strict=True):
-        if task.queue != Queue.GRADIENT:
+        # of uneven shares all groups have the same buckets
+        if task.queue != Queue.GRADIENT or (found.placed.strategy.shares and task.role):
             continue
         if task.kind in ("exchange", "send_recv"):
             total[task.name] = total.get(task.name, 0.0) + end - start

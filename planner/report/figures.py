@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from costmodels.strategy import BatchShare
 from costmodels.units import format_bytes, format_seconds
 from planner.plan import Plan, given_solver
 from planner.request.inputs.question import GLOBAL_BATCH_SIZE
@@ -282,7 +283,8 @@ def group_rows(plan: Plan) -> list[GroupRow]:
         spans = [f"{stage.layers[0]} .. {stage.layers[-1]}" for stage in stages]
         rows.append(
             GroupRow(
-                devices=f"{first} to {end - 1}" if end - first > 1 else str(first),
+                devices=(f"{first} to {end - 1}" if end - first > 1 else str(first))
+                + hosts_words(plan, first, end),
                 stages=", ".join(str(number) for number, _ in numbered),
                 layers=sum(len(stage.layers) for stage in stages),
                 span="; ".join(spans if len(spans) < 4 else [*spans[:2], "...", spans[-1]]),
@@ -291,6 +293,33 @@ def group_rows(plan: Plan) -> list[GroupRow]:
             )
         )
     return rows
+
+
+def shares_words(shares: Sequence[BatchShare]) -> str:
+    """Samples of replicas that differ: micro-batches and samples of each."""
+    rows = (
+        f"{one.micro_batches:,} x {one.samples:,} a replica on group {one.group} "
+        f"({one.replicas:,} of {one.num_devices // one.replicas:,} GPUs)"
+        for one in shares
+    )
+    return f"shared out unevenly: {', '.join(rows)}"
+
+
+def hosts_words(plan: Plan, first: int, end: int) -> str:
+    """Which hosts some GPUs are of, where there are several kinds: such as " (new: h100)".
+
+    Parameters
+    ----------
+    plan
+        The plan, which carries such a cluster.
+    first, end
+        The first GPU, and the one after the last.
+    """
+    cluster = plan.carried.cluster
+    if cluster is None or not cluster.groups:
+        return ""
+    groups = cluster.groups_of(first, end - first)
+    return f" ({', '.join(f'{group.name}: {group.device.name}' for group in groups)})"
 
 
 def provenance_rows(plan: Plan) -> list[tuple[str, str]]:

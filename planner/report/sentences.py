@@ -63,14 +63,18 @@ def training_sentence(plan: Plan) -> str:
     groups = plan.num_groups
     parts = []
     if groups > 1:
-        each = f"{groups} groups of {plan.gpus // groups:,} GPUs"
+        sizes = sorted({end - first for first, end in strategy.groups})
+        each = f"{groups} groups of {' or '.join(f'{size:,}' for size in sizes)} GPUs"
         stages = len(strategy.stages)
         chunks = f", {stages // groups} stages each" if stages > groups else ""
         parts.append(f"a pipeline of {each}{chunks} ({SCHEDULES[plan.schedule.kind]})")
     samples = figures.sample_word(plan.input_shape)
     size = plan.global_batch_size // count
     noun = "micro-batch" if count == 1 else "micro-batches"
-    parts.append(f"{count:,} {noun} of {size:,} {samples}")
+    if plan.shares:
+        parts.append(f"{samples} {figures.shares_words(plan.shares)}")
+    else:
+        parts.append(f"{count:,} {noun} of {size:,} {samples}")
     cut = {what for layer in plan.layers.values() for what in layer.sharded}
     if cut:
         stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1

@@ -104,7 +104,11 @@ def _show_subject(simulation: Simulation, console: Console) -> None:
     )
     stages, parts = len(subject.strategy.stages), schedule.micro_batches
     pipeline = f", {stages} stages by {schedule.kind}" if stages > 1 else ""
-    pipeline += f", {parts} micro-batches" if parts > 1 else ""
+    shares = subject.strategy.shares
+    if shares:
+        pipeline += f", samples {figures.shares_words(shares)}"
+    elif parts > 1:
+        pipeline += f", {parts} micro-batches"
     away = subject.strategy.offload
     waits = f", {_listed(away)} in the memory of the host" if away else ""
     show_sentence(console, f"strategy {subject.name}{pipeline}{waits}")
@@ -142,7 +146,7 @@ def _headline_figures(simulation: Simulation) -> list[tuple[str, str, str]]:
         ),
     ]
     if simulated is not None:
-        role, capacity = simulated.peak, float(setting.cluster.device.memory)
+        role, capacity = simulated.peak, simulation.capacity
         share = figures.percent(role.memory.total / capacity)
         peak = f"{figures.size(role.memory.total)} of {figures.size(capacity)} a GPU ({share})"
         where = f" in {role.name}" if len(simulated.roles) > 1 else ""
@@ -212,17 +216,16 @@ def _show_role_memory(
     simulation: Simulation, simulated: SimulatedStep, console: Console, most: int
 ) -> None:
     show_section(console, "Peak memory of a GPU")
-    capacity = float(simulation.subject.setting.cluster.device.memory)
     roles = main_roles(simulated, most)
     table = terminal_table(["~role", ">peak", ">of capacity", ">after", "~moment"])
     for role in roles:
         table.add_row(
             role.name,
             figures.size(role.memory.total),
-            figures.percent(role.memory.total / capacity),
+            figures.percent(role.memory.total / role.capacity),
             figures.seconds(role.memory_time),
             role.memory.moment,
-            style="bold red" if role.memory.total > capacity else "",
+            style="bold red" if role.short > 0.0 else "",
         )
     show_below(console, table)
     few = main_roles(simulated, MAX_COLUMNS)

@@ -25,7 +25,7 @@ def simulation_line(simulation: Simulation) -> str:
         figures.mfu_words(simulation.mfu),
     ]
     if simulation.peak_memory is not None:
-        capacity = figures.size(setting.cluster.device.memory)
+        capacity = figures.size(simulation.capacity)
         parts.append(f"{figures.size(simulation.peak_memory)} of {capacity} a GPU")
     runtime = f", {simulation.runtime.name}" if simulation.simulated is not None else ""
     parts.append(f"{simulation.subject.name}{runtime}, {simulation.model}")
@@ -51,14 +51,13 @@ def out_of_memory(simulation: Simulation) -> str | None:
     simulated = simulation.simulated
     if simulated is None or simulation.fits:
         return None
-    capacity = float(simulation.subject.setting.cluster.device.memory)
-    role, short = simulated.peak, [r for r in simulated.roles if r.memory.total > capacity]
+    role, short = simulated.peak, [r for r in simulated.roles if r.short > 0.0]
     ranked = sorted(role.memory.holders.items(), key=lambda item: (-item[1], item[0]))
     holders = ", ".join(f"{figures.size(size)} {name}" for name, size in ranked[:3] if size)
     of_all = "" if len(simulated.roles) == 1 else f" ({len(short)} of {len(simulated.roles)} roles)"
     return (
         f"OUT OF MEMORY: {role.name} needs {figures.size(role.memory.total)} of "
-        f"{figures.size(capacity)} a GPU, {figures.size(role.memory.total - capacity)} short"
+        f"{figures.size(role.capacity)} a GPU, {figures.size(role.short)} short"
         f"{of_all}, {moment(role)}; most is {holders}"
     )
 

@@ -40,6 +40,15 @@ def micro_graph(setting: Setting, micro_batches: int) -> Graph:
     return training_graph(setting.model, setting.batch // micro_batches, training)
 
 
+def graph_of(setting: Setting, strategy: Strategy) -> Graph:
+    """The network at a micro-batch of a strategy: of uneven shares as if all had the most."""
+    shares = strategy.shares
+    if not shares:
+        return micro_graph(setting, strategy.schedule.micro_batches)
+    replicas_, most = sum(one.replicas for one in shares), max(one.samples for one in shares)
+    return training_graph(setting.model, replicas_ * most, setting.machine.training)
+
+
 def replicas(degrees: Degrees, gpus: int) -> int:
     """Ways of data parallelism: as asked for, else what the others leave. [ways]"""
     if degrees.dp is not None:

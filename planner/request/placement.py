@@ -15,6 +15,7 @@ from costmodels.strategy.usual import single_stage
 from planner.errors import ConflictError
 from planner.plan import Plan
 from planner.request.by_degrees import (
+    graph_of,
     micro_graph,
     samples_needed,
     strategy_by_degrees,
@@ -196,7 +197,7 @@ def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNet
     strategy = replace(plan.strategy, distributions=plan_distributions(plan, setting))
     return PlacedNetwork(
         setting=setting,
-        graph=micro_graph(setting, plan.schedule.micro_batches),
+        graph=graph_of(setting, strategy),
         strategy=strategy,
         name="plan",
         plan=plan,

@@ -91,7 +91,7 @@ def _built_in_cluster(name: str, memory: float) -> Cluster | None:
         return None
     cluster = load_cluster(name)
     try:
-        return replace(cluster, device=replace(cluster.device, memory=memory))
+        return cluster.with_memory(memory)
     except InputError:
         return None
 
@@ -119,8 +119,10 @@ def made_as(plan: Plan, request: Request) -> Request:
         if carried.cluster is None and plan.cluster not in list_clusters():
             raise InputError(_UNASKED["cluster"].format(plan=plan))
         made_with["cluster"] = carried.cluster or plan.cluster
-        # it may have been different from that of the cluster's devices
-        made_with["memory"] = plan.memory_capacity_bytes
+        # it may have been different from that of the cluster's devices; those of several groups
+        # are carried as they were
+        if carried.cluster is None or not carried.cluster.groups:
+            made_with["memory"] = plan.memory_capacity_bytes
     else:
         request = replace(request, cluster=find_cluster(request.cluster))
     # what was measured on one kind of device says nothing of another one
@@ -172,7 +174,7 @@ def _cluster_difference(plan: Plan, cluster: Cluster) -> Difference:
     """The cluster, or only the memory of its devices."""
     memory = plan.memory_capacity_bytes
     with suppress(InputError):  # less than what is reserved on the devices of this one
-        as_then = replace(cluster, device=replace(cluster.device, memory=memory))
+        as_then = cluster.with_memory(memory)
         if cluster_digest(as_then) == plan.hashes.get("cluster"):
             then, now = format_bytes(memory), format_bytes(cluster.device.memory)
             return Difference(what="memory", then=then, now=now)

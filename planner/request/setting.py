@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.calibration import fitted_links
+from costmodels.communication.curves import with_curves
 from costmodels.communication.topology import Topology
-from costmodels.compute import ComputeModel, CostTable
+from costmodels.compute import CostTable
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Network, apart, build_graph, fused
 from costmodels.simulation.executions import executed
@@ -21,10 +22,12 @@ from costmodels.units import format_bytes
 from planner.errors import ConflictError, InfeasibleError
 from planner.models import load_network, padded_vocabulary, resized, with_capacity
 from planner.plan import Plan
+from planner.request.computing import compute_model
 from planner.request.default_batch import default_batch, has_attention
 from planner.request.frameworks import FRAMEWORKS, splittable_by
 from planner.request.inputs.counts import parse_counts
 from planner.request.inputs.question import (
+    AUTO,
     BUCKET_BYTES,
     CLUSTER,
     DEFAULT_CLUSTER,
@@ -36,6 +39,7 @@ from planner.request.inputs.question import (
     PRECISION,
     TRAINING,
 )
+from planner.request.machine import detect_cluster
 from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
 
@@ -125,16 +129,24 @@ class Setting:
 
 
 def find_cluster(cluster: str | Cluster | None) -> Cluster:
-    """The machine of a request: a built-in one, one from a file, or the default.
+    """The machine of a request: a built-in one, one from a file, the one found, or the default.
 
     Raises
     ------
     InputError
         When there is no such cluster, or its file is wrong.
     """
+    return _found_cluster(cluster)[0]
+
+
+def _found_cluster(cluster: str | Cluster | None) -> tuple[Cluster, tuple[str, ...]]:
+    """The machine of a request, and what is worth knowing of how it was found."""
     if isinstance(cluster, Cluster):
-        return cluster
-    return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
+        return cluster, ()
+    if cluster == AUTO:
+        detected = detect_cluster()
+        return detected.cluster, detected.notes
+    return load_cluster(DEFAULT_CLUSTER if cluster is None else cluster), ()
 
 
 def gpu_counts(request: Request, cluster: Cluster) -> tuple[int, ...]:
@@ -217,30 +229,26 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
     tables = tuple(
         table if isinstance(table, CostTable) else CostTable.load(table) for table in request.tables
     )
-    cluster = find_cluster(request.cluster)
+    cluster, found = _found_cluster(request.cluster)
+    cluster = cluster.used(gpus)
     for table in tables:
         if table.collectives:
             cluster = fitted_links(cluster, table.collectives, table.name)
+        if table.curves:
+            cluster = with_curves(cluster, table.curves)
     shape = cluster.shape(gpus)
     network = find_network(request)
     training = _training(request, cluster, network)
     limit = math.inf if request.memory is None else MEMORY.quantity(request.memory)
     if cluster.device.reserved_memory < limit < math.inf:
-        cluster = replace(cluster, device=replace(cluster.device, memory=limit))
+        cluster = cluster.with_memory(limit)
     batch = request.global_batch_size
     if batch is None:
         batch = default_batch(network, cluster, gpus, training.activation_size)
         batch = max(batch // multiple, 1) * multiple
     machine = Machine(
         topology=Topology.of(cluster, shape),
-        compute=ComputeModel(
-            cluster.device,
-            training.precision,
-            tables=tables,
-            winograd=training.winograd,
-            attention_kernel=training.attention_kernel,
-            sustained=cluster.device.sustained if has_attention(network) else 1.0,
-        ),
+        compute=compute_model(cluster, training, network, tables),
         training=training,
     )
     return Setting(
@@ -250,7 +258,7 @@ def resolve(request: Request, multiple: int = 1) -> Setting:
         machine=machine,
         batch=batch,
         gpus=gpus,
-        defaults=_chosen(request, cluster, training, batch),
+        defaults=(*found, *_chosen(request, cluster, training, batch)),
         limit=limit,
         request=request,
     )

@@ -66,6 +66,11 @@ def strategy_text(
     model, global_batch_size, precision
         Further defaults to put in the file.
     """
+    if strategy.shares:
+        raise InputError(
+            "a strategy file must share samples out evenly but the strategy gives the groups of "
+            "hosts uneven shares; keep the plan instead"
+        )
     description = describe_strategy(strategy, graph, cluster.shape(gpus))
     file = StrategyFile(
         description=description,

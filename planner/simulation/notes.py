@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from costmodels.compute import ComputeModel
+from costmodels.compute.coefficients import family_of
 from costmodels.notes import Note
 from costmodels.step.machine import Machine
 from costmodels.units import format_seconds
@@ -62,6 +63,16 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
         return ()
     collectives = sum(len(table.collectives) for table in compute.tables)
     notes = [Note.of("links-fitted", rows=collectives)] if collectives else []
+    notes += [
+        Note.of(
+            "tables-of-another-device",
+            table=table.name,
+            device=table.provenance["device"],
+            planned=compute.device.name,
+        )
+        for table in compute.tables
+        if table.rows and _is_foreign(table.provenance.get("device", ""), compute.device.name)
+    ]
     if not len(measured):
         if any(table.rows for table in compute.tables):
             notes.append(Note.of("tables-unused", precision=compute.precision))
@@ -78,6 +89,22 @@ def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:
         which = f"{first} and {more} more" if more > 0 else first
         notes.append(Note.of("table-outliers", which=which))
     return tuple(notes)
+
+
+def _is_foreign(measured: str, planned: str) -> bool:
+    """Whether a table is of another kind of device than the one that is planned for.
+
+    Parameters
+    ----------
+    measured
+        What the table says of its device; what is not known is taken to be right.
+    planned
+        The device of the cluster.
+    """
+    if measured.startswith("CPU "):
+        return family_of(planned) is not None
+    known = family_of(measured)
+    return known is not None and known != family_of(planned)
 
 
 def pace_text(ratio: float) -> str:

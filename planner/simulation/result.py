@@ -73,7 +73,7 @@ class Simulation:
     def mfu(self) -> float:
         """Model FLOPs utilisation, from 0 to 1."""
         setting = self.subject.setting
-        peak = setting.cluster.device.peak_flops[setting.machine.training.precision]
+        peak = setting.cluster.mean_peak_flops(setting.machine.training.precision)
         flops = model_flops(setting.graph)
         return model_flops_utilisation(flops, self.step_time, setting.gpus, peak)
 
@@ -85,8 +85,14 @@ class Simulation:
     @property
     def fits(self) -> bool | None:
         """Whether the peak is within the memory of a device, None with a closed form."""
-        peak = self.peak_memory
-        return None if peak is None else peak <= self.subject.setting.cluster.device.memory
+        return None if self.simulated is None else self.simulated.peak.short <= 0.0
+
+    @property
+    def capacity(self) -> float:
+        """The memory of the devices that are the fullest. [B]"""
+        if self.simulated is None:
+            return float(self.subject.setting.cluster.device.memory)
+        return self.simulated.peak.capacity
 
     def summary(self) -> dict[str, object]:
         """The figures that a script reads, under stable keys with their units."""
@@ -113,7 +119,7 @@ class Simulation:
             "mfu": self.mfu,
             "model_flops": model_flops(setting.graph),
             "peak_memory_bytes": self.peak_memory,
-            "memory_capacity_bytes": setting.cluster.device.memory,
+            "memory_capacity_bytes": self.capacity,
             "fits": self.fits,
             "planned_step_time_s": None if plan is None else plan.step_time,
             "notes": list(self.notes),

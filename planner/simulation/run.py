@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
-from costmodels.input_pipeline import InputTime, expected_slowest
+from costmodels.input_pipeline import expected_slowest
 from costmodels.notes import Note
 from costmodels.simulation import (
     Behaviour,
     Compiler,
-    Job,
     Queue,
     Runtime,
     SimulatedStep,
@@ -31,6 +30,7 @@ from planner.request.request import Request
 from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
 from planner.request.strategy_tables import format_strategy, parse_strategy
+from planner.simulation.compiled import compiler_of
 from planner.simulation.garbage import uncollected
 from planner.simulation.loading import loading_notes, loading_time
 from planner.simulation.notes import estimate_notes
@@ -240,7 +240,8 @@ def simulate_placed(
         computed, busy = form.total, form.forward + form.backward + form.update
         notes += estimate_notes(form.sources, setting.machine)
     else:
-        compiler = Compiler(_job_of(placed, runtime, model, time))
+        decoding = time.device_seconds if time else 0.0
+        compiler = compiler_of(placed, runtime, decoding, _SIMULATIONS[model][2])
         simulated, run = _run_step(compiler, model, overlap_factor)
         count = placed.strategy.schedule.micro_batches
         if run < count:
@@ -274,23 +275,6 @@ def simulate_placed(
         closed_form=form,
         input=time,
         remarks=tuple(notes),
-    )
-
-
-def _job_of(placed: PlacedNetwork, runtime: Runtime, model: str, loading: InputTime | None) -> Job:
-    """The step as `costmodels.simulation` takes it."""
-    machine = placed.setting.machine
-    _, _, links = _SIMULATIONS[model]
-    return Job(
-        graph=placed.graph,
-        strategy=placed.strategy,
-        cluster=placed.setting.cluster,
-        shape=machine.topology.shape,
-        compute=machine.compute,
-        training=machine.training,
-        runtime=runtime,
-        decoding=loading.device_seconds if loading else 0.0,
-        links=links,
     )
 
 

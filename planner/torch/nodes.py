@@ -33,7 +33,7 @@ def nodes_of_program(
         if node.op == "placeholder":
             known[node] = TracedNode(
                 name=node.name,
-                shapes=_shapes(node),
+                shapes=_shapes_of(node),
                 weight=weights.get(node.name, ""),
                 is_input=node.name in inputs and bool(_tensors(node)),
                 whole_numbers=any(not one.dtype.is_floating_point for one in _tensors(node)),
@@ -50,7 +50,9 @@ def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
     """One more node; a part of a module that is run as it is becomes the nodes of that part."""
     if node.op == "output":
         # what is returned is read, too
-        TracedNode(name=node.name, operator="output", arguments={"0": _own(node.args, known)})
+        TracedNode(
+            name=node.name, operator="output", arguments={"0": _own_argument(node.args, known)}
+        )
         return
     if operator_of(node) in FREE_CONTROL:
         known[node] = _part(node, nodes, known)
@@ -59,12 +61,12 @@ def _add(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> None:
         known[node] = found[node.args[1]]
         return
     call = node.op == "call_function"
-    made = {name: _own(one, known) for name, one in arguments(node).items()} if call else {}
+    given = arguments(node) if call else {}
     known[node] = TracedNode(
         name=node.name,
         operator=operator_of(node) if call else "",
-        arguments=made,
-        shapes=_shapes(node),
+        arguments={name: _own_argument(one, known) for name, one in given.items()},
+        shapes=_shapes_of(node),
         calls=_module_calls(node),
     )
     nodes.append(known[node])
@@ -86,12 +88,12 @@ def _part(node: Node, nodes: list[TracedNode], known: dict[Node, Any]) -> tuple[
     return tuple(known.get(one) for one in inside[-1].args[0])
 
 
-def _own(argument: Any, known: Mapping[Node, Any]) -> Any:
+def _own_argument(argument: Any, known: Mapping[Node, Any]) -> Any:
     """An argument with the nodes that stand for those of PyTorch."""
     if isinstance(argument, list | tuple):
-        return [_own(one, known) for one in argument]
+        return [_own_argument(one, known) for one in argument]
     if isinstance(argument, dict):
-        return {name: _own(one, known) for name, one in argument.items()}
+        return {name: _own_argument(one, known) for name, one in argument.items()}
     return known.get(argument) if hasattr(argument, "all_input_nodes") else argument
 
 
@@ -101,13 +103,13 @@ def _tensors(node: Node) -> list[Any]:
     return [one for one in values if hasattr(one, "shape")]
 
 
-def _shapes(node: Node) -> tuple[tuple[int, ...], ...]:
+def _shapes_of(node: Node) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(extent) for extent in one.shape) for one in _tensors(node))
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
     """Extents of the first tensor that a node makes. [items]"""
-    return next(iter(_shapes(node)), ())
+    return next(iter(_shapes_of(node)), ())
 
 
 def operator_of(node: Node) -> str:

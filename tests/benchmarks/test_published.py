@@ -7,28 +7,33 @@ import json
 import pytest
 
 from benchmarks.planning import joint
-from benchmarks.planning.joint import published_rows, slower_than_published
+from benchmarks.planning.joint import rows_beside, slower_than_published
 from benchmarks.planning.published import CALCULON, PUBLISHED
 from planner.planning.staged import tried
 from planner.request.request import make_request
 from planner.request.setting import resolve
 
-CHEAP = ("megatron-1.7b", "llama3-8b on 8")
+CHEAP = ("megatron-1.7b", "llama3-8b on 8,")
 
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_a_plan_is_no_slower_than_what_is_published(name, tmp_path, monkeypatch, capsys):
     file = tmp_path / "rows.jsonl"
-    rows = published_rows(PUBLISHED, only=name, resume=file)
+    rows = rows_beside(PUBLISHED, only=name, resume=file)
     assert len(rows) == 1
     assert rows[0]["plan [s]"] <= rows[0]["published [s]"]
     assert not slower_than_published(rows)
     assert name in capsys.readouterr().err
     assert rows[0]["plan"]
     # a rerun asks nothing again
-    monkeypatch.setattr(joint, "published_row", None)
-    assert published_rows(PUBLISHED, only=name, resume=file) == rows
+    monkeypatch.setattr(joint, "row_beside", None)
+    assert rows_beside(PUBLISHED, only=name, resume=file) == rows
     assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+
+
+def test_published_ways_have_names_of_their_own():
+    names = [one.name for one in (*CALCULON, *PUBLISHED)]
+    assert len(set(names)) == len(names)
 
 
 def test_slower_plans_are_named():
@@ -43,5 +48,5 @@ def test_slower_plans_are_named():
 @pytest.mark.parametrize("one", [*CALCULON, *PUBLISHED], ids=lambda one: one.name)
 def test_every_published_way_can_be_simulated(one):
     setting = resolve(make_request("optimize", one.asked))
-    step, reason = tried(setting, one.degrees, joint.runtime_of(one))
+    step, reason = tried(setting, one.degrees, joint.runtime_beside(one))
     assert step is not None, reason

@@ -55,7 +55,7 @@ def test_models_and_network_files_are_known(command, folder):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("optimize alexnet --cluster ", [*list_clusters(), "net.toml"]),
+        ("optimize alexnet --cluster ", ["auto", *list_clusters(), "net.toml"]),
         ("optimize alexnet --cluster dgx-h", ["dgx-h100", "dgx-h200"]),
         ("evaluate alexnet --strategy ", [*STRATEGIES, "net.json", "net.toml"]),
         ("simulate alexnet --runtime zer", ["zero1", "zero2", "zero3"]),

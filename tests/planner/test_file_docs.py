@@ -10,7 +10,13 @@ import pytest
 
 import planner
 from costmodels.cluster import load_cluster
-from costmodels.cluster.files import ClusterFile, HostFile, LevelFile
+from costmodels.cluster.files import (
+    ClusterFile,
+    GroupFile,
+    HostFile,
+    LevelFile,
+    MixedClusterFile,
+)
 from costmodels.compute.table import COLUMNS, CostTable
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -25,7 +31,7 @@ def documented(name: str) -> set[str]:
     return {field for row in rows for field in re.findall(r"`(\w+)`", row)}
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_clusters_shown_can_be_planned_for(number: int, tmp_path: Path) -> None:
     path = tmp_path / "my-cluster.toml"
     path.write_text(blocks("cluster-files.md", "toml")[number], encoding="utf-8")
@@ -38,7 +44,9 @@ def test_the_clusters_shown_can_be_planned_for(number: int, tmp_path: Path) -> N
 
 def test_every_field_of_a_cluster_file_is_documented() -> None:
     fields = {
-        f.name for kind in (ClusterFile, HostFile, LevelFile) for f in msgspec.structs.fields(kind)
+        f.name
+        for kind in (ClusterFile, MixedClusterFile, GroupFile, HostFile, LevelFile)
+        for f in msgspec.structs.fields(kind)
     }
     assert fields == documented("cluster-files.md")
 

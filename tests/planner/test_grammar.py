@@ -28,6 +28,7 @@ OWN_MEANING = {
     "--output": "each command writes its own result",
     "--input-size": "of a network, or of the one that is exported",
     "--export": "of networks or clusters",
+    "--device": "a GPU of a worker, and what is measured",
     "--storage": "of samples that a step loads, and of the answers of a study",
 }
 

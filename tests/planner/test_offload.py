@@ -168,10 +168,9 @@ def updates(simulation: Simulation):
 
 
 def compiled(simulation: Simulation):
-    from costmodels.simulation import Compiler
-    from planner.simulation.run import _job_of
+    from planner.simulation.compiled import compiler_of
 
-    return Compiler(_job_of(simulation.subject, simulation.runtime, "simulate", None))
+    return compiler_of(simulation.subject, simulation.runtime)
 
 
 strategies = st.fixed_dictionaries(

@@ -118,3 +118,8 @@ def test_plans_without_finalists_can_be_read(plan: Plan) -> None:
     document = json.loads(plan.to_json())
     del document["finalists"]
     assert Plan.from_json(json.dumps(document)).finalists == ()
+
+
+def test_borders_of_runs_are_moved() -> None:
+    """The best plan has borders between layers where no plan of one split has any."""
+    assert planner.optimize("alexnet", gpus=256).search.gap < 0.1

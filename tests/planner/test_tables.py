@@ -233,3 +233,20 @@ def test_an_interrupt_of_the_check_leaves_the_plan(
     assert len(calls) == 2
     assert plan.search.stopped_by == "interrupt"
     assert moved(without, plan) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("device", "said_so"),
+    [
+        ("CPU AMD EPYC", True),
+        ("NVIDIA H100 80GB HBM3", True),
+        ("Tesla V100-SXM2-32GB", False),
+        ("a thing of our own", False),
+    ],
+)
+def test_a_table_of_another_device_is_said(tmp_path: Path, device: str, said_so: bool) -> None:
+    path = tmp_path / "t.csv"
+    lines = [f"# device = {device}", ",".join(COLUMNS), ROW.format(seconds=0.001)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    plan = planner.evaluate("alexnet", gpus=2, cluster="lassen", tables=[path])
+    assert any("was measured on" in note for note in plan.fallbacks) == said_so

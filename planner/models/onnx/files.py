@@ -72,8 +72,9 @@ def read_model(path: str) -> ModelProto:
         raise InputError(
             f"the file {path} must be an ONNX model but holds no operators; export it again"
         )
+    _check_texts(model, path)
     _check_operator_sets(model, path, onnx.defs.onnx_opset_version())
-    model = _written_out(model, path)
+    model = _without_functions(model, path)
     for node in model.graph.node:
         if node.op_type in _CONTROL and node.domain in ("", "ai.onnx"):
             raise InputError(
@@ -81,6 +82,21 @@ def read_model(path: str) -> ModelProto:
                 f"{shown(node)} chooses what runs; export it for one branch"
             )
     return model
+
+
+def _check_texts(model: ModelProto, path: str) -> None:
+    """Refuse names that are no text: these come as bytes."""
+    graph = model.graph
+    bodies = [graph.node, *(one.node for one in model.functions)]
+    texts = [text for nodes in bodies for one in nodes for text in (*one.input, *one.output)]
+    texts += [text for n in bodies for one in n for text in (one.name, one.op_type, one.domain)]
+    named = (*graph.input, *graph.output, *graph.initializer, *graph.value_info)
+    texts += [one.name for one in (*named, *model.functions)]
+    texts += [one.domain for one in (*model.opset_import, *model.functions)]
+    if any(isinstance(text, bytes) for text in texts):
+        raise InputError(
+            f"the names in {path} must be text in UTF-8 but some are not; export it again"
+        )
 
 
 def _check_operator_sets(model: ModelProto, path: str, newest: int) -> None:
@@ -95,11 +111,11 @@ def _check_operator_sets(model: ModelProto, path: str, newest: int) -> None:
             )
 
 
-def _written_out(model: ModelProto, path: str) -> ModelProto:
+def _without_functions(model: ModelProto, path: str) -> ModelProto:
     """The model with the operators of its functions in their place."""
     functions = {(one.domain, one.name): one for one in model.functions}
     counts: dict[tuple[str, str], int] = {}
-    if _count(model.graph.node, functions, counts, ()) > MOST_NODES:
+    if _count_operators(model.graph.node, functions, counts, ()) > MOST_NODES:
         raise InputError.rule(
             f"the functions of {path}",
             f"have at most {MOST_NODES} operators when they are written out",
@@ -119,7 +135,7 @@ def _written_out(model: ModelProto, path: str) -> ModelProto:
         ) from None
 
 
-def _count(
+def _count_operators(
     nodes: Sequence[NodeProto],
     functions: Mapping[tuple[str, str], FunctionProto],
     counts: dict[tuple[str, str], int],
@@ -149,6 +165,6 @@ def _count(
                 "model without functions"
             )
         if key not in counts:
-            counts[key] = _count(function.node, functions, counts, (*inside, key))
+            counts[key] = _count_operators(function.node, functions, counts, (*inside, key))
         total += counts[key]
     return total

@@ -6,16 +6,19 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodels.errors import InputError
 from planner.models.onnx.files import clean, shown
 from planner.models.traced import TracedNode
-from planner.models.traced.nodes import CREATORS
+from planner.models.traced.nodes import CREATORS, Argument, Arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto, TensorProto, TypeProto
+
+Array: TypeAlias = "NDArray[Any]"
+Attributes: TypeAlias = "dict[str, Any]"
 
 # Values are only needed of what shapes are made of, and of masks. [items]
 MOST_VALUES, MOST_OF_A_MASK = 4096, 2**24
@@ -64,7 +67,7 @@ class OnnxGraph:
     nodes: list[TracedNode] = field(default_factory=list)
     known: dict[str, TracedNode] = field(default_factory=dict)
     types: dict[str, TypeProto] = field(default_factory=dict)
-    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
     data: set[TracedNode] = field(default_factory=set)
     trained: set[TracedNode] = field(default_factory=set)
     readers: dict[str, list[NodeProto]] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class OnnxGraph:
         """Extents of a tensor. [items]"""
         return tuple(one.dim_value for one in self.types[name].tensor_type.shape.dim)
 
-    def give(self, name: str, type_: TypeProto, **more: Any) -> None:
+    def give(self, name: str, type_: TypeProto, **more: Argument) -> None:
         """A tensor that no operator makes.
 
         Parameters
@@ -96,7 +99,7 @@ class OnnxGraph:
     def node(
         self,
         operator: str,
-        arguments: Mapping[str, Any],
+        arguments: Arguments,
         shapes: Sequence[tuple[int, ...]],
         place: NodeProto,
     ) -> TracedNode:
@@ -127,7 +130,7 @@ class OnnxGraph:
             self.trained.add(made)
         return made
 
-    def argument(self, name: str) -> Any:
+    def argument(self, name: str) -> Argument:
         """A tensor as an argument: the number itself where it is one that is not trained."""
         node = self.known[name]
         value = self.values.get(name)
@@ -205,7 +208,7 @@ class OnnxGraph:
             schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         except onnx.defs.SchemaError:
             return {}  # an operator of another set
-        given = {name: self.types[name] for name in node.input if name}
+        given = {name: self.types[name] for name in node.input if name in self.types}
         values = {
             name: onnx.numpy_helper.from_array(self.values[name], name)
             for name in given
@@ -272,7 +275,7 @@ class OnnxGraph:
             self.values[out] = value
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
+def attributes(node: NodeProto) -> Attributes:
     """Attributes of an operator by name, texts as such."""
     from onnx import helper
 
@@ -280,7 +283,7 @@ def attributes(node: NodeProto) -> dict[str, Any]:
     return {k: v.decode(errors="replace") if isinstance(v, bytes) else v for k, v in found.items()}
 
 
-def numbers_of(tensor: TensorProto, most: int = MOST_VALUES) -> NDArray[Any] | None:
+def numbers_of(tensor: TensorProto, most: int = MOST_VALUES) -> Array | None:
     """The numbers of a tensor of a file, None where there are many or they are not in it.
 
     Parameters
@@ -295,19 +298,19 @@ def numbers_of(tensor: TensorProto, most: int = MOST_VALUES) -> NDArray[Any] | N
     if math.prod(tensor.dims) > most or tensor.data_location == TensorProto.EXTERNAL:
         return None
     try:
-        value: NDArray[Any] = numpy_helper.to_array(tensor)
+        value: Array = numpy_helper.to_array(tensor)
     except Exception:
         return None  # its data are not as many as it says
     return value
 
 
-def is_mask(value: NDArray[Any]) -> bool:
+def is_mask(value: Array) -> bool:
     """Whether numbers hide some of the scores of attention."""
     kind = value.dtype.kind
     return value.ndim >= 2 and (kind == "b" or (kind == "f" and bool((value <= HIDDEN).any())))
 
 
-def hides_later(value: NDArray[Any]) -> bool:
+def hides_later(value: Array) -> bool:
     """Whether a mask tells later positions from others, and nothing else."""
     import numpy as np
 

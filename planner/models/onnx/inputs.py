@@ -38,13 +38,13 @@ def input_shapes(
     """
     weights = {one.name for one in graph.initializer}
     rows = [one for one in graph.input if one.name not in weights]
-    given = _given(inputs, [one.name for one in rows])
+    given = _given_shapes(inputs, [one.name for one in rows])
     symbols: dict[str, int] = {}
     for one in rows:
         for extent, wanted in zip(_dims(one, name), given.get(one.name, ()), strict=False):
             if isinstance(extent, str) and extent:
                 symbols.setdefault(extent, wanted)
-    found = {one.name: _shape(one, given.get(one.name), symbols, name) for one in rows}
+    found = {one.name: _shape_of_input(one, given.get(one.name), symbols, name) for one in rows}
     batches = {shape[0] if shape else 0 for shape in found.values()}
     if len(batches) != 1 or 0 in batches:
         shapes = ", ".join(f"{clean(one)} {list(shape)}" for one, shape in found.items()) or "none"
@@ -66,7 +66,7 @@ def _dims(value: ValueInfoProto, name: str) -> list[int | str]:
     return [one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims]
 
 
-def _shape(
+def _shape_of_input(
     value: ValueInfoProto, given: Sequence[int] | None, symbols: dict[str, int], name: str
 ) -> tuple[int, ...]:
     """The shape of one input.
@@ -110,11 +110,11 @@ def _shape(
     return tuple(found)
 
 
-def _given(inputs: object, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def _given_shapes(inputs: object, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Shapes that were asked for, by the names of the inputs."""
     found: dict[str, tuple[int, ...]] = {}
     rest = list(names)
-    for name, shape in _rows(inputs):
+    for name, shape in _shape_rows(inputs):
         called = name or (rest[0] if rest else "")
         if called not in rest:
             known = ", ".join(map(clean, names)) or "none"
@@ -129,19 +129,19 @@ def _given(inputs: object, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _rows(inputs: object, name: str = "") -> list[tuple[str, tuple[int, ...]]]:
+def _shape_rows(inputs: object, name: str = "") -> list[tuple[str, tuple[int, ...]]]:
     if inputs is None:
         return []
     if isinstance(inputs, str):
         called, extents, _ = parse_shape(inputs)
         return [(called or name, extents)]
     if isinstance(inputs, Mapping):
-        return [row for one, each in inputs.items() for row in _rows(each, str(one))]
+        return [row for one, each in inputs.items() for row in _shape_rows(each, str(one))]
     shape = getattr(inputs, "shape", inputs)
     if isinstance(shape, Sequence):
         if shape and all(isinstance(n, int) and not isinstance(n, bool) for n in shape):
             return [(name, tuple(int(n) for n in shape))]
-        return [row for one in shape for row in _rows(one, name)]
+        return [row for one in shape for row in _shape_rows(one, name)]
     raise InputError.rule(
         "an input of an ONNX file", "be a shape", f"a {type(inputs).__name__}", _ADVICE
     )

@@ -55,7 +55,7 @@ def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:
     for node in model.graph.node:
         for name in filter(None, node.input):
             graph.readers.setdefault(name, []).append(node)
-    _enter(graph, model, shapes)
+    _give_tensors(graph, model, shapes)
     done: set[str] = set(graph.known)
     for node in model.graph.node:
         missing = [name for name in node.input if name and name not in done]
@@ -68,9 +68,18 @@ def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:
                 f"'{clean((missing or twice)[0])}', which is {'not yet' if missing else 'already'} "
                 "there; export it again"
             )
-        if not _is_of_sequences(graph, node):
-            graph.infer(node)
-            translate(graph, node)
+        try:
+            if not _is_of_sequences(graph, node):
+                graph.infer(node)
+                translate(graph, node)
+        except InputError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # what shape inference lets pass, ill-formed attributes for example
+            raise InputError(
+                f"{called} cannot be planned: {shown(node)} is not written as ONNX has it "
+                f"({type(error).__name__}); export it again"
+            ) from None
         done.update(filter(None, node.output))
     outputs = [graph.known[one.name] for one in model.graph.output if one.name in graph.known]
     batch = next(iter(shapes.values()))[0]
@@ -104,7 +113,9 @@ def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:
         translate(graph, cut)
         graph.sequences[node.output[0]] = names
         return True
-    if node.op_type != "SequenceAt" or node.input[0] not in graph.sequences:
+    if node.op_type != "SequenceAt" or len(node.input) != 2:
+        return False
+    if node.input[0] not in graph.sequences:
         return False
     names, place = graph.sequences[node.input[0]], graph.numbers(node, 1)
     if not place or not -len(names) <= place[0] < len(names):
@@ -115,7 +126,7 @@ def _is_of_sequences(graph: OnnxGraph, node: NodeProto) -> bool:
     return True
 
 
-def _enter(graph: OnnxGraph, model: ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:
+def _give_tensors(graph: OnnxGraph, model: ModelProto, shapes: dict[str, tuple[int, ...]]) -> None:
     """Inputs and weights.
 
     Parameters

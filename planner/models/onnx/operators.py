@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.models.onnx.files import clean
 from planner.models.onnx.graph import OnnxGraph, attributes, numbers_of
-from planner.models.onnx.windows import convolution, pool, transposed_convolution
+from planner.models.onnx.windows import convolution, pooling, transposed_convolution
 from planner.models.traced import TracedNode
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def translate(graph: OnnxGraph, node: NodeProto) -> None:
         elif node.op_type in _TRANSLATED:
             found = _TRANSLATED[node.op_type](graph, node, of)
     if found is None:
-        found = _plain(graph, node)
+        found = _as_is(graph, node)
     if not made:
         return
     graph.known[made[0]] = graph.known.get(made[0], found)
@@ -97,7 +97,7 @@ def _constant(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> None:
         graph.values[name] = found
 
 
-def _plain(graph: OnnxGraph, node: NodeProto) -> TracedNode:
+def _as_is(graph: OnnxGraph, node: NodeProto) -> TracedNode:
     """An operator as it is; masks and positions are told by how these are made."""
     name = _SAME.get(node.op_type, clean(node.op_type).lower())
     if node.op_type == "Trilu":
@@ -131,7 +131,7 @@ def _first(
     return found
 
 
-def _weight(graph: OnnxGraph, node: NodeProto, place: int) -> TracedNode | None:
+def _trained(graph: OnnxGraph, node: NodeProto, place: int) -> TracedNode | None:
     """A weight that is trained, None where there is none.
 
     Vectors of operators are their own: exporters keep those once that begin with the same numbers.
@@ -150,7 +150,7 @@ def _weight(graph: OnnxGraph, node: NodeProto, place: int) -> TracedNode | None:
 def _norm(operator: str) -> Translator:
     def make(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
         shape = graph.shape(node.input[0])
-        weights = {"weight": _weight(graph, node, 1), "bias": _weight(graph, node, 2)}
+        weights = {"weight": _trained(graph, node, 1), "bias": _trained(graph, node, 2)}
         axis = int(of.get("axis", -1)) % max(len(shape), 1)
         given = {"input": graph.known[node.input[0]], **weights, "normalized_shape": shape[axis:]}
         return _first(graph, node, operator, given)
@@ -158,7 +158,7 @@ def _norm(operator: str) -> Translator:
     return make
 
 
-def _times(
+def _times_matrix(
     graph: OnnxGraph, node: NodeProto, weight: TracedNode, transposed: bool, bias: Found
 ) -> TracedNode:
     """Features times a weight.
@@ -182,7 +182,7 @@ def _matmul(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     weight = graph.known[node.input[1]]
     if weight in graph.trained and len(weight.shape) == 2:
         bias, reader = _added(graph, node, weight.shape[1])
-        found = _times(graph, node, weight, True, bias)
+        found = _times_matrix(graph, node, weight, True, bias)
         if reader is not None:
             graph.known[reader.output[0]] = found
         return found
@@ -215,17 +215,17 @@ def _added(
     bias = graph.known.get(reader.input[place])
     if bias is None or bias not in graph.trained or bias.shape != (filters,):
         return None, None
-    return _weight(graph, reader, place), reader
+    return _trained(graph, reader, place), reader
 
 
 def _gemm(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     weight = graph.known[node.input[1]]
     if of.get("transA") or weight not in graph.trained:
         return None
-    return _times(graph, node, weight, not of.get("transB"), _weight(graph, node, 2))
+    return _times_matrix(graph, node, weight, not of.get("transB"), _trained(graph, node, 2))
 
 
-def _gather(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _gather_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     table, indices = (graph.known[name] for name in node.input[:2])
     axis, shape = int(of.get("axis", 0)), graph.shape(node.output[0])
     if table not in graph.data and len(table.shape) == 2 and axis == 0:
@@ -237,13 +237,13 @@ def _gather(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return None
 
 
-def _softmax(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _softmax_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     name = "softmax" if node.op_type == "Softmax" else "log_softmax"
     given = {"self": graph.known[node.input[0]], "dim": int(of.get("axis", -1))}
     return graph.node(name, given, [graph.shape(node.output[0])], node)
 
 
-def _clip(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _clip_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     ends = [graph.argument(name) if name else None for name in node.input[1:]]
     ends = ends or [of.get("min"), of.get("max")]
     name = "relu6" if ends == [0, 6] else "clamp"
@@ -256,7 +256,7 @@ def _gelu(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return graph.node("gelu", given, [graph.shape(node.output[0])], node)
 
 
-def _dropout(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _dropping_out(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     rate = of.get("ratio", 0.5)
     if len(node.input) > 1 and node.input[1]:
         rate = graph.argument(node.input[1])
@@ -267,7 +267,7 @@ def _dropout(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return _first(graph, node, "dropout", given)
 
 
-def _mean(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _reduction_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     rank = len(graph.shape(node.input[0]))
     dims = graph.numbers(node, 1, "axes") or list(range(rank))
     given = {"self": graph.known[node.input[0]], "dim": dims}
@@ -291,7 +291,7 @@ def _concat(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return graph.node("cat", given, [graph.shape(node.output[0])], node)
 
 
-def _slice(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _slices(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     shape = list(graph.shape(node.input[0]))
     starts, ends = graph.numbers(node, 1, "starts"), graph.numbers(node, 2, "ends")
     if starts is None or ends is None:
@@ -309,7 +309,7 @@ def _slice(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return found
 
 
-def _split(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _parts_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     given = {"self": graph.known[node.input[0]], "dim": int(of.get("axis", 0))}
     shapes = [graph.shape(name) for name in node.output]
     found = graph.node("split", given, shapes, node)
@@ -318,7 +318,7 @@ def _split(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     return found
 
 
-def _loss(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
+def _loss_of(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
     given = {"self": graph.known[node.input[0]]}
     return _first(graph, node, "cross_entropy_loss", given)
 
@@ -326,28 +326,28 @@ def _loss(graph: OnnxGraph, node: NodeProto, of: dict[str, Any]) -> Found:
 _TRANSLATED: dict[str, Translator] = {
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
-    "MaxPool": pool,
-    "AveragePool": pool,
+    "MaxPool": pooling,
+    "AveragePool": pooling,
     "GlobalAveragePool": _global_pool,
-    "ReduceMean": _mean,
-    "ReduceSum": _mean,
+    "ReduceMean": _reduction_of,
+    "ReduceSum": _reduction_of,
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "Gather": _gather,
+    "Gather": _gather_of,
     "BatchNormalization": _norm("batch_norm"),
     "InstanceNormalization": _norm("instance_norm"),
     "GroupNormalization": _norm("group_norm"),
     "LayerNormalization": _norm("layer_norm"),
     "RMSNormalization": _norm("rms_norm"),
-    "Softmax": _softmax,
-    "LogSoftmax": _softmax,
-    "Clip": _clip,
+    "Softmax": _softmax_of,
+    "LogSoftmax": _softmax_of,
+    "Clip": _clip_of,
     "Gelu": _gelu,
-    "Dropout": _dropout,
+    "Dropout": _dropping_out,
     "Transpose": _transpose,
     "Concat": _concat,
-    "Slice": _slice,
-    "Split": _split,
-    "SoftmaxCrossEntropyLoss": _loss,
-    "NegativeLogLikelihoodLoss": _loss,
+    "Slice": _slices,
+    "Split": _parts_of,
+    "SoftmaxCrossEntropyLoss": _loss_of,
+    "NegativeLogLikelihoodLoss": _loss_of,
 }

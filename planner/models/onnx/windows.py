@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.models.onnx.graph import OnnxGraph
+from planner.models.onnx.graph import Attributes, OnnxGraph
 from planner.models.traced import TracedNode
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def _padding(of: Mapping[str, Any], rank: int, strides: Sequence[int]) -> list[int] | str | None:
+def _symmetric_padding(of: Attributes, rank: int, strides: Sequence[int]) -> list[int] | str | None:
     """Padding of each dim of space, "same", or None where the two ends differ.
 
     Parameters
@@ -31,7 +31,7 @@ def _padding(of: Mapping[str, Any], rank: int, strides: Sequence[int]) -> list[i
     return pads[:rank] if pads[:rank] == pads[rank:] else None
 
 
-def _weights(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
+def _weight_and_bias(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
     """Weight and bias; a bias that is not trained is none."""
     bias = graph.known[node.input[2]] if len(node.input) > 2 and node.input[2] else None
     return {
@@ -40,7 +40,7 @@ def _weights(graph: OnnxGraph, node: NodeProto) -> dict[str, Any]:
     }
 
 
-def convolution(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> TracedNode | None:
+def convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """A convolution, None where its padding is not the same at both ends.
 
     Parameters
@@ -50,8 +50,8 @@ def convolution(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> Tra
     """
     rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _padding(of, rank, strides)
-    weights = _weights(graph, node)
+    padding = _symmetric_padding(of, rank, strides)
+    weights = _weight_and_bias(graph, node)
     if padding is None or not 1 <= rank <= 3 or weights["weight"] not in graph.trained:
         return None
     given = {
@@ -65,9 +65,7 @@ def convolution(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> Tra
     return graph.node(f"conv{rank}d", given, [graph.shape(node.output[0])], node)
 
 
-def transposed_convolution(
-    graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]
-) -> TracedNode | None:
+def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """A transposed convolution, None where its padding is not the same at both ends.
 
     Parameters
@@ -77,8 +75,8 @@ def transposed_convolution(
     """
     rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _padding(of, rank, strides)
-    weights = _weights(graph, node)
+    padding = _symmetric_padding(of, rank, strides)
+    weights = _weight_and_bias(graph, node)
     if not isinstance(padding, list) or not 1 <= rank <= 3 or "output_shape" in of:
         return None
     given = {
@@ -93,7 +91,7 @@ def transposed_convolution(
     return graph.node(f"conv_transpose{rank}d", given, [graph.shape(node.output[0])], node)
 
 
-def pool(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> TracedNode | None:
+def pooling(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
     """Pooling, None where its padding is not the same at both ends.
 
     Parameters
@@ -103,7 +101,7 @@ def pool(graph: OnnxGraph, node: NodeProto, of: Mapping[str, Any]) -> TracedNode
     """
     rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _padding(of, rank, strides)
+    padding = _symmetric_padding(of, rank, strides)
     if not isinstance(padding, list) or not 1 <= rank <= 3:
         return None
     if {*of["kernel_shape"], *strides} == {1} and not any(padding):

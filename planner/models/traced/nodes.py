@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+# Of an operator: numbers, texts, nodes, and lists of these.
+Argument: TypeAlias = Any
+Arguments: TypeAlias = Mapping[str, Any]
 
 # Operators that read no more of a tensor than its shape.
 CREATORS = frozenset(
@@ -50,7 +54,7 @@ class TracedNode:
 
     name: str
     operator: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ()
     calls: Sequence[tuple[str, str, str]] = ()
     weight: str = ""
@@ -71,7 +75,7 @@ class TracedNode:
         return bool(self.operator)
 
     @property
-    def args(self) -> list[Any]:
+    def args(self) -> list[Argument]:
         """Its arguments in order."""
         return list(self.arguments.values())
 

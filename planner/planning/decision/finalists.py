@@ -119,6 +119,27 @@ class Patterns:
                     found.append(self._with_pattern(choices, start, end, int(mine[place])))
         return list(dict.fromkeys(found))
 
+    def with_borders_moved(self, choices: Choices, most: int) -> list[Choices]:
+        """The assignment itself, and with the border of two runs moved by some layers either way.
+
+        Parameters
+        ----------
+        choices
+            The assignment.
+        most
+            Layers by which a border is moved at most. [items]
+        """
+        mine = np.array([of[c] for of, c in zip(self.of_layer, choices, strict=True)])
+        found = [choices]
+        for border in (np.flatnonzero(np.diff(mine)) + 1).tolist():
+            before, behind = int(mine[border - 1]), int(mine[border])
+            for by in range(1, most + 1):
+                if border >= by:
+                    found.append(self._with_pattern(choices, border - by, border, behind))
+                if border + by <= len(mine):
+                    found.append(self._with_pattern(choices, border, border + by, before))
+        return list(dict.fromkeys(found))
+
     def _with_pattern(self, choices: Choices, start: int, end: int, pattern: int) -> Choices:
         """The assignment with some layers under a pattern, as far as they have it.
 

@@ -1,8 +1,8 @@
 """Look around an assignment: runs of neighbouring layers split otherwise, judged by estimates.
 
-Runs are taken from *donors*, other assignments such as those of patterns; layers that take long are
-also tried under each of their candidates. All moves are judged at once; what the estimates like
-best is for the simulation to judge.
+Runs are taken from *donors*, other assignments such as those of patterns; borders of runs are
+moved, and layers that take long are tried under each of their candidates. All moves are judged at
+once; what the estimates like best is for the simulation to judge.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LEAST_GAIN = 1e-3
 # Estimates are off by a percent or two: of moves whose estimates are no further from that of the
 # base than this part of a step so many are simulated. [items]
 CLOSE, MOST_OTHERS = 0.01, 5
+# Layers by which the border of two runs that are split unlike is moved at most. [items]
+FURTHEST = 8
 # Layers that are tried under all of their candidates. [items]
 HEAVY_LAYERS = 8
 # Values of one table of assignments: larger ones are judged in parts. [items]
@@ -57,7 +59,13 @@ def neighbours(
     step = float(estimate(current[None])[0])
     others: list[Choices] = []
     for number in range(MOST_MOVES):
-        moves = np.concatenate([_run_moves(current, table), _layer_moves(current, patterns)])
+        moves = np.concatenate(
+            [
+                _run_moves(current, table),
+                _layer_moves(current, patterns),
+                np.array(patterns.with_borders_moved(_tuple(current), FURTHEST), dtype=np.int64),
+            ]
+        )
         moves = moves[(moves != current).any(axis=1)]
         if not len(moves):
             break

@@ -108,7 +108,8 @@ class PlanSimulator:
             space = formulation.spaces[layer.name]
             wants = tuple(graph.needs_input_gradient(e) for e in graph.producers[layer.name])
             costed[layer.signature, wants] = (space.candidates, space.costs)
-        self.known = {machine.topology.shape: Pieces(graph, machine, costed)}
+        groups = tuple(group.name for group in formulation.cluster.groups)
+        self.known = {(machine.topology.shape, groups): Pieces(graph, machine, costed)}
 
     def simulate(self, choices: Choices, bucket_bytes: float) -> SimulatedChoices:
         """The step of an assignment under a size of gradient buckets.

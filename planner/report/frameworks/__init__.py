@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -57,6 +57,7 @@ def export_plan(
             f"of stages; plan again with --for {framework}, or use torchtitan or megatron"
         )
     files, cannot = WRITERS[framework](plan)
+    cannot = (*cannot, *_uneven_hosts(plan))
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -70,3 +71,16 @@ def export_plan(
     for name, text in written.items():
         write_text(place / name, text)
     return tuple(str(place / name) for name in written), cannot
+
+
+def _uneven_hosts(plan: Plan) -> Iterator[str]:
+    """What no framework is told of hosts of several kinds."""
+    for one in plan.shares:
+        last = one.first_device + one.num_devices - 1
+        yield (
+            f"samples are shared out unevenly: each of the {one.replicas:,} replicas on GPUs "
+            f"{one.first_device} to {last} ({one.group}) has {one.micro_batches:,} micro-batches "
+            f"of {one.samples:,}, and gradients are to be summed with these weights"
+        )
+    if len({end - first for first, end in plan.strategy.groups}) > 1:
+        yield "groups of stages have unlike numbers of GPUs: see stages[] of the plan"

@@ -70,7 +70,7 @@ def sharding(mesh, spec):
 '''
 
 
-def _left_out(plan: Plan, framework: str) -> Iterator[str]:
+def _not_said(plan: Plan, framework: str) -> Iterator[str]:
     """What of a plan neither meshes and placements nor the framework say."""
     zero = max((zero_of(layer) for layer in plan.layers.values()), default=0)
     way = WayToTrain(
@@ -112,7 +112,7 @@ def fsdp2(plan: Plan) -> Written:
         for name, layer in layers.items()
     }
     tables = _filled_in(plan, {"weights": weights, "activations": activations})
-    return {"sharded.py": _FSDP2.format(**tables)}, tuple(_left_out(plan, "fsdp2"))
+    return {"sharded.py": _FSDP2.format(**tables)}, tuple(_not_said(plan, "fsdp2"))
 
 
 def partition_spec(tensor: TensorPlacement, mesh: Mesh) -> tuple[tuple[str, ...] | None, ...]:
@@ -139,7 +139,7 @@ def jax(plan: Plan) -> Written:
             "output": partition_spec(layer.output, mesh),
         }
     tables = _filled_in(plan, {"weights": weights, "activations": activations})
-    cannot = tuple(_left_out(plan, "jax"))
+    cannot = tuple(_not_said(plan, "jax"))
     uneven = [
         name
         for name, layer in sharding.layers.items()

@@ -157,7 +157,7 @@ def zero_of(layer: LayerPlan) -> int:
 
 
 def recompute_of(plan: Plan) -> str:
-    """What is computed again: "none", "selective" (attention), "operations", "some blocks", "full"."""
+    """What is computed again: "none", "selective", "operations", "some blocks" or "full"."""
     again = [name for stage in plan.stages for part in stage.recompute for name in part]
     if not again:
         return "none"

@@ -10,6 +10,7 @@ from costmodels.units import parse_bytes, parse_seconds
 from planner.request.inputs.description import AnyInput, Input, at_least
 
 DEFAULT_CLUSTER = "dgx-a100"
+AUTO = "auto"
 
 MODEL: Input[None] = Input(
     name="source",
@@ -56,10 +57,11 @@ CLUSTER: Input[None] = Input(
     name="cluster",
     default=None,
     option="--cluster",
-    metavar="NAME|FILE",
+    metavar="NAME|FILE|auto",
     kind="object",
-    help="Machine: built in or a TOML file.",
-    text="A built-in machine, the path of a cluster file, or a `costmodels.cluster.Cluster`.",
+    help="Machine: built in, a TOML file, or auto: as SLURM, torchrun and nvidia-smi say.",
+    text="A built-in machine, the path of a cluster file, a `costmodels.cluster.Cluster`, or "
+    '"auto": the machine that SLURM, torchrun and nvidia-smi tell.',
     usual=DEFAULT_CLUSTER,
     chosen="cluster {cluster}, since none was given",
 )

@@ -253,6 +253,10 @@ BAD = {
         ),
         ("must",),
     ),
+    "a list as a tensor": (
+        graph_of([helper.make_node("SequenceAt", [], ["y"])]),
+        ("'y' (SequenceAt)",),
+    ),
     "scalar": (
         graph_of(RELU, inputs=[helper.make_tensor_value_info("x", 1, [])]),
         ("the first extent of all inputs must be the samples",),
@@ -316,6 +320,7 @@ def test_files_that_are_none_are_refused(files, tmp_path):
         "cut short": whole[: len(whole) // 2],
         "text": b"name = 'net'\n" * 40,
         "empty": b"",
+        "no text": whole.replace(b"stem", b"st\xffm"),
         # a graph that claims 2 GB, of which nothing is there
         "claim": b"\x3a\xff\xff\xff\xff\x07" + b"\x00" * 8,
         "nested": b"\x3a\x7f" * 200,
@@ -323,7 +328,7 @@ def test_files_that_are_none_are_refused(files, tmp_path):
     for name, content in bad.items():
         file = tmp_path / f"{name}.onnx"
         file.write_bytes(content)
-        with pytest.raises(InputError, match="must be an ONNX model"):
+        with pytest.raises(InputError, match=r"must be (an ONNX model|text in UTF-8)"):
             network_of_onnx(file, None)
     with pytest.raises(InputError, match="must be readable but is not"):
         network_of_onnx(tmp_path / "missing.onnx", None)

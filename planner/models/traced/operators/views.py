@@ -33,6 +33,8 @@ def _permute(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     value = tensor_of(net, node.all_input_nodes[0])
     count = len(value.dims)
+    if not count:
+        raise UnsupportedError
     order = list(range(count))
     if "dims" in given:
         order = [int(dim) % count for dim in given["dims"]]

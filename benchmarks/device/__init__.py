@@ -1,1 +1,0 @@
-"""Measuring layers on this machine's GPU."""

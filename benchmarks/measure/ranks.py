@@ -1,0 +1,156 @@
+"""What the two ranks do: profile their shapes and links, then run the plans in turn.
+
+Both ranks do the same at the same time, so that each sees the machine as the other leaves it. All
+times are of the processor, of all threads of a process: what others do on the machine counts
+little, and what gloo's own threads do counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure.canary import Canary
+from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, this_machine
+from planner.tables.profile.links import JobRanks, sweep_links
+from planner.tables.profile.place import Place, find_place
+from planner.tables.profile.run import ProfileRun
+from planner.tables.profile.store import open_profile
+from planner.tables.profile.timing import batch_by_clock
+
+LARGEST_MESSAGE: Final = 2**25
+# Of one measurement: tries until the canary is quiet.
+_TRIES: Final = 4
+_WARM_UP: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """What the ranks are to do.
+
+    Parameters
+    ----------
+    questions
+        What is run.
+    folder
+        Where profiles and results go.
+    seconds
+        How long plans are run in turn. [s]
+    memory
+        Of the machine. [B]
+    """
+
+    questions: tuple[PlansQuestion, ...]
+    folder: str
+    seconds: float
+    memory: float
+
+
+def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
+    """Times a call by the processor's clock, again where the canary was disturbed."""
+    batch = partial(batch_by_clock, clock=time.process_time)
+
+    def timed(call: Callable[[], object], calls: int) -> float:
+        times = []
+        for _ in range(_TRIES):
+            before = canary.quiet()
+            times.append(batch(call, calls))
+            if before and canary.quiet():
+                return times[-1]
+        return min(times)
+
+    return timed
+
+
+def measure(rank: int, work: RankWork) -> None:
+    """All that a rank does; the first one writes `table.json` and `steps.json`."""
+    import torch
+    import torch.distributed as dist
+
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    torch.set_num_threads(1)
+    folder = Path(work.folder)
+    place = find_place("cpu", 1, time.process_time)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=RANKS
+    )
+    canary = Canary()
+    place = Place(device="cpu", batch=quiet_batch(canary), provenance=place.provenance)
+    profile = open_profile(str(folder / f"table{rank}.json"), place.provenance)
+    needs = needs_of_plans(list(work.questions), this_machine(work.memory))
+    ProfileRun(needs, profile, place).measure(lambda text: None)
+    dist.barrier()
+    job = JobRanks(rank=rank, world=RANKS, local=RANKS, place=place, clock=time.process_time)
+    sweep_links(job, profile if rank == 0 else None, lambda text: None, LARGEST_MESSAGE)
+    results = run_plans(rank, work, canary)
+    if rank == 0:
+        import json
+
+        (folder / "steps.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, object]]:
+    """Run all plans in turn until the time is over; the median of what was not disturbed.
+
+    Parameters
+    ----------
+    rank, work
+        This rank, and what to do.
+    canary
+        Tells when the machine is disturbed.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.measure.steps import RECEIVED, PlanStep
+
+    steps = [(q.name, plan, PlanStep(q, plan)) for q in work.questions for plan in q.plans]
+    received = []
+    for _, _, step in steps:
+        for _ in range(_WARM_UP):
+            RECEIVED.count = 0.0
+            step.run()
+        received.append(RECEIVED.count)
+    kept: list[list[float]] = [[] for _ in steps]
+    disturbed: list[list[float]] = [[] for _ in steps]
+    gc.collect()
+    gc.disable()
+    end, go_on = time.monotonic() + work.seconds, True
+    while go_on:
+        for number, (_, _, step) in enumerate(steps):
+            dist.barrier()
+            before = canary.quiet()
+            start = time.process_time()
+            step.run()
+            seconds = time.process_time() - start
+            # both ranks' time, whether either was disturbed, and whether there is time left
+            said = torch.tensor(
+                [seconds, 0.0 if before and canary.quiet() else 1.0, time.monotonic() >= end],
+                dtype=torch.float64,
+            )
+            dist.all_reduce(said)
+            (disturbed if said[1] else kept)[number].append(float(said[0]) / RANKS)
+            go_on = go_on and not said[2]
+    gc.enable()
+    return [
+        {
+            "question": name,
+            "plan": plan,
+            "seconds": statistics.median(quiet or loud),
+            "runs": len(quiet),
+            "rejected": len(loud),
+            "received": count,
+        }
+        for (name, plan, _), quiet, loud, count in zip(
+            steps, kept, disturbed, received, strict=True
+        )
+    ]

@@ -1,0 +1,261 @@
+"""The plans of `questions` as PyTorch runs them on two ranks, step by step.
+
+A step is a forward pass, a backward pass, the all-reduce of the gradients that both ranks hold, and
+SGD with momentum. Messages between layers go through functions that know their own backward pass;
+the bytes that a rank receives are counted, so that they can be held against what was predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from benchmarks.measure.questions import RANKS, PlansQuestion
+
+Tensor = Any
+# How a tensor of channels (dim 1) or space (dims 2 and 3) is split.
+_SPACE = {"height": 2, "width": 3}
+
+
+@dataclass
+class Received:
+    """Bytes that this rank received. [B]"""
+
+    count: float = 0.0
+
+
+RECEIVED = Received()
+
+
+def _gathered(parts: Tensor) -> Tensor:
+    """Blocks of channels of both ranks, side by side."""
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    whole = parts.new_empty((RANKS * parts.shape[0], *parts.shape[1:]))
+    gather(whole, parts.contiguous())
+    RECEIVED.count += parts.numel() * parts.element_size() * (RANKS - 1)
+    return torch.cat(whole.chunk(RANKS), dim=1)
+
+
+def _scattered(whole: Tensor) -> Tensor:
+    """This rank's channels of the sum over both ranks."""
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    packed = torch.cat(whole.chunk(RANKS, dim=1))
+    part = packed.new_empty((whole.shape[0], *packed.shape[1:]))
+    scatter(part, packed)
+    RECEIVED.count += part.numel() * part.element_size() * (RANKS - 1)
+    return part
+
+
+def _summed(tensor: Tensor) -> Tensor:
+    tensor = tensor.contiguous()
+    dist.all_reduce(tensor)
+    RECEIVED.count += tensor.numel() * tensor.element_size() * 2 * (1 - 1 / RANKS)
+    return tensor
+
+
+class Gather(torch.autograd.Function):
+    """All channels of a tensor that is split by them; its gradient is summed and split again."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return _gathered(part)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _scattered(gradient)
+
+
+class Scatter(torch.autograd.Function):
+    """This rank's channels of a sum; the gradient of all channels is gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
+        return _scattered(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _gathered(gradient)
+
+
+class Copy(torch.autograd.Function):
+    """A tensor that both ranks read whole; its gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _summed(gradient)
+
+
+class Sum(torch.autograd.Function):
+    """The sum over both ranks; its gradient is that of each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return _summed(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _exchanged(border: Tensor) -> Tensor:
+    """The other rank's border."""
+    border = border.contiguous()
+    other, partner = torch.empty_like(border), 1 - dist.get_rank()
+    messages = [
+        dist.P2POp(dist.isend, border, partner),
+        dist.P2POp(dist.irecv, other, partner),
+    ]
+    for message in dist.batch_isend_irecv(messages):
+        message.wait()
+    RECEIVED.count += other.numel() * other.element_size()
+    return other
+
+
+class WithHalo(torch.autograd.Function):
+    """The block with the neighbour's border on one side, and zeros on the other."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Tensor, dim: int) -> Tensor:
+        ctx.dim, ctx.extent, ctx.first = dim, block.shape[dim], dist.get_rank() == 0
+        own = block.narrow(dim, ctx.extent - 1 if ctx.first else 0, 1)
+        halo = _exchanged(own)
+        zeros = torch.zeros_like(halo)
+        sides = (zeros, block, halo) if ctx.first else (halo, block, zeros)
+        return torch.cat(sides, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        there = gradient.narrow(ctx.dim, ctx.extent + 1 if ctx.first else 0, 1)
+        back = _exchanged(there)
+        own = gradient.narrow(ctx.dim, 1, ctx.extent).clone()
+        own.narrow(ctx.dim, ctx.extent - 1 if ctx.first else 0, 1).add_(back)
+        return own, None
+
+
+class PlanStep:
+    """One plan of one question on this rank.
+
+    Parameters
+    ----------
+    question, plan
+        What is run.
+    sums
+        Whether both ranks hold the same weights, or some of them, whose gradients are summed.
+    """
+
+    def __init__(self, question: PlansQuestion, plan: str, seed: int = 0) -> None:
+        self.question, self.plan = question, plan
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*dims: int) -> Tensor:
+            # drawn whole, so that both ranks and all plans have the same numbers
+            return torch.randn(*dims, generator=generator)
+
+        make = self._convolutions if question.kind == "conv" else self._block
+        self.weights: list[Tensor] = []
+        self.shared: list[Tensor] = []
+        self.inputs, self.forward = make(random)
+        self.momenta = [torch.zeros_like(weight) for weight in self.weights]
+
+    def run(self) -> Tensor:
+        """One step; what the forward pass made."""
+        outputs = self.forward(self.inputs)
+        outputs.backward(torch.ones_like(outputs))
+        if self.shared:
+            flat = torch.cat([weight.grad.reshape(-1) for weight in self.shared])
+            summed = _summed(flat).split([weight.numel() for weight in self.shared])
+            for weight, gradient in zip(self.shared, summed, strict=True):
+                weight.grad = gradient.view_as(weight)
+        gradients = [weight.grad for weight in self.weights]
+        with torch.no_grad():
+            torch._foreach_mul_(self.momenta, 0.9)
+            torch._foreach_add_(self.momenta, gradients)
+            torch._foreach_add_(self.weights, self.momenta, alpha=-1e-6)
+        for weight in self.weights:
+            weight.grad = None
+        return outputs.detach()
+
+    def _weight(self, whole: Tensor, dim: int | None = None) -> Tensor:
+        """A weight, or this rank's part of it along a dim."""
+        part = whole if dim is None else whole.chunk(RANKS, dim)[dist.get_rank()]
+        weight = part.contiguous().clone().requires_grad_()
+        self.weights.append(weight)
+        return weight
+
+    def _convolutions(self, random: Callable[..., Tensor]) -> tuple[Tensor, Callable[..., Tensor]]:
+        (channels, side), plan, rank = self.question.sizes, self.plan, dist.get_rank()
+        whole = random(self.question.batch, channels, side, side)
+        kinds = {"filter": ("filter", "filter"), "channel": ("channel", "channel")}
+        kinds["filter, channel"] = ("filter", "channel")
+        first, second = kinds.get(plan, (plan, plan))
+        weights = []
+        for kind in (first, second):
+            dim = {"filter": 0, "channel": 1}.get(kind)
+            weight = random(channels, channels, 3, 3) / (9 * channels) ** 0.5
+            weights.append(self._weight(weight, dim))
+        if plan in ("sample", *_SPACE):
+            self.shared = weights
+        split = {"sample": 0, "channel": 1, **_SPACE}.get(first)
+        inputs = whole if split is None else whole.chunk(RANKS, split)[rank].contiguous()
+        reads = {"filter": Gather.apply}
+        makes = {"channel": Scatter.apply}
+
+        def convolve(tensor: Tensor, weight: Tensor, kind: str) -> Tensor:
+            if kind in _SPACE:
+                padding = (0, 1) if kind == "height" else (1, 0)
+                return F.conv2d(WithHalo.apply(tensor, _SPACE[kind]), weight, padding=padding)
+            return makes.get(kind, _unchanged)(F.conv2d(tensor, weight, padding=1))
+
+        def forward(tensor: Tensor) -> Tensor:
+            middle = torch.relu(convolve(tensor, weights[0], first))
+            middle = reads.get(second, _unchanged)(middle)
+            return torch.relu(convolve(middle, weights[1], second))
+
+        return inputs, forward
+
+    def _block(self, random: Callable[..., Tensor]) -> tuple[Tensor, Callable[..., Tensor]]:
+        width, positions, heads = self.question.sizes
+        whole = random(self.question.batch, positions, width)
+        tensor_parallel = self.plan == "tensor"
+        inputs = whole if tensor_parallel else whole.chunk(RANKS)[dist.get_rank()].contiguous()
+        inputs.requires_grad_()
+        scale = width**-0.5
+        by_filter, by_channel = (0, 1) if tensor_parallel else (None, None)
+        # queries, keys and values of a head lie on its rank
+        qkv = random(heads, 3 * width // heads, width) * scale
+        held = qkv.chunk(RANKS)[dist.get_rank()] if tensor_parallel else qkv
+        local = held.shape[0]
+        project = self._weight(held.reshape(-1, width))
+        out = self._weight(random(width, width) * scale, by_channel)
+        up = self._weight(random(4 * width, width) * scale, by_filter)
+        down = self._weight(random(width, 4 * width) * scale * 0.5, by_channel)
+        norms = [self._weight(torch.ones(width)) for _ in range(2)]
+        biases = [self._weight(torch.zeros(width)) for _ in range(2)]
+        enter, leave = (Copy.apply, Sum.apply) if tensor_parallel else (_unchanged, _unchanged)
+        if not tensor_parallel:
+            self.shared = list(self.weights)
+
+        def forward(tensor: Tensor) -> Tensor:
+            normed = enter(F.layer_norm(tensor, (width,), norms[0], biases[0]))
+            parts = F.linear(normed, project).unflatten(-1, (local, 3, width // heads))
+            query, key, value = parts.permute(3, 0, 2, 1, 4)
+            seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            seen = seen.transpose(1, 2).flatten(2)
+            tensor = tensor + leave(F.linear(seen, out))
+            normed = enter(F.layer_norm(tensor, (width,), norms[1], biases[1]))
+            return tensor + leave(F.linear(torch.relu(F.linear(normed, up)), down))
+
+        return inputs, forward
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,0 +1,294 @@
+"""The answer on a cluster of several kinds of hosts.
+
+Four ways to use it are compared, by simulation: every device works at the pace of the slowest, with
+even shares; pipelines whose stages lie inside of one group each; replicas with shares of samples as
+each group is fast; and some groups alone, the others idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.simulation import load_runtime
+from costmodels.strategy.blocks import is_transformer
+from costmodels.units import format_bytes, format_seconds
+from planner.errors import InfeasibleError
+from planner.joint.choices import RECOMPUTATIONS
+from planner.joint.hosts import combinations, evenly, on_groups
+from planner.joint.pipelines import GroupedPipelines
+from planner.joint.replicas import Replicas
+from planner.joint.search import JointResult, JointSearch
+from planner.joint.verdict import MOST_LAYERS, least_held, usual_of
+from planner.joint.wishes import Wishes
+from planner.joint.work import least_work
+from planner.notes import words
+from planner.plan import Plan, SearchSummary
+from planner.planning.optimize import plan_for
+from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep, UsualTrial, tried, usual_trials
+from planner.planning.staged_plan import plan_of_stages
+from planner.planning.summary import PROVEN_GAP
+from planner.request.parts import Degrees
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+from search.problem.deadline import Deadline
+from search.problem.notes import Note
+
+# Part of the time limit that the search with even shares may take.
+SHARE = 0.5
+# Ways to split layers that are tried in pipelines over groups: the fastest with even shares.
+MOST_SPLITS = 3
+# Pipelines over groups that are simulated, of those expected to be the fastest. [items]
+MOST_SIMULATED = 4
+# A pipeline that is expected to be slower than the best so far by more is not simulated.
+MARGIN = 0.05
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MixedSearch:
+    """The search for one question on several groups of hosts.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    options
+        How to search.
+    deadline
+        When the plan must be there.
+    wishes
+        What is held fixed or ruled out.
+    on_one_kind
+        The answer to a question on hosts of one kind.
+    """
+
+    setting: Setting
+    options: SearchOptions
+    deadline: Deadline
+    wishes: Wishes
+    on_one_kind: Callable[[Setting], Plan]
+    best: Plan | StagedStep | None = None
+    bound: float = 0.0
+    num_choices: int = 0
+    num_simulated: int = 0
+    num_grouped: int = 0
+    tightest: float = math.inf
+    estimates: JointResult | None = None
+    stopped_by: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The best step so far. [s]"""
+        if self.best is None:
+            return math.inf
+        return self.best.step_time_s if isinstance(self.best, Plan) else self.best.seconds
+
+    def run(self) -> Plan:
+        """The fastest plan.
+
+        Raises
+        ------
+        InfeasibleError
+            When none that fits was found.
+        """
+        self.setting.check_reserve()
+        self.bound = least_work(self.setting)
+        for names in combinations(self.setting):
+            if self.stopped_by == "interrupt":
+                break
+            if self.deadline.passed and self.best is not None:
+                self.stopped_by = "time limit"
+                break
+            part = on_groups(self.setting, names)
+            # the work alone may take as long on what is left
+            if part is not self.setting and least_work(part) >= self.seconds:
+                continue
+            if part.cluster.groups:
+                self._together(part)
+            else:
+                self._keep(self._planned(part, self.on_one_kind))
+        if self.best is None:
+            raise self._infeasible()
+        return self._plan()
+
+    def _keep(self, found: Plan | StagedStep | None) -> None:
+        """Take what is faster than the best so far, and fits."""
+        if found is None:
+            return
+        self.num_simulated += 1
+        if isinstance(found, StagedStep):
+            self.tightest = min(self.tightest, found.step.peak.short)
+            if not found.fits:
+                return
+        seconds = found.step_time_s if isinstance(found, Plan) else found.seconds
+        if seconds < self.seconds:
+            self.best = found
+            self.options.tell("simulating", seconds, self.bound)
+
+    def _planned(self, part: Setting, ask: Callable[[Setting], Plan]) -> Plan | None:
+        """A plan for some of the groups, where there is one that fits."""
+        try:
+            plan = ask(part)
+        except InfeasibleError as error:
+            self.tightest = min(self.tightest, error.missing_bytes)
+            self.stopped_by = self.stopped_by or error.stopped_by
+            return None
+        self.stopped_by = self.stopped_by or plan.search.stopped_by
+        self.num_choices += plan.search.num_choices
+        return plan
+
+    def _together(self, part: Setting) -> None:
+        """All ways in which several groups work on one step."""
+        runtime = load_runtime(DEFAULT_RUNTIME)
+        # no framework is told uneven shares
+        uneven = self.wishes.framework is None
+        attends, binds = is_transformer(part.graph), True
+        few = len(part.graph.compute_layers) <= MOST_LAYERS and self.wishes.leaves_splits
+        if not attends and not self.wishes.any:
+            single = self._planned(part, self._splits)
+            self._keep(single)
+            binds, few = single is None or single.search.memory_binds, False
+        if not attends and not binds:
+            self._shared_out(Replicas(part, runtime, self.wishes), [Degrees()])
+            return
+        found = JointSearch(
+            setting=evenly(part),
+            runtime=runtime,
+            options=self.options,
+            deadline=self.deadline.part(SHARE),
+            wishes=self.wishes,
+        ).run()
+        self.stopped_by = self.stopped_by or found.stopped_by
+        self.num_choices += found.num_choices
+        self.num_simulated += len(found.simulated)
+        for one in found.simulated:
+            self.tightest = min(self.tightest, one.step.peak.short)
+        if found.best is not None and found.best.degrees is not None:
+            self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
+        if part is self.setting:
+            self.estimates = found
+        splits = fastest_splits(found, attends=attends)
+        if uneven:
+            self._shared_out(Replicas(part, runtime, self.wishes), splits)
+            self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
+        if few and found.single_bound < self.seconds and not self.deadline.passed:
+            self._keep(self._planned(part, self._splits))
+
+    def _splits(self, part: Setting) -> Plan:
+        """The splits of one stage, layer by layer, at the pace of the slowest device."""
+        return plan_for(part, self.options, self.deadline)
+
+    def _shared_out(self, ways: GroupedPipelines | Replicas, splits: Sequence[Degrees]) -> None:
+        """Try what is shared out unevenly over groups, the most promising first."""
+        rows = ways.estimated(splits, self.deadline, self.seconds * (1.0 + MARGIN))
+        self.num_grouped += ways.num_looked_at
+        self.num_choices += ways.num_looked_at
+        for expected, simulated in rows[:MOST_SIMULATED]:
+            if expected > self.seconds * (1.0 + MARGIN) or self.deadline.passed:
+                break
+            self._keep(simulated())
+
+    def _plan(self) -> Plan:
+        """The best as a plan, with the bound of all."""
+        best, seconds = self.best, self.seconds
+        assert best is not None, "a plan is made of something"
+        bound = min(self.bound, seconds)
+        gap = (seconds - bound) / seconds
+        notes = self._notes()
+        certificate: dict[str, Any] = {
+            "lower_bound_s": bound,
+            "gap": gap,
+            "proven_optimal": gap <= PROVEN_GAP,
+            "status": "optimal" if gap <= PROVEN_GAP else "feasible",
+            "stopped_by": self.stopped_by,
+            "num_choices": self.num_choices,
+        }
+        if isinstance(best, Plan):
+            said = tuple(words(note) for note in notes)
+            search = replace(best.search, **certificate)
+            return replace(best, search=search, fallbacks=(*best.fallbacks, *said))
+        return plan_of_stages(
+            best,
+            SearchSummary(
+                solver="estimates of all choices, the best simulated",
+                num_sensible=0,
+                num_candidates=0,
+                cap=0,
+                num_costed=self.num_simulated,
+                **certificate,
+            ),
+            notes=notes,
+            baselines=tuple(one.baseline for one in self._usual()),
+        )
+
+    def _usual(self) -> Sequence[UsualTrial]:
+        """The usual ways to train on all of the hosts, of which none is faster than the plan."""
+        runtime = load_runtime(DEFAULT_RUNTIME)
+        until = Deadline(0.0) if self.stopped_by == "interrupt" else self.deadline
+        return usual_trials(self.setting, runtime, until, usual_of(self.setting, self.estimates))
+
+    def _notes(self) -> list[Note]:
+        cluster, best = self.setting.cluster, self.best
+        assert best is not None, "notes are of a plan"
+        rows = ", ".join(
+            f"{group.hosts} hosts {group.name} of {group.device.name}" for group in cluster.groups
+        )
+        notes = [
+            Note.of(
+                "mixed-hosts",
+                groups=rows,
+                uneven=self.num_grouped,
+                bound=format_seconds(self.bound),
+            )
+        ]
+        gpus = best.gpus if isinstance(best, Plan) else best.placed.setting.gpus
+        if gpus < self.setting.gpus:
+            notes.append(Note.of("idle-hosts", idle=self.setting.gpus - gpus))
+        if self.stopped_by:
+            notes.append(Note.of("search-stopped", reason=self.stopped_by))
+        return notes
+
+    def _infeasible(self) -> InfeasibleError:
+        """That nothing fits, and whether that is proven: weights must lie somewhere."""
+        setting = self.setting
+        room = sum(
+            group.hosts * setting.cluster.devices_per_host * group.device.usable_memory
+            for group in setting.cluster.groups
+        )
+        least = least_held(setting)
+        proven = least > room
+        verdict = (
+            f"no plan fits in memory: weights, gradients and optimizer state alone are "
+            f"{format_bytes(least)}, and all GPUs together have {format_bytes(room)} for them"
+            if proven
+            else "no plan that fits was found on any of the groups of hosts, though it is not "
+            f"proven that there is none: {format_bytes(self.tightest)} a GPU are missing"
+        )
+        return InfeasibleError(
+            f"{verdict}; use more GPUs or a smaller batch",
+            missing_bytes=(least - room) / setting.gpus if proven else self.tightest,
+            layer="",
+            proven=proven,
+            stopped_by="" if proven else self.stopped_by,
+        )
+
+
+def fastest_splits(found: JointResult, *, attends: bool) -> list[Degrees]:
+    """The ways to split layers that are fastest with even shares, with all that is kept or not.
+
+    Parameters
+    ----------
+    found
+        The search with even shares.
+    attends
+        Whether attention can be computed again by itself.
+    """
+    splits: dict[Degrees, None] = {Degrees(): None}
+    for one in found.estimates:
+        splits.setdefault(replace(one.choice.inside, recompute="none"))
+        if len(splits) > MOST_SPLITS:
+            break
+    again = RECOMPUTATIONS if attends else ("none", "full")
+    return [replace(split, recompute=what) for split in splits for what in again]

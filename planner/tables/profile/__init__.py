@@ -1,0 +1,1 @@
+"""Measures on this machine what a question rests on, as a table of `--table`."""

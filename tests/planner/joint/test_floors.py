@@ -1,0 +1,85 @@
+"""What no step of a way to train takes less than by computation: of convolutional networks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from costmodels.communication.topology import Topology
+from costmodels.simulation import load_runtime
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds, longest_series, series_starts
+from planner.joint.reduced import Reduced
+from planner.joint.search import choice_runtime
+from planner.planning.bounds.left_out import LayerComputation
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve, training_graph
+
+RUNTIME = load_runtime("ddp")
+
+
+def _setting(model, gpus, batch):
+    asked = {"model": model, "gpus": gpus, "global_batch_size": batch, "cluster": "dgx-a100"}
+    return resolve(make_request("optimize", asked))
+
+
+def _floors(setting):
+    return PipelineBounds(setting, Reduced.of(setting.model))
+
+
+@pytest.mark.parametrize("model", ["alexnet", "resnet18", "cosmoflow"])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_parts_of_some_samples_cost_what_they_do_by_themselves(model, gpus):
+    setting = _setting(model, 4, 48)
+    floors = _floors(setting)
+    topology = Topology.of(setting.cluster, setting.cluster.shape(gpus))
+    machine = replace(setting.machine, topology=topology)
+    floors.micro_batch(gpus, 48)
+    for samples in (48, 24, 12, 6, 3):
+        graph = training_graph(floors.network, samples, machine.training)
+        least = {
+            layer.name: LayerComputation.of(layer, machine, graph.input_gradients(layer.name))
+            for layer in graph.compute_layers
+        }
+        rows = (floors.like[layer.name] for layer in setting.graph.compute_layers)
+        alone = sum(float(least[name].passes.min()) for name in rows)
+        assert floors.known[gpus, samples][0] == pytest.approx(alone, rel=1e-12)
+
+
+def test_no_way_to_train_is_faster_than_its_floor():
+    setting = _setting("googlenet", 4, 16)
+    floors = _floors(setting)
+    everything = [one for one in choices(setting, list(insides(setting))) if one.pp > 1]
+    for choice in random.Random(3).sample(everything, 8):
+        found, reason = tried(setting, choice.degrees, choice_runtime(RUNTIME, choice))
+        assert found is not None, reason
+        assert floors.floor(choice) <= found.seconds, choice
+
+
+def test_stages_of_branches_wait_for_each_other():
+    """Half of the stages cannot halve the time of one micro-batch, but for a block that is cut."""
+    setting = _setting("googlenet", 4, 16)
+    floors = _floors(setting)
+    assert not floors.chain
+    whole = floors.micro_batch(1, 16)[0]
+    assert floors.of(2, 1, 1) > 0.5 * floors.of(1, 1, 1)
+    cut = floors.micro_batch(1, 16)[1]
+    assert whole >= cut[0] > cut[1] > cut[2] > 0.8 * whole
+
+
+def test_blocks_in_series_begin_where_all_that_follows_reads_one_layer():
+    graph = _setting("resnet18", 4, 16).graph
+    names = [layer.name for layer in graph.compute_layers]
+    starts = series_starts(graph)
+    assert starts[0] == 0
+    for start in starts[1:]:
+        for name in names[start:]:
+            sources = [e.source for e in graph.producers[name]]
+            assert all(names.index(source) >= start - 1 for source in sources), name
+    longest = longest_series(graph, [1.0] * len(names), starts)
+    sizes = [b - a for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]
+    assert all(one <= size for one, size in zip(longest, sizes, strict=True))
+    assert sum(longest) < len(names)  # a skip with a layer of its own lies beside the block
