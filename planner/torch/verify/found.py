@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodels.distribution import Distribution
 from costmodels.graph import Graph
-from planner.torch.verify.charged import Key
+from planner.torch.verify.charged import Key, is_by_messages
 
 # How far ranks may be from one process, as a part of the largest gradient or weight.
 TOLERANCE = 1e-12
@@ -163,6 +163,8 @@ def _reason(
     source = place.split(" -> ")[0]
     if cause == "shuffle" and source == "input":
         return "samples are loaded where they are needed, and not charged"
+    if cause == "shuffle" and is_by_messages(graph, splits, source, layer.name):
+        return "no collective does it: a host is charged once for what several of its ranks need"
     uneven = any(
         extent % splits[name].degree(dim)
         for name in {source, layer.name} & set(splits)
