@@ -9,6 +9,7 @@ import click
 
 from planner.cli.completion import complete
 from planner.cli.screen import write
+from planner.cli.showing import Shown, showing_options
 
 
 @click.command("verify")
@@ -21,8 +22,8 @@ from planner.cli.screen import write
     help="package.module:name of the PyTorch module that was planned; imports that code.",
 )
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Of weights and samples.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify_command(plan_file: str, ranks: int, module: str, seed: int, as_json: bool) -> None:
+@showing_options("as_json")
+def verify_command(plan_file: str, ranks: int, module: str, seed: int, shown: Shown) -> None:
     """Run a plan on a few ranks of this machine, and compare with one process.
 
     PLAN is a file that 'planner optimize -o' wrote. The network is scaled down, and computes on
@@ -39,7 +40,7 @@ def verify_command(plan_file: str, ranks: int, module: str, seed: int, as_json: 
     except RankError as error:
         click.echo(f"planner: {error}", err=True)
         sys.exit(1)
-    if as_json:
+    if shown.as_json:
         write(json.dumps(verification_facts(found), indent=1))
     else:
         for line in verification_lines(found):

@@ -29,6 +29,7 @@ OWN_MEANING = {
     "--input-size": "of a network, or of the one that is exported",
     "--export": "of networks or clusters",
     "--device": "a GPU of a worker, and what is measured",
+    "--ranks": "of a plan that is verified, and of links that are measured",
     "--storage": "of samples that a step loads, and of the answers of a study",
 }
 

@@ -134,6 +134,7 @@ def test_layers_split_in_two_make_resnet152_fit():
     assert error.value.proven
 
 
+@pytest.mark.slow
 def test_a_plan_between_what_prices_find_is_found():
     # beside the reserve, prices alone find 1,449 MiB, and layers of several such answers 1,434
     options = {"gpus": 64, "global_batch_size": 2048}
@@ -146,7 +147,7 @@ def test_more_memory_is_never_slower():
     free = planner.optimize("resnet18", **options)
     reserved = free.memory_bytes["reserved"]
     steps = []
-    for share in (0.8, 0.9, 0.95, 0.99, 1.0):
+    for share in (0.8, 0.95, 1.0):
         limit = reserved + share * (free.peak_memory - reserved)
         try:
             plan = planner.optimize("resnet18", memory=limit, **options)
@@ -203,6 +204,7 @@ QUESTION = {"gpus": 16, "cluster": "abci", "global_batch_size": 256, "memory": "
 QUESTION_LIMIT = 1.2 * GIB
 
 
+@pytest.mark.slow
 def test_where_simulations_need_more_a_plan_is_chosen_that_still_fits(monkeypatch):
     usual = planner.optimize("resnet18", **QUESTION)
     least = min(row.peak_memory_bytes for row in usual.finalists)

@@ -14,7 +14,7 @@ from planner.report.terminal import plan_line
 # (network, cluster, batch, numbers of GPUs): all of them cease to gain from GPUs within the series
 SERIES = (
     pytest.param("vgg16", "dgx-a100", 256, (128, 256, 512), marks=pytest.mark.slow),
-    ("resnet18", "dgx-a100", 16, (8, 16, 32, 64)),
+    pytest.param("resnet18", "dgx-a100", 16, (8, 16, 32, 64), marks=pytest.mark.slow),
     ("resnet50", "aws-p3.2xlarge", 32, (2, 4, 8, 16)),
     ("alexnet", "abci", 64, (4, 8, 16, 32)),
 )

@@ -67,7 +67,7 @@ def test_every_usual_strategy_that_can_be_used_is_simulated(plan: Plan) -> None:
 # (network, GPUs, cluster, batch): the additive model hides all-reduces behind messages that take
 # the same links, and the search is drawn to such plans
 CONTENDED = (
-    ("resnet152", 32, "aws-p3.2xlarge", 256),
+    pytest.param("resnet152", 32, "aws-p3.2xlarge", 256, marks=pytest.mark.slow),
     ("vgg16", 256, "dgx-a100", 256),
     ("resnet50", 16, "hkbu-10gbe", 128),
 )
@@ -85,6 +85,7 @@ def test_no_usual_strategy_is_faster(model: str, gpus: int, cluster: str, batch:
             assert planner.simulate(found).step_time <= alone.step_time
 
 
+@pytest.mark.slow
 def test_more_candidates_never_give_a_worse_plan() -> None:
     times = [
         planner.optimize("vgg16", gpus=256, global_batch_size=256, cap=cap).step_time_s

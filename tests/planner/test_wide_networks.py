@@ -86,7 +86,7 @@ def test_a_wide_network_gets_the_same_plan_on_every_run(network: Callable[[], Ne
 
 
 @pytest.mark.usefixtures("narrow_tables")
-@pytest.mark.parametrize("network", [SMALL["long-skips"], SHARING["shared"]])
+@pytest.mark.parametrize("network", [SMALL["long-skips"]])
 def test_under_a_memory_limit_a_wide_network_gets_a_plan_too(
     network: Callable[[], Network],
 ) -> None:

@@ -438,6 +438,7 @@ def _resnet(**asked):
     )
 
 
+@pytest.mark.slow
 def test_all_ways_to_train_are_asked_where_memory_binds():
     free = _resnet()
     assert not free.search.memory_binds

@@ -55,6 +55,7 @@ def test_errors_of_fits() -> None:
 
 
 class TestTwoProcesses:
+    @pytest.mark.slow
     def test_sweeps_are_kept_and_gone_on_with(self, tmp_path: Path) -> None:
         path = str(tmp_path / "links.json")
         options = {"device": "cpu", "ranks": 2, "threads": 1, "most": 2**12}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -132,13 +134,15 @@ class TestMeasuring:
         assert int(said.split("cover ")[1].split("%")[0]) >= 95
 
     def test_a_budget_measures_what_the_plan_rests_on_most(
-        self, tmp_path: Path, needs: Needs
+        self, tmp_path: Path, needs: Needs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         profile = MeasuredProfile(str(tmp_path / "m.json"), fake_place().provenance)
         run = ProfileRun(needs, profile, fake_place())
-        # a shape of three passes is thought to take that long; then nothing more fits
-        limit = time.monotonic() + 3 * measuring_time(needs.needs[0].modelled["forward"]) + 0.05
-        run.measure(lambda text: None, limit)
+        # a clock that goes on by what a shape is thought to take, each time somebody looks
+        shape = 3 * measuring_time(needs.needs[0].modelled["forward"])
+        clock = itertools.count()
+        monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: shape * next(clock)))
+        run.measure(lambda text: None, 5 * shape)
         measured = {shape for shape, _, _ in profile.times}
         assert 0 < len(measured) < len(needs.needs)
         assert needs.needs[0].shape in measured

@@ -43,6 +43,7 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_the_script_has_the_losses_of_one_process(folder):
     alone = subprocess.run(
         [sys.executable, "train.py"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True

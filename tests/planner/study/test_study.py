@@ -159,7 +159,9 @@ def test_a_killed_worker_loses_nothing():
     assert sorted(done) == sorted(one.key for one in read_sweep("slow.toml").questions)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sign", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGINT]
+)
 def test_a_stopped_study_goes_on_where_it_was(sign):
     url = "study.journal"
     process = started("slow.toml", "--storage", url)
