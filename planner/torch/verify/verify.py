@@ -59,7 +59,7 @@ def verify_plan(
     require_torch()
     if ranks not in NUM_RANKS:
         known = ", ".join(map(str, NUM_RANKS))
-        raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "4")
+        raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "take 4")
     if is_for_transformers(plan):
         return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
