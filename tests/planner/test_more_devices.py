@@ -15,7 +15,7 @@ from planner.report.terminal import plan_line
 SERIES = (
     pytest.param("vgg16", "dgx-a100", 256, (128, 256, 512), marks=pytest.mark.slow),
     pytest.param("resnet18", "dgx-a100", 16, (8, 16, 32, 64), marks=pytest.mark.slow),
-    ("resnet50", "aws-p3.2xlarge", 32, (2, 4, 8, 16)),
+    pytest.param("resnet50", "aws-p3.2xlarge", 32, (2, 4, 8, 16), marks=pytest.mark.slow),
     ("alexnet", "abci", 64, (4, 8, 16, 32)),
 )
 

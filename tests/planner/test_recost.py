@@ -69,7 +69,7 @@ def test_every_usual_strategy_that_can_be_used_is_simulated(plan: Plan) -> None:
 CONTENDED = (
     pytest.param("resnet152", 32, "aws-p3.2xlarge", 256, marks=pytest.mark.slow),
     ("vgg16", 256, "dgx-a100", 256),
-    ("resnet50", 16, "hkbu-10gbe", 128),
+    pytest.param("resnet50", 16, "hkbu-10gbe", 128, marks=pytest.mark.slow),
 )
 
 
@@ -96,6 +96,7 @@ def test_more_candidates_never_give_a_worse_plan() -> None:
         assert after <= before * 1.005
 
 
+@pytest.mark.slow
 def test_a_simpler_plan_is_taken_where_it_is_hardly_slower() -> None:
     found = planner.optimize("resnet152", gpus=32, cluster="aws-p3.2xlarge", global_batch_size=256)
     assert fastest(found) < found.step_time_s <= 1.01 * fastest(found)

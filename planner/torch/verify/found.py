@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -83,17 +84,17 @@ class Verification:
         """What is wrong, a sentence each; none where the plan holds."""
         found = []
         for step, (apart, largest) in enumerate(self.gradients):
-            if not apart <= TOLERANCE * largest:
+            if _is_far(apart, largest):
                 found.append(
                     f"the gradients of step {step + 1} must equal those of one process within "
                     f"{TOLERANCE:g} of the largest ({largest:.3g}) but differ by {apart:.3g}, "
                     f"most in {self.worst}"
                 )
         for step, apart in enumerate(self.losses):
-            if not apart <= TOLERANCE * max(1.0, *(row[1] for row in self.gradients)):
+            if _is_far(apart, max(1.0, *(row[1] for row in self.gradients))):
                 found.append(f"the loss of step {step + 1} differs by {apart:.3g}")
         apart, largest = self.weights
-        if not apart <= TOLERANCE * max(largest, *(row[1] for row in self.gradients)):
+        if _is_far(apart, max(largest, *(row[1] for row in self.gradients))):
             found.append(f"the weights after the last step differ by {apart:.3g}")
         found += [f"{place} is of shape {is_} and not {said}" for place, is_, said in self.shapes]
         for one in self.differences:
@@ -108,6 +109,11 @@ class Verification:
     def holds(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+
+def _is_far(apart: float, largest: float) -> bool:
+    """Whether a difference is too large beside the largest number; one that is no number is."""
+    return not math.isfinite(apart) or apart > TOLERANCE * largest
 
 
 def differences(

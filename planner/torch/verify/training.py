@@ -18,6 +18,7 @@ from planner.models.transformer import Transformer
 from planner.plan import Plan
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
 from planner.torch.source import make_module
+from planner.torch.verify.apart import farthest
 from planner.torch.verify.small import SmallTransformer, small_network
 
 
@@ -135,14 +136,14 @@ def train(task: TrainingTask) -> Trained:
             reference.backward()
             found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
-            apart, largest, worst = _apart(gradients, said)
+            apart, largest, worst = farthest(gradients, said)
             if apart >= max((row[0] for row in found.gradients), default=0.0):
                 found.worst = worst
             found.gradients.append((apart, largest))
             single.step()
     weights = planned.full_parameters()
     if compare:
-        apart, largest, _ = _apart(weights, dict(original.named_parameters()))
+        apart, largest, _ = farthest(weights, dict(original.named_parameters()))
         found.weights = apart, largest
     return found
 
@@ -152,16 +153,6 @@ def _single_loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     output = getattr(output, "logits", output)
     output = output[0] if isinstance(output, tuple) else output
     return functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
-
-
-def _apart(found: dict[str, Tensor], said: dict[str, Any]) -> tuple[float, float, str]:
-    """The largest difference, the largest number, and where the first one is."""
-    rows = {
-        name: float((found[name] - one).abs().max()) if name in found else float("inf")
-        for name, one in said.items()
-    }
-    worst = max(rows, key=lambda name: rows[name])
-    return rows[worst], max(float(one.abs().max()) for one in said.values()), worst
 
 
 def _random_batches(task: TrainingTask, planned: PlannedTransformer) -> list[tuple[Tensor, Tensor]]:

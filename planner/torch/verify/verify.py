@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster, load_cluster
 from costmodels.communication.topology import Topology
@@ -28,6 +29,7 @@ from planner.torch.verify.scaled import (
 from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
+    from planner.torch.verify.training import Trained
     from planner.torch.verify.work import RankOutcome, RankTask
 
 NUM_RANKS = (1, 2, 4, 8)
@@ -59,7 +61,9 @@ def verify_plan(
     require_torch()
     if ranks not in NUM_RANKS:
         known = ", ".join(map(str, NUM_RANKS))
-        raise InputError.rule("the number of ranks (--ranks)", f"be one of {known}", ranks, "take 4")
+        raise InputError.rule(
+            "the number of ranks (--ranks)", f"be one of {known}", ranks, "take 4"
+        )
     if is_for_transformers(plan):
         return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
@@ -86,35 +90,17 @@ def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: i
             "name it with --module package.module:name"
         )
     task, outcomes = verify_transformer(plan, ranks, module=module, seed=seed, steps=steps)
-    received: dict[Key, float] = {}
-    for outcome in outcomes:
-        for key, numbers in outcome.numbers.items():
-            received[key] = max(received.get(key, 0.0), numbers)
-    messages: dict[str, tuple[int, float]] = {}
-    for (_, cause, backward), numbers in sorted(received.items()):
-        name = f"{cause} {'backward' if backward else 'forward'}"
-        count, total = messages.get(name, (0, 0.0))
-        messages[name] = (count + 1, total + numbers)
-    exercised: dict[str, int] = {}
-    for layer in task.plan.layers.values():
-        text = f"{layer.kind}: {layer.distribution}"
-        exercised[text] = exercised.get(text, 0) + 1
-    first = outcomes[0]
+    received = _busiest(outcomes)
     rows = transformer_charges(task, received, Topology.of(_cluster(plan), task.plan.shape))
-    return Verification(
+    layers = task.plan.layers.values()
+    return _verification(
+        outcomes,
+        received,
         model=plan.model,
-        ranks=task.plan.gpus,
         batch=task.plan.global_batch_size,
         image=task.plan.input_shape,
-        exercised=exercised,
+        exercised=Counter(f"{layer.kind}: {layer.distribution}" for layer in layers),
         left_out=(),
-        losses=tuple(first.losses),
-        gradients=tuple(first.gradients),
-        weights=first.weights,
-        worst=first.worst,
-        shapes=tuple(row for outcome in outcomes for row in outcome.shapes),
-        checked=sum(outcome.checked for outcome in outcomes),
-        messages=messages,
         differences=tuple(
             SizeDifference(
                 place=key[0],
@@ -208,27 +194,49 @@ def verification_of(
     """
     graph = build_graph(small.network, small.batch)
     charged = charged_numbers(graph, small.distributions, topology)
+    received = _busiest(outcomes)
+    layers = graph.compute_layers
+    return _verification(
+        outcomes,
+        received,
+        model=model,
+        batch=small.batch,
+        image=small.network.input_shape,
+        exercised=Counter(f"{row.kind}: {small.distributions[row.name]}" for row in layers),
+        left_out=small.left_out,
+        differences=tuple(differences(graph, small.distributions, received, charged)),
+    )
+
+
+def _busiest(outcomes: Sequence[RankOutcome | Trained]) -> dict[Key, float]:
+    """Numbers that the rank received that got the most of each message. [items]"""
     received: dict[Key, float] = {}
     for outcome in outcomes:
         for key, numbers in outcome.numbers.items():
             received[key] = max(received.get(key, 0.0), numbers)
+    return received
+
+
+def _verification(
+    outcomes: Sequence[RankOutcome | Trained], received: Mapping[Key, float], **more: Any
+) -> Verification:
+    """What the ranks found.
+
+    Parameters
+    ----------
+    outcomes, received
+        Of every rank, and the numbers that the busiest ones received.
+    more
+        The other fields of `Verification`.
+    """
     messages: dict[str, tuple[int, float]] = {}
     for (_, cause, backward), numbers in sorted(received.items()):
         name = f"{cause} {'backward' if backward else 'forward'}"
         count, total = messages.get(name, (0, 0.0))
         messages[name] = (count + 1, total + numbers)
-    exercised: dict[str, int] = {}
-    for layer in graph.compute_layers:
-        text = f"{layer.kind}: {small.distributions[layer.name]}"
-        exercised[text] = exercised.get(text, 0) + 1
     first = outcomes[0]
     return Verification(
-        model=model,
         ranks=len(outcomes),
-        batch=small.batch,
-        image=small.network.input_shape,
-        exercised=exercised,
-        left_out=small.left_out,
         losses=tuple(first.losses),
         gradients=tuple(first.gradients),
         weights=first.weights,
@@ -236,7 +244,7 @@ def verification_of(
         shapes=tuple(row for outcome in outcomes for row in outcome.shapes),
         checked=sum(outcome.checked for outcome in outcomes),
         messages=messages,
-        differences=tuple(differences(graph, small.distributions, received, charged)),
+        **more,
     )
 
 

@@ -18,6 +18,7 @@ from planner.torch.apply.convolution.site import Site
 from planner.torch.built import NetworkModule
 from planner.torch.nodes import operator_of
 from planner.torch.source import make_module, traced_source
+from planner.torch.verify.apart import farthest
 from planner.torch.verify.charged import Key
 from planner.torch.verify.reference import Steps, reference_steps
 
@@ -230,16 +231,11 @@ def _compare(
     for mine, theirs in zip(found[1], gradients, strict=True):
         if mine.keys() != theirs.keys():
             raise InputError("the module must have the parameters of the original but has others")
-        largest = max(float(one.abs().max()) for one in theirs.values())
-        apart = {name: float((mine[name] - theirs[name]).abs().max()) for name in theirs}
-        name = max(apart, key=lambda one: apart[one])
-        outcome.gradients.append((apart[name], largest))
-        if apart[name] / largest >= worst:
-            worst, outcome.worst = apart[name] / largest, name
-    outcome.weights = (
-        max(float((found[2][name] - weights[name]).abs().max()) for name in weights),
-        max(float(one.abs().max()) for one in weights.values()),
-    )
+        apart, largest, name = farthest(mine, theirs)
+        outcome.gradients.append((apart, largest))
+        if apart >= worst * largest:
+            worst, outcome.worst = apart / largest, name
+    outcome.weights = farthest(found[2], weights)[:2]
 
 
 def _warm_up() -> None:
