@@ -13,6 +13,8 @@ from planner.torch.verify.charged import Key, is_by_messages
 # How far ranks may be from one process, as a part of the largest gradient or weight.
 TOLERANCE = 1e-12
 
+CUT_BIAS = "a bias is held by all that hold its filters, and charged as cut by channels"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeDifference:
@@ -182,7 +184,7 @@ def _reason(
         return "linear enlargement reads a neighbour, which is not charged"
     cut = splits[layer.name].degree("channel") > 1
     if cause == "gradient" and layer.multiplies_weight and cut and found > said:
-        return "a bias is held by all that hold its filters, and charged as cut by channels"
+        return CUT_BIAS
     if cause == "statistics" and layer.kind == "loss":
         return "the largest feature, the sum and the right one are summed once, and not twice two"
     if cause == "statistics" and layer.kind == "batch_norm" and layer.statistics is None:

@@ -9,6 +9,7 @@ from costmodels.errors import InputError
 from costmodels.graph import build_graph
 from planner.plan import Plan
 from planner.torch.verify.charged import Key, charged_numbers
+from planner.torch.verify.found import CUT_BIAS
 from planner.torch.verify.small import small_description
 from planner.torch.verify.staged import outline_of, planned_as, small_plan
 from planner.torch.verify.training import Trained, TrainingTask, make_transformer
@@ -131,9 +132,8 @@ def transformer_charges(
     for key in sorted({*said, *got}):
         have, charged = got.get(key, 0.0), said.get(key, 0.0)
         if abs(have - charged) > 1e-6 * max(have, charged):
-            rows.append(
-                (key, have, charged, _charge_reason(plan, stage_of, moved, key, have, shared))
-            )
+            why = _charge_reason(plan, stage_of, moved, key, have, charged, shared)
+            rows.append((key, have, charged, why))
     return rows
 
 
@@ -143,6 +143,7 @@ def _charge_reason(
     moved: set[tuple[str, bool]],
     key: Key,
     have: float,
+    charged: float,
     shared: frozenset[str],
 ) -> str:
     """Why a message is of another size than charged, empty where it should not be.
@@ -153,8 +154,8 @@ def _charge_reason(
         What was run, and the stage of each layer.
     moved
         What was moved, and in which pass.
-    key, have
-        The message, and numbers received. [items]
+    key, have, charged
+        The message, and numbers received and charged. [items]
     shared
         Layers that use the weight of another.
     """
@@ -167,6 +168,8 @@ def _charge_reason(
         return "weights and gradients that are cut travel as often as they are used"
     if cause == "gradient" and source in shared and not have:
         return "the gradient of a shared weight is summed once, where the weight is counted"
+    if cause == "gradient" and layer is not None and "channel" in layer.degrees and have > charged:
+        return CUT_BIAS
     if source == "input":
         return "samples are loaded where they are needed, and not charged"
     if cause == "shuffle" and stage_of.get(source) != stage_of.get(reader):

@@ -58,7 +58,6 @@ SLOW = [
     ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
     ("small_transformers:mistral", "megatron:tp=2,dp=2", 4),
     ("small_transformers:qwen", "megatron:tp=2,sequence_parallel=yes", 4),
-    ("small_transformers:bert", "megatron:tp=2,dp=2", 4),
     ("llama3-8b", "megatron:tp=2,pp=2,micro_batches=4,schedule=gpipe,recompute=selective", 4),
     ("llama3-8b", "megatron:pp=2,chunks=2,schedule=interleaved,micro_batches=4,dp=2", 4),
     ("gpt2", "megatron:tp=2,pp=2,dp=2,sequence_parallel=yes,micro_batches=2,zero=3", 8),
@@ -67,7 +66,20 @@ SLOW = [
 
 @pytest.mark.parametrize(
     ("model", "strategy", "ranks"),
-    [*CASES, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)],
+    [
+        *CASES,
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW),
+        pytest.param(
+            *("small_transformers:bert", "megatron:tp=2,dp=2", 4),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.xfail(
+                    reason="the gradient that comes back from a tied head is not charged as sent",
+                    strict=True,
+                ),
+            ],
+        ),
+    ],
 )
 def test_plans_train_as_one_process_does(model, strategy, ranks):
     plan = evaluate(model, strategy, ranks)
