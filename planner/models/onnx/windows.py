@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.models.onnx.graph import Attributes, OnnxGraph
@@ -12,15 +11,15 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def _symmetric_padding(of: Attributes, rank: int, strides: Sequence[int]) -> list[int] | str | None:
+def _symmetric_padding(of: Attributes, rank: int) -> list[int] | str | None:
     """Padding of each dim of space, "same", or None where the two ends differ.
 
     Parameters
     ----------
     of
         Attributes of the operator.
-    rank, strides
-        Dims of space, and the steps along them. [items]
+    rank
+        Dims of space. [items]
     """
     automatic = of.get("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
@@ -48,21 +47,9 @@ def convolution_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedN
     graph, node, of
         What is known so far, the operator, and its attributes.
     """
-    rank = len(graph.shape(node.input[0])) - 2
-    strides = list(of.get("strides", [1] * rank))
-    padding = _symmetric_padding(of, rank, strides)
-    weights = _weight_and_bias(graph, node)
-    if padding is None or not 1 <= rank <= 3 or weights["weight"] not in graph.trained:
+    if graph.known[node.input[1]] not in graph.trained:
         return None
-    given = {
-        "input": graph.known[node.input[0]],
-        **weights,
-        "stride": strides,
-        "padding": padding,
-        "dilation": list(of.get("dilations", [1] * rank)),
-        "groups": int(of.get("group", 1)),
-    }
-    return graph.node(f"conv{rank}d", given, [graph.shape(node.output[0])], node)
+    return _convolved(graph, node, of, "conv", {})
 
 
 def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
@@ -74,21 +61,39 @@ def transposed_convolution(graph: OnnxGraph, node: NodeProto, of: Attributes) ->
         What is known so far, the operator, and its attributes.
     """
     rank = len(graph.shape(node.input[0])) - 2
+    if "output_shape" in of or of.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    beyond = {"output_padding": list(of.get("output_padding", [0] * rank))}
+    return _convolved(graph, node, of, "conv_transpose", beyond)
+
+
+def _convolved(
+    graph: OnnxGraph, node: NodeProto, of: Attributes, operator: str, more: dict[str, Any]
+) -> TracedNode | None:
+    """What both kinds of convolutions have in common.
+
+    Parameters
+    ----------
+    graph, node, of
+        What is known so far, the operator, and its attributes.
+    operator, more
+        What PyTorch calls it, without its rank, and arguments of its own.
+    """
+    rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _symmetric_padding(of, rank, strides)
-    weights = _weight_and_bias(graph, node)
-    if not isinstance(padding, list) or not 1 <= rank <= 3 or "output_shape" in of:
+    padding = _symmetric_padding(of, rank)
+    if padding is None or not 1 <= rank <= 3:
         return None
     given = {
         "input": graph.known[node.input[0]],
-        **weights,
+        **_weight_and_bias(graph, node),
         "stride": strides,
         "padding": padding,
-        "output_padding": list(of.get("output_padding", [0] * rank)),
-        "groups": int(of.get("group", 1)),
         "dilation": list(of.get("dilations", [1] * rank)),
+        "groups": int(of.get("group", 1)),
+        **more,
     }
-    return graph.node(f"conv_transpose{rank}d", given, [graph.shape(node.output[0])], node)
+    return graph.node(f"{operator}{rank}d", given, [graph.shape(node.output[0])], node)
 
 
 def pooling_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode | None:
@@ -101,7 +106,7 @@ def pooling_of(graph: OnnxGraph, node: NodeProto, of: Attributes) -> TracedNode 
     """
     rank = len(graph.shape(node.input[0])) - 2
     strides = list(of.get("strides", [1] * rank))
-    padding = _symmetric_padding(of, rank, strides)
+    padding = _symmetric_padding(of, rank)
     if not isinstance(padding, list) or not 1 <= rank <= 3:
         return None
     if {*of["kernel_shape"], *strides} == {1} and not any(padding):

@@ -171,8 +171,6 @@ class StageModule(nn.Module):
         Its weights, and the ranks that it runs on.
     constants
         Buffers and written out tensors by their keys.
-    again
-        Whether what a layer has gathered is gathered again for the backward pass.
     """
 
     def __init__(
@@ -181,10 +179,9 @@ class StageModule(nn.Module):
         leaves: Leaves,
         ranks: MeshRanks,
         constants: Mapping[object, Tensor],
-        again: bool = False,
     ) -> None:
         super().__init__()
-        self.stage, self.ranks, self.again = stage, ranks, again
+        self.stage, self.ranks = stage, ranks
         self.leaves, self.constants = leaves, constants
         last: dict[object, int] = {}
         for number, run in enumerate(stage.runs):

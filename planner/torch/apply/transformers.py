@@ -82,9 +82,7 @@ class PlannedTransformer(PlannedModule):
         constants = constants_of(built.program, model)
         # not as submodules: their weights are those above
         self._stages = {
-            number: StageModule(
-                built.stages[number], self._leaves, built.ranks, constants, plan.gather_again
-            )
+            number: StageModule(built.stages[number], self._leaves, built.ranks, constants)
             for number in built.own
         }
         self._tied = tied_groups(built, plan)
