@@ -21,9 +21,6 @@ from costmodels.graph import Layer
 from costmodels.layers.local_work import local_size
 from costmodels.step.training import Training
 
-# A weight in FP8 and its transpose, kept from the forward to the backward pass beside the weight in
-# 16 bits, its master copy and its gradient, of which FP8 takes nothing away. [B]
-_COPIES = 2
 # What extents of a product in FP8 are multiples of.
 _MULTIPLE = 16
 
@@ -37,8 +34,8 @@ def runs_in_fp8(layer: Layer) -> bool:
 
 
 def weight_copies(layer: Layer, training: Training) -> int:
-    """Copies in FP8 of each number of a layer's weight. [B]"""
-    return _COPIES if training.precision == "fp8" and runs_in_fp8(layer) else 0
+    """What products in FP8 hold of each number of a layer's weight besides. [B]"""
+    return training.held.fp8_copies if training.precision == "fp8" and runs_in_fp8(layer) else 0
 
 
 def cast_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:

@@ -57,6 +57,17 @@ def test_weights_in_fp8_and_their_transposes_are_held_beside_all_else(steps):
         assert eighth[holder] == half[holder]
 
 
+def test_nemo_holds_weights_in_fp8_instead_of_16_bits_and_gradients_of_two_bytes():
+    asked = {**ASKED, "cluster": "dgx-b200", "precision": "fp8"}
+    roles = [
+        planner.simulate("llama3-8b", runtime=name, **asked).simulated.roles[0].memory.holders
+        for name in ("megatron-core", "nemo")
+    ]
+    blocks = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
+    assert roles[0]["weights"] - roles[1]["weights"] == 2 * blocks / 2  # over two ranks
+    assert roles[0]["weight gradients"] == 2 * roles[1]["weight gradients"]
+
+
 def test_faster_memory_makes_casts_faster(tmp_path):
     cluster = load_cluster("dgx-h100")
     times = []
