@@ -79,8 +79,6 @@ def test_ranks_receive_what_is_charged(found: dict[str, tuple[float, list[float]
     table = CostTable("none", {}, ())
     for question in SMALL:
         for plan in question.plans:
-            if plan in ("height", "width"):
-                continue  # what a simulation counts of halos is derived from their time
             said = predict(question, plan, this_machine(8e9), table)
             assert found[f"{question.name} {plan}"][0] == pytest.approx(said.received), plan
 
