@@ -35,15 +35,15 @@ class Move:
         Axes over whose members the gradient of what was moved is a sum.
     layer
         The layer that it is a weight of, or "source -> reader".
-    is_weight
-        Whether it is a weight.
+    cause
+        What it is for: "shuffle", "weight" or "statistics".
     """
 
     source: ViewLayout
     target: ViewLayout
     sums: frozenset[int]
     layer: str = ""
-    is_weight: bool = False
+    cause: str = "shuffle"
 
     @property
     def is_nothing(self) -> bool:
@@ -98,6 +98,13 @@ class MeshRanks:
         """
         if move.source == move.target:
             return x
+        sums = move.source.partial - move.target.partial
+        rest = sums - move.target.cutting
+        if rest and rest != sums:
+            # scattered sums are smaller to sum further
+            middle = move.target.summed_over(rest)
+            x = self.redistribute(x, replace(move, target=middle), backward)
+            return self.redistribute(x, replace(move, source=middle), backward)
         pairs = [
             list(refined(one, other, self.sizes))
             for one, other in zip(move.source.dims, move.target.dims, strict=True)

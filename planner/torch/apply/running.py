@@ -62,7 +62,7 @@ class Leaves:
         """A whole block of a weight."""
         if leaf.name not in self.gathered:
             weight = self.weights[leaf.name]
-            move = Move(weight.stored, leaf.layout, frozenset(), weight.owner, is_weight=True)
+            move = Move(weight.stored, leaf.layout, frozenset(), weight.owner, cause="weight")
             self.gathered[leaf.name] = self.ranks.redistribute(self.local(leaf.name), move)
         return self.gathered[leaf.name].detach()
 
@@ -71,7 +71,7 @@ class Leaves:
         x, weight = self.kept[leaf], self.weights[leaf.name]
         if weight.stored == leaf.layout or "gradients" not in weight.sharded:
             return x
-        move = Move(weight.stored, leaf.layout, leaf.sums, weight.owner, is_weight=True)
+        move = Move(weight.stored, leaf.layout, leaf.sums, weight.owner, cause="weight")
         if "weights" in weight.sharded:
             return self.ranks.moved(x, move)
         found: Tensor = _Gathered.apply(x, self._gather(leaf), self.ranks, move)
@@ -113,7 +113,7 @@ class Leaves:
                     self._sum(found, waiting.pop(leaf.sums), leaf.sums)
             else:
                 source = leaf.layout.summed_over(leaf.sums)
-                move = Move(source, weight.stored, frozenset(), weight.owner, is_weight=True)
+                move = Move(source, weight.stored, frozenset(), weight.owner, cause="weight")
                 gradient = self.ranks.redistribute(x.grad, move, backward=True)
                 self._add(found, leaf.name, gradient)
         for sums, rows in waiting.items():
@@ -135,7 +135,7 @@ class Leaves:
         summed = self.ranks.all_reduce([one for _, one in rows], sums)
         for (name, _), gradient in zip(rows, summed, strict=True):
             layout = self.weights[name].used
-            move = Move(layout, layout, sums, self.weights[name].owner, is_weight=True)
+            move = Move(layout, layout, sums, self.weights[name].owner, cause="weight")
             numbers = 2 * gradient.numel() * self.ranks.share(sums)
             self.ranks.log(move, numbers, "all_reduce", True)
             self._add(found, name, gradient)

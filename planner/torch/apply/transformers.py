@@ -94,9 +94,7 @@ class PlannedTransformer(PlannedModule):
 
     def _put_down(self, move: Move, numbers: float, collective: str, backward: bool) -> None:
         """Keep a record of what was received."""
-        cause = "shuffle"
-        if move.is_weight:
-            cause = "gradient" if backward else "weight"
+        cause = "gradient" if move.cause == "weight" and backward else move.cause
         self._log.append(
             Received(
                 layer=move.layer,

@@ -118,6 +118,11 @@ def _is_far(apart: float, largest: float) -> bool:
     return not math.isfinite(apart) or apart > TOLERANCE * largest
 
 
+def is_same_size(one: float, other: float) -> bool:
+    """Whether two numbers of items are the same, but for rounding."""
+    return abs(one - other) <= 1e-6 * max(one, other)
+
+
 def differences(
     graph: Graph,
     splits: Mapping[str, Distribution],
@@ -135,7 +140,7 @@ def differences(
     """
     for key in sorted({*received, *charged}):
         found, said = received.get(key, 0.0), charged.get(key, 0.0)
-        if abs(found - said) <= 1e-6 * max(found, said):
+        if is_same_size(found, said):
             continue
         place, cause, backward = key
         yield SizeDifference(
