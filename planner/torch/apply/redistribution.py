@@ -51,6 +51,12 @@ class Move:
         return self.source == self.target and not self.sums
 
     @property
+    def is_gathering(self) -> bool:
+        """Whether ranks have more of the tensor afterwards, which is no sum."""
+        more = self.target.cutting < self.source.cutting
+        return more and not self.source.partial
+
+    @property
     def gradient(self) -> Move:
         """The way back."""
         source, target = self.target.summed_over(self.sums), self.source.without_sums()

@@ -82,7 +82,13 @@ class PlannedTransformer(PlannedModule):
         constants = constants_of(built.program, model)
         # not as submodules: their weights are those above
         self._stages = {
-            number: StageModule(built.stages[number], self._leaves, built.ranks, constants)
+            number: StageModule(
+                built.stages[number],
+                self._leaves,
+                built.ranks,
+                constants,
+                plan.strategy.gather_again,
+            )
             for number in built.own
         }
         self._tied = tied_groups(built, plan)

@@ -122,6 +122,8 @@ class MessageSizes:
             yield self._blocks_of_inputs(reader), "samples are loaded where needed, not charged"
         if not backward and reader in self._recomputed:
             yield [2 * charged], "it is moved again where activations are computed again"
+        if not backward and self.plan.strategy.gather_again:
+            yield [2 * charged], "it is gathered again for the backward pass"
         others = [
             numbers
             for (other, cause, back), numbers in self.got.items()
