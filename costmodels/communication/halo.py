@@ -42,47 +42,59 @@ def _bounds(extent: int, degree: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 @lru_cache(maxsize=4096)
+def rows_beyond(
+    in_extent: int, out_extent: int, window: Window, degree: int, backward: bool
+) -> tuple[Ints, Ints]:
+    """Rows that each block reads below and above its own: inputs, or output gradients. [rows]
+
+    Parameters
+    ----------
+    in_extent, out_extent
+        Positions of the whole input and output. [rows]
+    window
+        The stencil.
+    degree
+        Blocks that the dim is cut into. [ways]
+    backward
+        Whether a block of input gradients reads output gradients.
+    """
+    out_start, out_end = _bounds(out_extent, degree)
+    in_start, in_end = _bounds(in_extent, degree)
+    if backward:
+        own_start, own_end = out_start, out_end
+        first = -(-(in_start + window.padding - window.reach + 1) // window.stride)
+        last = np.minimum((in_end - 1 + window.padding) // window.stride + 1, out_extent)
+    else:
+        own_start, own_end = in_start, in_end
+        first = out_start * window.stride - window.padding
+        last = (out_end - 1) * window.stride - window.padding + window.reach
+        last = np.minimum(last, in_extent)
+    below = np.maximum(own_start - np.maximum(first, 0), 0)
+    return below, np.maximum(last - own_end, 0)
+
+
 def forward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
     """Input rows that a block of outputs reads from its neighbours.
 
     Parameters
     ----------
-    in_extent, out_extent
-        Positions of the whole input and output. [rows]
-    window
-        The stencil.
-    degree
-        Blocks that the dim is cut into. [ways]
+    in_extent, out_extent, window, degree
+        As of `rows_beyond`.
     """
-    out_start, out_end = _bounds(out_extent, degree)
-    in_start, in_end = _bounds(in_extent, degree)
-    first = np.maximum(out_start * window.stride - window.padding, 0)
-    last = np.minimum((out_end - 1) * window.stride - window.padding + window.reach, in_extent)
-    return Reach(
-        int(np.maximum(in_start - first, 0).max()), int(np.maximum(last - in_end, 0).max())
-    )
+    below, above = rows_beyond(in_extent, out_extent, window, degree, False)
+    return Reach(int(below.max()), int(above.max()))
 
 
-@lru_cache(maxsize=4096)
 def backward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
     """Output-gradient rows that a block of input gradients reads from its neighbours.
 
     Parameters
     ----------
-    in_extent, out_extent
-        Positions of the whole input and output. [rows]
-    window
-        The stencil.
-    degree
-        Blocks that the dim is cut into. [ways]
+    in_extent, out_extent, window, degree
+        As of `rows_beyond`.
     """
-    out_start, out_end = _bounds(out_extent, degree)
-    in_start, in_end = _bounds(in_extent, degree)
-    first = np.maximum(-(-(in_start + window.padding - window.reach + 1) // window.stride), 0)
-    last = np.minimum((in_end - 1 + window.padding) // window.stride + 1, out_extent)
-    return Reach(
-        int(np.maximum(out_start - first, 0).max()), int(np.maximum(last - out_end, 0).max())
-    )
+    below, above = rows_beyond(in_extent, out_extent, window, degree, True)
+    return Reach(int(below.max()), int(above.max()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,23 +209,26 @@ class _Border:
 def _border(
     layer: Layer, tensor: Tensor, candidates: Candidates, dim: str, *, backward: bool
 ) -> _Border:
-    reach = backward_reach if backward else forward_reach
     degree = candidates.degree(dim)
     in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
     ways, of_ways = np.unique(degree, return_inverse=True)
     window = layer.windows[dim]
-    reaches = [reach(in_extent, out_extent, window, int(d)) if d > 1 else None for d in ways]
-    below = np.array([0 if r is None else r.below for r in reaches])[of_ways]
-    above = np.array([0 if r is None else r.above for r in reaches])[of_ways]
-    # a middle block has a neighbour on both sides; with two blocks each has one
-    both = (below > 0) & (above > 0) & (degree > 2)
     local = candidates.local(dim, tensor.extent(dim)).astype(float)
-    # rows beyond the next block come from further away, in a message for each block
-    blocks = [np.ceil(rows / local) for rows in (below, above)]
+    sides, rows, messages = (np.zeros(len(ways)) for _ in range(3))
+    for number, way in enumerate(ways):
+        if way == 1:
+            continue
+        block = float(local[degree == way].max())
+        both = np.stack(rows_beyond(in_extent, out_extent, window, int(way), backward))
+        # those of the block that reads most; of two blocks each has one neighbour
+        sides[number] = (both > 0).sum(axis=0).max()
+        rows[number] = both.sum(axis=0).max() / max(sides[number], 1.0)
+        # rows beyond the next block come from further away, in a message for each block
+        messages[number] = np.ceil(both / block).sum(axis=0).max()
     return _Border(
-        sides=np.where(both, 2, ((below > 0) | (above > 0)).astype(int)),
-        rows=np.where(both, (below + above) / 2.0, np.maximum(below, above)),
-        messages=np.where(both, blocks[0] + blocks[1], np.maximum(*blocks)),
+        sides=sides[of_ways].astype(int),
+        rows=rows[of_ways],
+        messages=messages[of_ways],
         local=local,
     )
 

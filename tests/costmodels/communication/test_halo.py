@@ -161,24 +161,32 @@ def test_one_by_one_kernels_exchange_nothing(extent, degree, backward):
     assert halo.time.item() == halo.num_bytes.item() == halo.messages.item() == 0.0
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_each_block_that_has_rows_sends_a_message(backward):
-    # of three rows above and below, each of two rows a block: two messages from either side
-    even = conv({"height": 16, "width": 16}, kernel=7, padding=3)
-    halo = exchange(even, topology_of(8), {"height": 8}, backward=backward)
-    assert halo.messages.item() == 4
-    # two rows below and none above; of one row a block that is two messages, and not more
-    lopsided = conv({"height": 8, "width": 16}, kernel=3, padding=2)
-    reach = (backward_reach if backward else forward_reach)(8, 10, lopsided.windows["height"], 8)
-    halo = exchange(lopsided, topology_of(8), {"height": 8}, backward=backward)
-    local = 2 if backward else 1
-    sent = [-(-rows // local) for rows in (reach.below, reach.above)]
-    assert reach.below != reach.above
-    assert halo.messages.item() == sum(sent)
-    size = 4 * (10 if backward else 6) * 16 * (reach.below + reach.above)
-    size *= (18 / 16) if backward else 1
-    assert halo.num_bytes.item() == pytest.approx(SIZE * size)
-    assert halo.time.item() == pytest.approx(ALPHA * sum(sent) + SIZE * size / BANDWIDTH)
+@pytest.mark.parametrize(
+    ("extent", "kernel", "padding", "degree"), [(16, 7, 3, 8), (8, 3, 2, 8), (12, 5, 2, 4)]
+)
+def test_each_block_that_has_rows_sends_a_message(extent, kernel, padding, degree):
+    layer = conv({"height": extent, "width": 16}, kernel=kernel, padding=padding)
+    outputs = layer.output.extent("height")
+    own = blocks(extent, degree)
+    rows, messages = [], []
+    for block, written in zip(own, blocks(outputs, degree), strict=True):
+        read = {n for o in written for n in reads(layer.windows["height"], o)}
+        lacking = {n for n in read if 0 <= n < extent} - set(block)
+        rows.append(len(lacking))
+        messages.append(sum(bool(lacking & set(other)) for other in own))
+    halo = exchange(layer, topology_of(degree), {"height": degree})
+    size = SIZE * max(rows) * 4 * 6 * 16
+    assert halo.messages.item() == max(messages)
+    assert halo.num_bytes.item() == pytest.approx(size)
+    assert halo.time.item() == pytest.approx(ALPHA * max(messages) + size / BANDWIDTH)
+
+
+def test_a_block_near_the_border_reads_fewer_rows():
+    # of two rows above and below, in blocks of one: none of four blocks has two on either side
+    layer = conv({"height": 4, "width": 16}, kernel=5, padding=2)
+    halo = exchange(layer, topology_of(4), {"height": 4})
+    assert halo.num_bytes.item() == pytest.approx(SIZE * 3 * 4 * 6 * 16)
+    assert halo.messages.item() == 3
 
 
 def test_a_stride_can_leave_one_side_or_nothing():
