@@ -181,20 +181,27 @@ class MeshRanks:
         backward
             Whether it is a gradient.
         """
-        ways_of = {axis: self.sizes[axis] for axis in range(len(self.sizes))}
         left, right = move.source, move.target
-        for axis, members in ways_of.items():
+        gathered, scattered = set(), set()
+        for axis, members in enumerate(self.sizes):
             share = (members - 1) / members
             was, now = axis in left.cutting, axis in right.cutting
             if axis in left.partial and axis not in right.partial:
-                name, numbers = ("all_reduce", 2 * before.numel() * share)
                 if now:
-                    name, numbers = "reduce_scatter", before.numel() * share
-                self.log(move, numbers, name, backward)
+                    scattered.add(axis)
+                else:
+                    self.log(move, 2 * before.numel() * share, "all_reduce", backward)
             elif was and not now:
-                self.log(move, after.numel() * share, "all_gather", backward)
+                gathered.add(axis)
             elif was and now and _cut_dim(left, axis) != _cut_dim(right, axis):
                 self.log(move, before.numel() * share, "all_to_all", backward)
+        # over several axes one after the other, each time of a larger or a smaller block
+        if gathered:
+            numbers = after.numel() * self.share(frozenset(gathered))
+            self.log(move, numbers, "all_gather", backward)
+        if scattered:
+            numbers = before.numel() * self.share(frozenset(scattered))
+            self.log(move, numbers, "reduce_scatter", backward)
 
     def _placements(self, parts: Parts, partial: frozenset[int]) -> list[Placement]:
         """What DTensor calls a layout of a tensor of one dim for each part."""

@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.distributed.tensor import DTensor
 
 from planner.torch.apply.redistribution import MeshRanks, Move
-from planner.torch.apply.saving import GatheredAgain, computed_again
+from planner.torch.apply.saving import GatheredAgain, run_again_later
 from planner.torch.apply.staging import StageSteps
 from planner.torch.apply.steps import Leaf, RankStep, Ref
 from planner.torch.apply.weights import Weight
@@ -274,7 +274,7 @@ class StageModule(nn.Module):
             self._run(run, local)
             return tuple(local[key] for key in made)
 
-        found = computed_again(body, *(values[key] for key in reads))
+        found = run_again_later(body, *(values[key] for key in reads))
         for step in run:
             for key in self.read_last.get(step.key, ()):
                 values.pop(key, None)

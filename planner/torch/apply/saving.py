@@ -8,9 +8,8 @@ do both, so that views of what was gathered count, too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -34,9 +33,9 @@ class ComputedAgain:
         The function, and what it reads.
     """
 
-    def __init__(self, body: Callable[..., tuple[Any, ...]], given: tuple[Any, ...]) -> None:
+    def __init__(self, body: Callable[..., tuple[object, ...]], given: tuple[object, ...]) -> None:
         self.body = body
-        self.given = [_alone(one) for one in given]
+        self.given = [_without_history(one) for one in given]
         self.random = torch.get_rng_state()
         self.count = 0
         self.values: list[Tensor] = []
@@ -60,7 +59,7 @@ class ComputedAgain:
         self.values.append(x.detach())
 
 
-def computed_again(body: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[Any, ...]:
+def run_again_later(body: Callable[..., tuple[object, ...]], *given: object) -> tuple[object, ...]:
     """What a function makes, of which the backward pass computes again what it reads.
 
     Parameters
@@ -73,14 +72,14 @@ def computed_again(body: Callable[..., tuple[Any, ...]], *given: Any) -> tuple[A
         return body(*given)
 
 
-def _alone(one: Any) -> Any:
+def _without_history(one: object) -> object:
     """A tensor without what it was made of."""
     if not isinstance(one, torch.Tensor):
         return one
     return one.detach().requires_grad_(one.requires_grad)
 
 
-def _never(kept: Any) -> Tensor:
+def _never(kept: object) -> Tensor:
     raise AssertionError("nothing is computed backward from what is computed again")
 
 
@@ -115,12 +114,12 @@ class GatheredAgain:
     def __init__(self, ranks: MeshRanks) -> None:
         self.ranks = ranks
         self.known: dict[int, _GatheredTensor] = {}
-        self.last: tuple[_GatheredTensor, Tensor] | None = None
+        self.last: dict[str, tuple[_GatheredTensor, Tensor]] = {}
 
     def begin(self) -> None:
         """A new step."""
         self.known.clear()
-        self.last = None
+        self.last.clear()
 
     def add(self, block: Tensor, move: Move, gathered: Tensor) -> None:
         """Know a tensor from now on, as long as it is there.
@@ -136,7 +135,7 @@ class GatheredAgain:
                 block=block.detach(), move=move, memory=StorageWeakRef(memory)
             )
 
-    def hooks(self) -> AbstractContextManager[Any]:
+    def hooks(self) -> saved_tensors_hooks:
         """Where tensors that are known are not kept."""
         return saved_tensors_hooks(self._pack, self._unpack)
 
@@ -155,7 +154,8 @@ class GatheredAgain:
     def _unpack(self, kept: Tensor | _View) -> Tensor:
         if not isinstance(kept, _View):
             return kept
-        # several layers read one gathered tensor: the last is at hand
-        if self.last is None or self.last[0] is not kept.of:
-            self.last = kept.of, self.ranks.redistribute(kept.of.block, kept.of.move)
-        return self.last[1].as_strided(kept.size, kept.stride, kept.offset)
+        # several layers read one gathered input, each with a weight of its own: both are at hand
+        cause = kept.of.move.cause
+        if cause not in self.last or self.last[cause][0] is not kept.of:
+            self.last[cause] = kept.of, self.ranks.redistribute(kept.of.block, kept.of.move)
+        return self.last[cause][1].as_strided(kept.size, kept.stride, kept.offset)

@@ -78,15 +78,17 @@ class MessageSizes:
             return
         size = min(layer.shard_size or members, members)
         count = self.plan.schedule.micro_batches
-        uses = 2 if place in self._recomputed or "weights" in layer.sharded else 1
-        gathers = count * uses if "weights" in layer.sharded else 1
         sums = count if "gradients" in layer.sharded else 1
-        cut = (gathers + sums) * (size - 1) / size
-        cut += sums * 2 / size * (members / size - 1) / (members / size)
+        gathers = [1]
+        if "weights" in layer.sharded:
+            # some are read in the forward pass alone: biases and tables
+            gathers = [2 * count] if place in self._recomputed else [count, 2 * count]
+        rest = 2 / size * (members / size - 1) / (members / size)
+        ways = [(one + sums) * (size - 1) / size + sums * rest for one in gathers]
         sizes = [
             weight * one + some * other
-            for one in (cut, summed)
-            for other in (cut, summed)
+            for one in (*ways, summed)
+            for other in (*ways, summed)
             for some in (bias, cut_bias)
         ]
         yield sizes, "weights and gradients that are cut travel as often as they are used"

@@ -64,7 +64,11 @@ SLOW = [
     ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
     ("small_transformers:mistral", "megatron:tp=2,dp=2", 4),
     ("small_transformers:bert", "megatron:tp=2,dp=2", 4),
-    ("small_transformers:Plain", "megatron:tp=2,dp=2,zero=3,micro_batches=2,recompute=full", 4),
+    (
+        "small_transformers:qwen",
+        "megatron:tp=2,dp=2,sequence_parallel=yes,zero=3,recompute=selective,micro_batches=2",
+        4,
+    ),
     ("small_transformers:qwen", "megatron:tp=2,sequence_parallel=yes", 4),
     ("llama3-8b", "megatron:tp=2,pp=2,micro_batches=4,schedule=gpipe,recompute=selective", 4),
     ("llama3-8b", "megatron:pp=2,chunks=2,schedule=interleaved,micro_batches=4,dp=2", 4),

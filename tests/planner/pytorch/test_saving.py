@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from planner.torch.apply.redistribution import Move
-from planner.torch.apply.saving import GatheredAgain, computed_again
+from planner.torch.apply.saving import GatheredAgain, run_again_later
 from planner.torch.apply.views import uncut
 
 
@@ -73,7 +73,7 @@ def test_backward_passes_in_parts_compute_again_once():
 
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(1)
-    (found,) = computed_again(body, x)
+    (found,) = run_again_later(body, x)
     parts = [torch.autograd.grad(found.sum(), [x], retain_graph=True)]
     parts += [torch.autograd.grad(found.sum(), [p], retain_graph=True) for p in layers.parameters()]
     assert len(runs) == 2
