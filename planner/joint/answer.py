@@ -54,9 +54,9 @@ def joint_plan(
 ) -> Plan:
     """The fastest plan that fits in memory, of one stage or of several.
 
-    Transformers are searched in the whole joint space. Other networks are where memory binds, or
-    something is held fixed or ruled out. Where nothing is, no usual way to train is faster than the
-    answer.
+    Transformers are searched in the whole joint space. Other networks are where no splits fit, or
+    something is held fixed or ruled out; else only for what is faster than their splits. Where
+    nothing is wished for, no usual way to train is faster than the answer.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _joint_plan(
 def _splits_first(
     setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
 ) -> Plan:
-    """The plan of a network without attention: its splits, and all else where memory binds.
+    """The plan of a network without attention: its splits, or a way to train that is faster.
 
     Parameters
     ----------
@@ -157,9 +157,9 @@ def _splits_first(
             raise
         layer = error.layer
     if single is not None:
-        return (
-            single if single.search.stopped_by else _unless_faster(setting, options, early, single)
-        )
+        if single.search.stopped_by:
+            return single
+        return _unless_faster(setting, options, deadline, single)
     found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
     return _faster_plan(setting, found, usual, None, layer)
 
