@@ -97,6 +97,9 @@ def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> C
             case.changes.append(piece(case, random.Random(f"{seed} {number} {index}")))
     if rng.random() < 0.03:
         case.encoding = rng.choice(("ascii", "latin-1"))
+    if rng.random() < 0.05:
+        case.interrupt = rng.choice((0.3, 1.0, 3.0)) * rng.random()
+        case.changes.append(f"interrupted after {case.interrupt:.3f} s")
     return case
 
 

@@ -149,6 +149,7 @@ def _run_in(case: Case, base: Path, *, debug: bool) -> Outcome:
         base / "streams",
         encoding=case.encoding,
         environment=case.environment,
+        interrupt=case.interrupt,
         debug=debug,
     )
 

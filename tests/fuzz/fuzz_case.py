@@ -89,6 +89,8 @@ class Case:
         Of the streams.
     environment
         Variables that are set.
+    interrupt
+        Processor time after which the command is interrupted. [s]
     """
 
     seed: int
@@ -105,6 +107,7 @@ class Case:
     num_pieces: int = 0
     encoding: str = "utf-8"
     environment: dict[str, str] = field(default_factory=dict)
+    interrupt: float | None = None
 
     def arguments(self) -> list[str]:
         """The whole command line, without NULs, which no shell can pass on."""

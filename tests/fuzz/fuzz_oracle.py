@@ -97,7 +97,9 @@ def _end(case: Case, outcome: Outcome) -> Iterator[Failure]:
         yield Failure(f"out of memory in {case.command} of {case.kind}", error[:200])
     elif outcome.status not in STATUSES and not (outcome.status == 1 and case.command == "solve"):
         yield Failure(f"exit status {outcome.status} of {case.command}", error[:200])
-    elif case.refuse and outcome.status not in (1, 2):
+    elif outcome.status == 130 and case.interrupt is None:
+        yield Failure(f"interrupted {case.command}", error[:200])
+    elif case.refuse and outcome.status not in (1, 2, 130):
         yield Failure(f"not refused: {case.refuse}", f"exit status {outcome.status}")
 
 

@@ -95,7 +95,16 @@ NVIDIA_SMI = b'#!/bin/sh\ncase "$1" in topo) cat topology.txt ;; *) cat gpus.csv
 
 _HOSTS = ("a[01-03,7],b2", "a[1-4]", "a", "a,b", f"a[1-{'9' * 5000}]", "a[[1]]", "]a[", "a[3-1]")
 _COUNTS = ("1", "2", "4", "8", "0", "-1", "x", "", " 4 ", "9" * 5000, "999999999", "٤", "1e3")
-_SHARES = ("4", "a100:4", "gpu:v100:2", "a100:2,v100:2", "0", "gres:gpu:4(IDX:0-3)", "hats:", "h100")
+_SHARES = (
+    "4",
+    "a100:4",
+    "gpu:v100:2",
+    "a100:2,v100:2",
+    "0",
+    "gres:gpu:4(IDX:0-3)",
+    "hats:",
+    "h100",
+)
 
 # What SLURM and torchrun say of a job, and values for it.
 _VARIABLES: dict[str, tuple[str, ...]] = {

@@ -79,7 +79,7 @@ STUDY: list[tuple[Path, Any]] = [
     *each(("grid",), [], {}, 3, [3], [{}]),
     *each(("more",), 1),
     *each((*_GRID, "hats"), 1),
-    *each((*_GRID, "gpus"), [], {}, None, [0], [-1], ["x"], [1.5], [NAN], [[2]], [2, DIGITS]),
+    *each((*_GRID, "gpus"), [], {}, None, ["x"], [1.5], [NAN], [[2]], [2, DIGITS]),
     *each((*_GRID, "gpus"), {"from": 2, "to": 4}, {"from": 4, "to": 2, "step": 1}),
     *each((*_GRID, "model"), [], None, 3, [3], [""], {"from": 1, "to": 2, "step": 1}),
     *each((*_RANGED, "gpus", "from"), "4", 0, -1, NAN, INFINITY, DIGITS, None),

@@ -197,8 +197,13 @@ _THROUGHPUT = {
 
 OPTIONS: dict[str, dict[str, Values]] = {
     "optimize": {
-        **{**QUESTION, **_SEARCH, **_WISHES, "--least-memory": FLAG, **_SHOWN},
-        **{"--for": _FOR, "--input": _INPUT},
+        **QUESTION,
+        **_SEARCH,
+        **_WISHES,
+        "--least-memory": FLAG,
+        **_SHOWN,
+        "--for": _FOR,
+        "--input": _INPUT,
     },
     "pareto": {
         **QUESTION,

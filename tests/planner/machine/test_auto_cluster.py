@@ -177,7 +177,9 @@ class TestEnvironment:
     def test_lists_of_hosts(self, text: str, count: int) -> None:
         assert count_hosts(text) == count
 
-    @pytest.mark.parametrize("text", ["a[1-", "a[3-1]", "a[x]", ",", "a[1-9999999999]", f"a[1-{'9' * 5000}]"])
+    @pytest.mark.parametrize(
+        "text", ["a[1-", "a[3-1]", "a[x]", ",", "a[1-9999999999]", f"a[1-{'9' * 5000}]"]
+    )
     def test_other_lists_are_refused(self, text: str) -> None:
         with pytest.raises(InputError, match="SLURM_JOB_NODELIST"):
             count_hosts(text)
