@@ -75,7 +75,7 @@ CELLS = (
 _GRID, _RANGED = ("grid", 0), ("grid", 1)
 
 STUDY: list[tuple[Path, Any]] = [
-    *each(("name",), "", 3, [], "a\nb", "x" * 300, "a\x1b]0;x\x07"),
+    *each(("name",), "", 3, [], "a\nb", "x" * 300),
     *each(("grid",), [], {}, 3, [3], [{}]),
     *each(("more",), 1),
     *each((*_GRID, "hats"), 1),
