@@ -110,8 +110,9 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
-    recipe, keeps_gates, norms_apart, logit_kept, logit_scratch, attention_kernel
-        The same, of what it holds of weights, gates and logits, and how it computes attention.
+    recipe, keeps_gates, holds_packed, norms_apart, logit_kept, logit_scratch, attention_kernel
+        The same, of what it holds of weights, gates, queries and logits, and how it computes
+        attention.
     runs_ahead
         The same, of how its host launches.
     collective_launches
@@ -134,6 +135,9 @@ class Runtime:
     waits_to_scatter
         Whether gradients that are cut are reduced once all of the backward pass is through, and all
         of them at once, whatever `overlap` and `bucket` say.
+    waits_for_stages
+        Whether its host waits for the device whenever a stage receives from another one, or sends
+        to it.
     stages_by_shares
         Whether the stages of a pipeline have equal shares of the weights, see
         `costmodels.strategy.shares`, instead of equally many blocks.
@@ -199,6 +203,7 @@ class Runtime:
     memory_model: str | None = None
     recipe: str | None = None
     keeps_gates: bool | None = None
+    holds_packed: bool | None = None
     norms_apart: bool | None = None
     logit_kept: float | None = None
     logit_scratch: float | None = None
@@ -212,6 +217,7 @@ class Runtime:
     views_buckets: bool = False
     copies_updated: bool = False
     waits_to_scatter: bool = False
+    waits_for_stages: bool = False
     stages_by_shares: bool = False
     stops_early: bool = False
     caching: bool = False
@@ -326,6 +332,7 @@ _DECIDED = (
     "memory_model",
     "recipe",
     "keeps_gates",
+    "holds_packed",
     "norms_apart",
     "logit_kept",
     "logit_scratch",
