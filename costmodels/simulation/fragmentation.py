@@ -2,23 +2,24 @@
 
 The tensors of a role are given to the allocator in the order in which a host launches its passes,
 in a first step. Micro-batches are alike, so that the first ones stand for all. What is there
-throughout (weights, gradients, state) came first, in segments of its own. Assumes one stream: what
-another one still reads is taken as free when the host has launched its last reader, but for inputs
-of reduce-scatters of runtimes that say how far ahead of the device they are: those are free when
-the device is through with them.
+throughout (weights, gradients, state) came first, in segments of its own; where the optimizer makes
+its state in the first update, it lies where activations were, and a second step shows the rest.
+Assumes one stream: what another one still reads is taken as free when the host has launched its
+last reader, but for inputs of reduce-scatters of runtimes that say how far ahead of the device they
+are: those are free when the device is through with them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from costmodels.simulation.allocator import CachingAllocator
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.host import delayed, launches
 from costmodels.simulation.operations import Key, Local, Operation
-from costmodels.simulation.pace import most_in_flight
+from costmodels.simulation.pace import SIMULATED, most_in_flight
 from costmodels.simulation.schedules import FORWARD, StagePass
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
@@ -80,16 +81,20 @@ class _Clock:
 class _Replay:
     """An allocator, and what operations are still to read."""
 
-    def __init__(
-        self, readers: Mapping[int, Counter[Local]], limit: float, clock: _Clock | None
-    ) -> None:
+    def __init__(self, readers: Mapping[int, Counter[Local]], limit: float) -> None:
         self.allocator = CachingAllocator(limit, self._catch_up)
-        self.clock = clock
+        self.clock: _Clock | None = None
         self.readers = readers
         self.left: dict[tuple[int, int], Counter[Local]] = {}
         # inputs that the device still reads, and until when
         self.behind: deque[tuple[float, int]] = deque()
         self.number = 0
+
+    def begin_step(self, ahead: int) -> None:
+        """Host and device begin a step together; so many launches may then wait for the device."""
+        self.wait()
+        self.left.clear()
+        self.clock = _Clock(ahead) if ahead else None
 
     def hold(
         self, part: tuple[int, int], operation: Operation, count: float, seconds: float
@@ -230,14 +235,30 @@ def reserved_memory(
     for (stage, _), operations in (*launched.items(), ((_UPDATE, ""), update)):
         for operation in operations:
             readers[stage].update((*operation.takes, *operation.uses))
-    ahead = max(work.runtime.launches_ahead for work in works.values())
-    replay = _Replay(readers, limit, _Clock(ahead) if ahead else None)
-    most = most_in_flight(order)
+    runtime = next(iter(works.values())).runtime
+    moments = list(_moments(works.values())) if runtime.makes_state_late else []
+    late = sum(moments)
+    replay = _Replay(readers, limit + late)
+    most = SIMULATED * most_in_flight(order)
     # the passes of the first micro-batches: later ones repeat what these do to memory
-    for run in (run for run in order if run.micro <= most):
-        operations = launched[run.stage, run.phase]
-        _replay_pass(replay, works[run.stage], operations, run, starts.get(run, 0.0))
-    for operation in update:
-        replay.run(_UPDATE, 0, operation)
+    runs = [run for run in order if run.micro <= most]
+    for step in range(2 if moments else 1):
+        replay.begin_step(runtime.launches_ahead)
+        for run in runs:
+            operations = launched[run.stage, run.phase]
+            _replay_pass(replay, works[run.stage], operations, run, starts.get(run, 0.0))
+        for number, size in enumerate(moments if step == 0 else ()):
+            replay.allocator.allocate(("moment", number), size)
+        for operation in update:
+            replay.run(_UPDATE, 0, operation)
     allocator = replay.allocator
-    return float(allocator.peak if allocator.failed else allocator.reserved)
+    return float(allocator.peak if allocator.failed else allocator.reserved) - late
+
+
+def _moments(works: Iterable[WeightWork]) -> Iterator[float]:
+    """What an optimizer's first update allocates for each weight. [B]"""
+    for work in works:
+        size = work.training.state_size - work.training.held.master
+        for name, piece in work.pieces.items():
+            if piece.parameters and "optimizer" not in work.offloaded:
+                yield from [piece.parameters * 4.0 / work.cuts(name, "state")] * (size // 4)

@@ -12,6 +12,10 @@ from costmodels.simulation.host import device_time
 from costmodels.simulation.schedules import BACKWARD, FORWARD, StagePass
 from costmodels.simulation.stage_program import StageProgram
 
+# Micro-batches that are looked at, as a multiple of those in flight: a host is further ahead of its
+# device with each of them.
+SIMULATED = 3
+
 
 def most_in_flight(order: Sequence[StagePass]) -> int:
     """The most micro-batches that a group of devices holds at once. [items]"""
@@ -25,7 +29,7 @@ def most_in_flight(order: Sequence[StagePass]) -> int:
 def pass_starts(
     programs: Sequence[StageProgram], orders: Sequence[Sequence[StagePass]]
 ) -> dict[StagePass, float]:
-    """When passes of the first micro-batches start, as many as are in flight anywhere. [s]
+    """When passes of the first micro-batches start, some for each that is in flight. [s]
 
     Parameters
     ----------
@@ -34,7 +38,7 @@ def pass_starts(
     orders
         What each group of devices runs, in order.
     """
-    most = max(map(most_in_flight, orders))
+    most = SIMULATED * max(map(most_in_flight, orders))
     taken = {
         (program.number, phase): device_time(operations)
         for program in programs

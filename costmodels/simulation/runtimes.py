@@ -132,12 +132,16 @@ class Runtime:
         Whether gradients are written into the buffers in which they travel.
     copies_updated
         Whether updated weights are gathered into a buffer of their own.
-    waits_to_scatter
-        Whether gradients that are cut are reduced once all of the backward pass is through, and all
-        of them at once, whatever `overlap` and `bucket` say.
+    waits_to_reduce
+        Whether gradients of which anything is cut, if only the optimizer's state, are reduced once
+        all of the backward pass is through, and all of them at once, whatever `overlap` and
+        `bucket` say.
     waits_for_stages
         Whether its host waits for the device whenever a stage receives from another one, or sends
         to it.
+    makes_state_late
+        Whether the optimizer makes its moments in its first update, in memory where activations
+        were, instead of before the first step.
     stages_by_shares
         Whether the stages of a pipeline have equal shares of the weights, see
         `costmodels.strategy.shares`, instead of equally many blocks.
@@ -216,8 +220,9 @@ class Runtime:
     gathers_again: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
-    waits_to_scatter: bool = False
+    waits_to_reduce: bool = False
     waits_for_stages: bool = False
+    makes_state_late: bool = False
     stages_by_shares: bool = False
     stops_early: bool = False
     caching: bool = False
