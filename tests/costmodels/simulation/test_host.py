@@ -253,7 +253,7 @@ def test_what_waits_for_the_device_never_makes_memory_run_out():
             for n in (0, 2**20)
         )
         capacity = load_device("h100").memory
-        assert ahead <= max(capacity, none * 1.05)
+        assert ahead <= capacity or none > 0.95 * capacity
 
 
 def test_a_loss_that_keeps_nothing_is_one_kernel():
