@@ -13,7 +13,7 @@ from costmodels.strategy.shares import cut_by_shares
 from planner.models.configs import transformer
 
 
-def llama(blocks: int, vocabulary: int, *, tied: bool = False) -> Graph:
+def llama(blocks: int, vocabulary: int) -> Graph:
     config = {
         "model_type": "llama",
         "hidden_size": 64,
@@ -24,8 +24,7 @@ def llama(blocks: int, vocabulary: int, *, tied: bool = False) -> Graph:
         "vocab_size": vocabulary,
         "max_position_embeddings": 32,
     }
-    network = transformer(config, "a test", name="test", source="a test", fixed={"tied": tied})
-    network = network.build("test")
+    network = transformer(config, "a test", name="test", source="a test", fixed={}).build("test")
     return build_graph(network, 1)
 
 
@@ -38,17 +37,16 @@ def blocks_of(graph: Graph, parts: int) -> list[int]:
 def test_a_large_head_weighs_as_many_blocks_as_it_has_weights():
     # a block has 4 h^2 + 3 h f = 65,536 weights, the head as many as four blocks
     graph = llama(16, 4 * 65536 // 64)
-    assert blocks_of(graph, 2) == [11, 5]
-    assert blocks_of(graph, 4) == [6, 5, 5, 0]
+    assert blocks_of(graph, 2) == [10, 6]
+    assert blocks_of(graph, 4) == [5, 5, 5, 1]
+    assert blocks_of(graph, 8) == [3, 2, 3, 2, 3, 2, 1, 0]
     assert blocks_of(graph, 1) == [16]
 
 
-def test_a_head_with_the_weight_of_the_embedding_counts_half():
-    graph = llama(16, 4 * 65536 // 64, tied=True)
-    assert blocks_of(graph, 2) == [10, 6]
-    assert blocks_of(graph, 4) == [5, 5, 4, 2]
-    assert blocks_of(graph, 8) == [3, 2, 2, 3, 2, 2, 2, 0]
-    assert len(blocks_of(graph, 16)) == 16
+def test_no_stage_computes_the_loss_alone():
+    rows = cut_by_shares(llama(16, 4 * 65536 // 64), 8)
+    assert rows[-1] == ("norm", "head", "loss")
+    assert len(cut_by_shares(llama(16, 4 * 65536 // 64), 16)) == 16
 
 
 def test_a_stage_that_would_idle_gets_what_comes_after_the_last_block():
