@@ -24,7 +24,7 @@ from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
 from costmodels.simulation.operations import Key, Operation, Ref
-from costmodels.simulation.pace import pass_starts
+from costmodels.simulation.pace import Starts, pass_starts
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.shared_pieces import KnownPieces, holders_of_weights, pieces_of_job
@@ -318,14 +318,11 @@ class Compiler:
         """All roles, with what their allocators hold."""
         schedule, depth = self.job.strategy.schedule, len(self.groups)
         orders = [group_order(schedule, n, self._stages(n), depth) for n in range(depth)]
-        ahead = self.job.runtime.caching and self.job.runtime.launches_ahead
-        starts = pass_starts(self.programs, orders) if ahead else {}
+        starts = pass_starts(self.programs, orders) if self.job.runtime.launches_ahead else {}
         for role, order in enumerate(orders):
             yield self._role(role, order, starts)
 
-    def _role(
-        self, role: int, order: Sequence[StagePass], starts: Mapping[StagePass, float]
-    ) -> Role:
+    def _role(self, role: int, order: Sequence[StagePass], starts: Starts) -> Role:
         stages = self._stages(role)
         runtime, cluster = self.job.runtime, self.view.stage_links[stages[0]].cluster
         device = cluster.device
@@ -342,8 +339,7 @@ class Compiler:
         reserved = None
         if runtime.caching:
             works = {stage: self.weights[stage] for stage in stages}
-            limit = device.memory - sum(fixed.values())
-            reserved = reserved_memory(works, order, limit, starts)
+            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()), starts)
         return Role(
             name=name,
             first_device=first,

@@ -19,7 +19,7 @@ from costmodels.simulation.allocator import CachingAllocator
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.host import delayed, launches
 from costmodels.simulation.operations import Key, Local, Operation
-from costmodels.simulation.pace import SIMULATED, most_in_flight
+from costmodels.simulation.pace import SIMULATED, Starts, most_in_flight
 from costmodels.simulation.schedules import FORWARD, StagePass
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
@@ -210,7 +210,7 @@ def reserved_memory(
     works: Mapping[int, WeightWork],
     order: Sequence[StagePass],
     limit: float,
-    starts: Mapping[StagePass, float],
+    starts: Starts,
 ) -> float:
     """What an allocator has from the device after a step; where that fails, what it took. [B]
 

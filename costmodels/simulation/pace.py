@@ -12,6 +12,7 @@ from costmodels.simulation.host import device_time
 from costmodels.simulation.schedules import BACKWARD, FORWARD, StagePass
 from costmodels.simulation.stage_program import StageProgram
 
+Starts = Mapping[StagePass, float]
 # Micro-batches that are looked at, as a multiple of those in flight: a host is further ahead of its
 # device with each of them.
 SIMULATED = 3
