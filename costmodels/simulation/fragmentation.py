@@ -239,7 +239,7 @@ def reserved_memory(
     moments = list(_moments(works.values())) if runtime.makes_state_late else []
     late = sum(moments)
     replay = _Replay(readers, limit + late)
-    most = SIMULATED * most_in_flight(order)
+    most = most_in_flight(order) * (SIMULATED if runtime.launches_ahead else 1)
     # the passes of the first micro-batches: later ones repeat what these do to memory
     runs = [run for run in order if run.micro <= most]
     for step in range(2 if moments else 1):
