@@ -193,6 +193,8 @@ def verification_of(
         Of every rank.
     """
     graph = build_graph(small.network, small.batch)
+    names = [f"level{number}" for number in range(len(topology.shape))]
+    sharding = task_of(small, topology.shape, names).sharding
     charged = charged_numbers(graph, small.distributions, topology)
     received = _busiest(outcomes)
     layers = graph.compute_layers
@@ -204,7 +206,7 @@ def verification_of(
         image=small.network.input_shape,
         exercised=Counter(f"{row.kind}: {small.distributions[row.name]}" for row in layers),
         left_out=small.left_out,
-        differences=tuple(differences(graph, small.distributions, received, charged)),
+        differences=tuple(differences(graph, small.distributions, sharding, received, charged)),
     )
 
 
