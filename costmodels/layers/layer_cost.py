@@ -175,6 +175,10 @@ def saved_bytes(layer: Layer, training: Training) -> float:
     saved = float(layer.saved_bytes + layer.saved_elements * size)
     if layer.kind == "glu" and training.keeps_gates:
         saved += layer.output.size * size
+    if layer.kind == "attention" and training.holds_packed:
+        # a view holds all of its memory; where heads share keys, queries are copied apart
+        packed = sum(tensor.size for tensor in layer.inputs)
+        saved += (packed - layer.output.size) * size * (packed == 3 * layer.output.size)
     if layer.kind == "rms_norm" and training.norms_apart:
         # the input, but in single precision, and what the weight multiplies
         saved += layer.output.size * 4.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 MIB = 2**20
 _BLOCK = 512
@@ -103,10 +103,13 @@ class CachingAllocator:
     ----------
     limit
         What the device has for tensors. [B]
+    catch_up
+        What is done where that is short, before free segments go back: tensors may become free
+        that another stream was still to read.
     """
 
-    def __init__(self, limit: float = math.inf) -> None:
-        self.limit = limit
+    def __init__(self, limit: float = math.inf, catch_up: Callable[[], None] | None = None) -> None:
+        self.limit, self.catch_up = limit, catch_up
         self.reserved = self.peak = 0
         self.failed = False
         self._small, self._large = _Pool(_BLOCK), _Pool(_SMALL + 1)
@@ -135,6 +138,8 @@ class CachingAllocator:
 
     def _grow(self, pool: _Pool, segment: int) -> None:
         if not self._fits(segment):
+            if self.catch_up:
+                self.catch_up()
             self.reserved -= self._small.release() + self._large.release()
         self.failed |= not self._fits(segment)
         # segments do not touch, so that their blocks never join

@@ -27,6 +27,8 @@ class GradientBucket:
         Members that hold the same weights, at each level. [items]
     cut
         Whether each member gets the sum of a part only.
+    late
+        Whether it leaves once all of the backward pass is through.
     num_bytes
         Their size. [B]
     """
@@ -34,6 +36,7 @@ class GradientBucket:
     layers: tuple[str, ...]
     group: Group
     cut: bool
+    late: bool
     num_bytes: float
 
 
@@ -75,13 +78,17 @@ def runtime_buckets(
     # servers of their own have the weights even of a lone worker
     served = runtime.gradient == "push_pull" and runtime.servers > 0
     by_unit = runtime.bucket is None and runtime.fusion is None
-    filling: dict[tuple[Group, bool], tuple[list[str], float]] = {}
+    filling: dict[tuple[Group, bool, bool], tuple[list[str], float]] = {}
     done: list[GradientBucket] = []
     last_unit = ""
 
-    def close(key: tuple[Group, bool]) -> None:
+    def close(key: tuple[Group, bool, bool]) -> None:
         names, size = filling.pop(key)
-        done.append(GradientBucket(layers=tuple(names), group=key[0], cut=key[1], num_bytes=size))
+        group, cut, late = key
+        bucket = GradientBucket(
+            layers=tuple(names), group=group, cut=cut, late=late, num_bytes=size
+        )
+        done.append(bucket)
 
     for layer in reversed(layers):
         name, piece = layer.name, pieces[layer.name]
@@ -92,10 +99,11 @@ def runtime_buckets(
             for key in list(filling):
                 close(key)
         last_unit = unit_of(name)
-        key = (piece.gradient_group, _scatters(memory(name), runtime))
+        kept = memory(name)
+        key = (piece.gradient_group, _scatters(kept, runtime), reduced_late(kept, runtime))
         names, size = filling.get(key, ([], 0.0))
         filling[key] = ([*names, name], size + num_bytes * shrink)
-        limit = math.inf if key[1] and runtime.waits_to_scatter else runtime.bucket
+        limit = math.inf if key[2] else runtime.bucket
         if runtime.first_bucket is not None and not done:
             limit = runtime.first_bucket
         if runtime.fusion is not None or (limit is not None and filling[key][1] >= limit):
@@ -103,6 +111,11 @@ def runtime_buckets(
     for key in list(filling):
         close(key)
     return done
+
+
+def reduced_late(memory: MemoryConfig, runtime: Runtime) -> bool:
+    """Whether a gradient is reduced with all others, after the backward pass."""
+    return runtime.waits_to_reduce and (memory.gradients or memory.state)
 
 
 def _scatters(memory: MemoryConfig, runtime: Runtime) -> bool:

@@ -7,7 +7,7 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
 from costmodels.simulation.operations import Key, Operation, Ref
+from costmodels.simulation.pace import Starts, pass_starts
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
 from costmodels.simulation.shared_pieces import KnownPieces, holders_of_weights, pieces_of_job
@@ -163,7 +164,7 @@ class Compiler:
         for step in range(steps):
             for role, group in enumerate(self.groups):
                 self._role_step(role, group, step)
-        roles = tuple(self._role(role) for role in range(len(self.groups)))
+        roles = tuple(self._roles())
         if job.strategy.offload:
             room_in_host(job.cluster, roles)
         return ExecutionGraph(
@@ -313,7 +314,15 @@ class Compiler:
             inside=op.inside,
         )
 
-    def _role(self, role: int) -> Role:
+    def _roles(self) -> Iterator[Role]:
+        """All roles, with what their allocators hold."""
+        schedule, depth = self.job.strategy.schedule, len(self.groups)
+        orders = [group_order(schedule, n, self._stages(n), depth) for n in range(depth)]
+        starts = pass_starts(self.programs, orders) if self.job.runtime.launches_ahead else {}
+        for role, order in enumerate(orders):
+            yield self._role(role, order, starts)
+
+    def _role(self, role: int, order: Sequence[StagePass], starts: Starts) -> Role:
         stages = self._stages(role)
         runtime, cluster = self.job.runtime, self.view.stage_links[stages[0]].cluster
         device = cluster.device
@@ -328,10 +337,9 @@ class Compiler:
         if self.job.cluster.groups:
             name += f" ({' + '.join(g.name for g in self.view.stage_links[stages[0]].groups)})"
         reserved = None
-        order = group_order(self.job.strategy.schedule, role, stages, len(self.groups))
         if runtime.caching:
             works = {stage: self.weights[stage] for stage in stages}
-            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()))
+            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()), starts)
         return Role(
             name=name,
             first_device=first,

@@ -2,22 +2,25 @@
 
 The tensors of a role are given to the allocator in the order in which a host launches its passes,
 in a first step. Micro-batches are alike, so that the first ones stand for all. What is there
-throughout (weights, gradients, state) came first, in segments of its own. Assumes one stream: what
-another one still reads is taken as free when the host has launched its last reader, but for inputs
-of reduce-scatters of runtimes that say how far ahead of the device they are.
+throughout (weights, gradients, state) came first, in segments of its own; where the optimizer makes
+its state in the first update, it lies where activations were, and a second step shows the rest.
+Assumes one stream: what another one still reads is taken as free when the host has launched its
+last reader, but for inputs of reduce-scatters of runtimes that say how far ahead of the device they
+are: those are free when the device is through with them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from costmodels.simulation.allocator import CachingAllocator
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.host import launches
-from costmodels.simulation.operations import Local, Operation
-from costmodels.simulation.schedules import BACKWARD, FORWARD, StagePass
+from costmodels.simulation.host import delayed, launches
+from costmodels.simulation.operations import Key, Local, Operation
+from costmodels.simulation.pace import SIMULATED, Starts, most_in_flight
+from costmodels.simulation.schedules import FORWARD, StagePass
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
 
@@ -25,48 +28,110 @@ from costmodels.simulation.weights import WeightWork
 _UPDATE = -1
 
 
+class _Clock:
+    """When a host launches operations, and when its device is through with them.
+
+    Parameters
+    ----------
+    ahead
+        Launches that may wait for the device. [items]
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.host = self.earliest = 0.0
+        self.waiting = 0.0
+        self.launched: deque[tuple[float, float]] = deque()  # launches, and their end
+        self.free: dict[Queue, float] = {}
+        self.ends: dict[tuple[int, int, Key], float] = {}
+
+    def launch(
+        self, part: tuple[int, int], operation: Operation, count: float, seconds: float
+    ) -> float:
+        """Launch an operation; the time when the device is through with it. [s]
+
+        Parameters
+        ----------
+        part
+            Stage and micro-batch.
+        operation
+            The operation.
+        count, seconds
+            Its launches, and what the host takes for them. [items], [s]
+        """
+        self.waiting += count
+        while self.launched and self.waiting > self.ahead:
+            launches_before, end = self.launched.popleft()
+            self.waiting -= launches_before
+            self.host = max(self.host, end)
+        self.host += seconds
+        known = [self.ends.get((*part, key), 0.0) for _, _, key in operation.after]
+        free = self.free.get(operation.queue, 0.0)
+        begin = max(self.host, self.earliest, free, *known)
+        end = begin + operation.seconds + operation.transfer
+        self.free[operation.queue] = self.ends[*part, operation.key] = end
+        self.launched.append((count, end))
+        return end
+
+    def wait(self) -> None:
+        """The host waits until the device has nothing left to do, and what comes may begin."""
+        self.host = max(self.host, self.earliest, *self.free.values())
+
+
 class _Replay:
     """An allocator, and what operations are still to read."""
 
     def __init__(self, readers: Mapping[int, Counter[Local]], limit: float) -> None:
-        self.allocator, self.limit = CachingAllocator(limit), limit
+        self.allocator = CachingAllocator(limit, self._catch_up)
+        self.clock: _Clock | None = None
         self.readers = readers
         self.left: dict[tuple[int, int], Counter[Local]] = {}
-        # inputs that the device still reads, with how many launches came before them
-        self.behind: deque[float] = deque()
-        self.launched, self.first = 0.0, 0
+        # inputs that the device still reads, and until when
+        self.behind: deque[tuple[float, int]] = deque()
+        self.number = 0
 
-    def hold(self, operation: Operation, count: float, ahead: int) -> None:
-        """Hold what a reduce-scatter reads for so many launches.
+    def begin_step(self, ahead: int) -> None:
+        """Host and device begin a step together; so many launches may then wait for the device."""
+        self.wait()
+        self.left.clear()
+        self.clock = _Clock(ahead) if ahead else None
+
+    def hold(
+        self, part: tuple[int, int], operation: Operation, count: float, seconds: float
+    ) -> None:
+        """Launch an operation; what a reduce-scatter reads stays until the device is through.
 
         Parameters
         ----------
-        operation
-            What has been launched.
-        count, ahead
-            Its launches, and how many may wait for the device. [items]
+        part, operation, count, seconds
+            As of `_Clock.launch`.
         """
-        self.launched += count
-        while self.behind and self.launched - self.behind[0] >= ahead:
-            self._catch_up()
+        assert self.clock is not None, "only hosts that run ahead hold anything"
+        end = self.clock.launch(part, operation, count, seconds)
+        self._let_go()
         if operation.kind == "reduce_scatter" and operation.queue == Queue.FEATURE:
             ranks = sum(operation.ranks)
             size = operation.num_bytes * ranks / (ranks - 1)
-            self._allocate(("behind", self.first + len(self.behind)), size)
-            self.behind.append(self.launched)
+            self.number += 1
+            self.allocator.allocate(("behind", self.number), size)
+            self.behind.append((end, self.number))
+
+    def _let_go(self) -> None:
+        """Free what the device is through with."""
+        while self.clock and self.behind and self.behind[0][0] <= self.clock.host:
+            self.allocator.free(("behind", self.behind.popleft()[1]))
 
     def _catch_up(self) -> None:
-        """The device is through with the oldest of what it still read."""
-        self.behind.popleft()
-        self.allocator.free(("behind", self.first))
-        self.first += 1
+        """Where memory is short, the host waits for what the device still reads."""
+        if self.clock and self.behind:
+            self.clock.host = max(self.clock.host, self.behind[-1][0])
+            self._let_go()
 
-    def _allocate(self, key: Hashable, size: float) -> None:
-        """Allocate a tensor; where memory is short, the host waits for the device before."""
-        if self.allocator.reserved + size > self.limit:
-            while self.behind:
-                self._catch_up()
-        self.allocator.allocate(key, size)
+    def wait(self) -> None:
+        """The host waits for the device."""
+        if self.clock:
+            self.clock.wait()
+            self._let_go()
 
     def run(self, stage: int, micro: int, operation: Operation) -> None:
         """An operation makes, uses and frees tensors.
@@ -85,10 +150,10 @@ class _Replay:
             self._read(part, key)
         for key, _, size in operation.makes:
             if size and not self.allocator.holds((part, key)):
-                self._allocate((part, key), size)
+                self.allocator.allocate((part, key), size)
         own = [size for size in (operation.scratch, operation.buffer) if size]
         for place, size in enumerate(own):
-            self._allocate(place, size)
+            self.allocator.allocate(place, size)
         for place in range(len(own)):
             self.allocator.free(place)
         for key in operation.uses:
@@ -100,17 +165,52 @@ class _Replay:
             self.allocator.free((part, key))
 
 
-def _first_passes(order: Sequence[StagePass]) -> list[StagePass]:
-    """The passes of the first micro-batches: later ones repeat what these do to memory."""
-    count, most = 0, 0
-    for run in order:
-        count += (run.phase == FORWARD) - (run.phase == BACKWARD)
-        most = max(most, count)
-    return [run for run in order if run.micro <= most]
+def _replay_pass(
+    replay: _Replay,
+    work: WeightWork,
+    operations: Sequence[Operation],
+    run: StagePass,
+    earliest: float,
+) -> None:
+    """One pass of a stage.
+
+    Parameters
+    ----------
+    replay
+        What its role holds.
+    work, operations
+        Its stage, and what the host launches.
+    run
+        The pass.
+    earliest
+        When it may start on the device, which waits for other stages. [s]
+    """
+    program, runtime = work.program, work.runtime
+    first, last = run.stage == 0, run.stage == len(program.view.strategy.stages) - 1
+    if replay.clock:
+        replay.clock.earliest = earliest
+    if runtime.waits_for_stages and not (first if run.phase == FORWARD else last):
+        replay.wait()
+    adds = program.view.fresh_size > 0.0
+    if replay.clock:
+        # what a pass waits for its host at its end, the device does not compute
+        operations = delayed(operations, -program.late.get(run.phase, 0.0))
+    counts = launches(operations, program.graph, runtime, adds) if replay.clock else ()
+    for operation, count in zip_longest(operations, counts):
+        replay.run(run.stage, run.micro, operation)
+        if replay.clock:
+            late = runtime.check(operation.ranks) if operation.queue == Queue.FEATURE else 0.0
+            seconds = count * program.view.launch_time + late
+            replay.hold((run.stage, run.micro), operation, count, seconds)
+    if runtime.waits_for_stages and run.phase == FORWARD and not last:
+        replay.wait()
 
 
 def reserved_memory(
-    works: Mapping[int, WeightWork], order: Sequence[StagePass], limit: float
+    works: Mapping[int, WeightWork],
+    order: Sequence[StagePass],
+    limit: float,
+    starts: Starts,
 ) -> float:
     """What an allocator has from the device after a step; where that fails, what it took. [B]
 
@@ -122,6 +222,8 @@ def reserved_memory(
         Its passes, as its host launches them.
     limit
         What the device has for them: free segments go back before more is taken. [B]
+    starts
+        When passes may start, of runtimes whose hosts run ahead. [s]
     """
     update = [operation for _, operation in update_operations(tuple(works.values()))]
     launched = {
@@ -133,17 +235,30 @@ def reserved_memory(
     for (stage, _), operations in (*launched.items(), ((_UPDATE, ""), update)):
         for operation in operations:
             readers[stage].update((*operation.takes, *operation.uses))
-    replay = _Replay(readers, limit)
-    for run in _first_passes(order):
-        work, operations = works[run.stage], launched[run.stage, run.phase]
-        ahead = work.runtime.launches_ahead if work.program.runs_ahead else 0
-        adds = work.program.view.fresh_size > 0.0
-        counts = launches(operations, work.program.graph, work.runtime, adds) if ahead else ()
-        for operation, count in zip_longest(operations, counts):
-            replay.run(run.stage, run.micro, operation)
-            if ahead:
-                replay.hold(operation, count, ahead)
-    for operation in update:
-        replay.run(_UPDATE, 0, operation)
+    runtime = next(iter(works.values())).runtime
+    moments = list(_moments(works.values())) if runtime.makes_state_late else []
+    late = sum(moments)
+    replay = _Replay(readers, limit + late)
+    most = most_in_flight(order) * (SIMULATED if runtime.launches_ahead else 1)
+    # the passes of the first micro-batches: later ones repeat what these do to memory
+    runs = [run for run in order if run.micro <= most]
+    for step in range(2 if moments else 1):
+        replay.begin_step(runtime.launches_ahead)
+        for run in runs:
+            operations = launched[run.stage, run.phase]
+            _replay_pass(replay, works[run.stage], operations, run, starts.get(run, 0.0))
+        for number, size in enumerate(moments if step == 0 else ()):
+            replay.allocator.allocate(("moment", number), size)
+        for operation in update:
+            replay.run(_UPDATE, 0, operation)
     allocator = replay.allocator
-    return float(allocator.peak if allocator.failed else allocator.reserved)
+    return float(allocator.peak if allocator.failed else allocator.reserved) - late
+
+
+def _moments(works: Iterable[WeightWork]) -> Iterator[float]:
+    """What an optimizer's first update allocates for each weight. [B]"""
+    for work in works:
+        size = work.training.state_size - work.training.held.master
+        for name, piece in work.pieces.items():
+            if piece.parameters and "optimizer" not in work.offloaded:
+                yield from [piece.parameters * 4.0 / work.cuts(name, "state")] * (size // 4)

@@ -51,17 +51,15 @@ def kernels(layer: Layer, kind: str) -> int:
 
 def wait_for_host(program: StageProgram) -> None:
     """Let every pass of a stage take as long as its launches, where those are slower."""
-    view, ahead = program.view, 0.0
+    view = program.view
     given = (program.graph, view.launch_time, view.runtime, view.fresh_size > 0.0)
     if view.runtime.launch_blocking:
         for phase, operations in program.phases.items():
             program.phases[phase] = one_by_one(operations, *given)
         return
     for phase, operations in program.phases.items():
-        late = _lateness(operations, *given)
-        ahead -= late
-        program.phases[phase] = _delayed(operations, late)
-    program.runs_ahead = ahead > 0.0
+        program.late[phase] = max(_lateness(operations, *given), 0.0)
+        program.phases[phase] = delayed(operations, program.late[phase])
 
 
 def one_by_one(
@@ -104,7 +102,8 @@ def launched(
     adds
         Whether a kernel adds up each gradient of a weight over micro-batches.
     """
-    return _delayed(operations, _lateness(operations, graph, launch_time, runtime, adds))
+    late = _lateness(operations, graph, launch_time, runtime, adds)
+    return delayed(operations, max(late, 0.0))
 
 
 def launches(
@@ -138,21 +137,21 @@ def _lateness(
     for operation in operations:
         if operation.queue == Queue.FEATURE:
             host += runtime.check(operation.ranks)
-    return host - _device_time(operations)
+    return host - device_time(operations)
 
 
-def _delayed(operations: list[Operation], late: float) -> list[Operation]:
-    """A pass whose last computation comes later."""
+def delayed(operations: Sequence[Operation], late: float) -> list[Operation]:
+    """A pass whose last computation comes later, or earlier again."""
     computes = (n for n, op in enumerate(operations) if op.queue == Queue.COMPUTE)
     last = max(computes, default=-1)
-    if last < 0 or late <= 0.0:
-        return operations
+    if last < 0:
+        return list(operations)
     waiting = operations[last]
     waiting = waiting._replace(seconds=waiting.seconds + late)
     return [*operations[:last], waiting, *operations[last + 1 :]]
 
 
-def _device_time(operations: list[Operation]) -> float:
+def device_time(operations: list[Operation]) -> float:
     """When a pass is through that waits for nothing but itself; messages to others go on. [s]"""
     ends: dict[Key, float] = {}
     free: dict[Queue, float] = {}

@@ -113,8 +113,9 @@ class Runtime:
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
     winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
-    recipe, keeps_gates, norms_apart, logit_kept, logit_scratch, attention_kernel
-        The same, of what it holds of weights, gates and logits, and how it computes attention.
+    recipe, keeps_gates, holds_packed, norms_apart, logit_kept, logit_scratch, attention_kernel
+        The same, of what it holds of weights, gates, queries and logits, and how it computes
+        attention.
     runs_ahead
         The same, of how its host launches.
     collective_launches
@@ -138,9 +139,16 @@ class Runtime:
         Whether gradients are written into the buffers in which they travel.
     copies_updated
         Whether updated weights are gathered into a buffer of their own.
-    waits_to_scatter
-        Whether gradients that are cut are reduced once all of the backward pass is through, and all
-        of them at once, whatever `overlap` and `bucket` say.
+    waits_to_reduce
+        Whether gradients of which anything is cut, if only the optimizer's state, are reduced once
+        all of the backward pass is through, and all of them at once, whatever `overlap` and
+        `bucket` say.
+    waits_for_stages
+        Whether its host waits for the device whenever a stage receives from another one, or sends
+        to it.
+    makes_state_late
+        Whether the optimizer makes its moments in its first update, in memory where activations
+        were, instead of before the first step.
     stages_by_shares
         Whether the stages of a pipeline have equal shares of the weights, see
         `costmodels.strategy.shares`, instead of equally many blocks.
@@ -207,6 +215,7 @@ class Runtime:
     memory_model: str | None = None
     recipe: str | None = None
     keeps_gates: bool | None = None
+    holds_packed: bool | None = None
     norms_apart: bool | None = None
     logit_kept: float | None = None
     logit_scratch: float | None = None
@@ -220,7 +229,9 @@ class Runtime:
     gathers_again: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
-    waits_to_scatter: bool = False
+    waits_to_reduce: bool = False
+    waits_for_stages: bool = False
+    makes_state_late: bool = False
     stages_by_shares: bool = False
     stops_early: bool = False
     caching: bool = False
@@ -335,6 +346,7 @@ _DECIDED = (
     "memory_model",
     "recipe",
     "keeps_gates",
+    "holds_packed",
     "norms_apart",
     "logit_kept",
     "logit_scratch",

@@ -53,7 +53,7 @@ class StageProgram:
         self.weight_ready: dict[str, Ref] = {}
         self.gradient_from: dict[str, list[Ref]] = {}
         self.fresh: list[Local] = []
-        self.runs_ahead = False  # whether the device is behind the host, pass after pass
+        self.late: dict[str, float] = {}  # what a pass waits for its host at its end
         for layer in self.layers:
             self._forward(layer, FORWARD)
             done = self._done(layer.name, "forward", FORWARD)

@@ -15,8 +15,12 @@ from costmodels.simulation.offload_updates import (
 from costmodels.simulation.operations import Key, Operation, Ref, message_operation
 from costmodels.simulation.weights import WeightWork, after_check
 
+# How often all weights are read or written where updated ones are gathered into copies: laid side
+# by side, out of the buffer that was gathered into, and into place.
+_PASSES = 6
 
-def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
+
+def _gather_updated(work: WeightWork, after: Ref) -> list[Operation]:
     """All-gather of updated weights that are whole on every rank while their state is cut."""
     cut = [
         name
@@ -25,7 +29,7 @@ def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
     ]
     num_bytes = sum(work.pieces[n].parameters for n in cut) * work.training.activation_size
     if not cut or not num_bytes:
-        return None
+        return []
     group = work.shard_group(max(cut, key=lambda n: work.pieces[n].parameters))
     ranks = math.prod(group)
     operation = message_operation(
@@ -38,14 +42,24 @@ def _gather_updated(work: WeightWork, after: Ref) -> Operation | None:
     )
     operation = after_check(operation, work.runtime)
     if not work.runtime.copies_updated:
-        return operation
+        return [operation]
     # its own part, those of all ranks, and one buffer for all of them
     sizes = [num_bytes, *[num_bytes / ranks] * (ranks + 1)]
     copies = [(("updated", "weights", n), size) for n, size in enumerate(sizes)]
-    return operation._replace(
-        makes=tuple((key, "communication buffers", size) for key, size in copies),
+    # the part of every rank of every tensor is copied by a kernel of its own
+    tensors = sum(work.pieces[name].parameters > 0.0 for name in cut)
+    device = work.cluster.device
+    copying = Operation(
+        key=("copy updated", "weights", work.program.number),
+        kind="update",
+        queue=Queue.COMPUTE,
+        after=((work.program.number, "update", operation.key),),
+        seconds=tensors * ranks * device.kernel_latency
+        + _PASSES * num_bytes / device.memory_bandwidth,
         uses=tuple(key for key, _ in copies),
     )
+    makes = tuple((key, "communication buffers", size) for key, size in copies)
+    return [operation._replace(makes=makes), copying]
 
 
 def _update_scratch(work: WeightWork) -> float:
@@ -71,9 +85,8 @@ def _with_host(work: WeightWork) -> Iterator[tuple[int, Operation]]:
     for operation in rows:
         last = operation.key
         yield number, operation
-    gather = None if last is None else _gather_updated(work, (number, "update", last))
-    if gather is not None:
-        yield number, gather
+    for operation in _gather_updated(work, (number, "update", last)) if last else ():
+        yield number, operation
 
 
 def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]]:
@@ -98,7 +111,6 @@ def update_operations(works: Sequence[WeightWork]) -> list[tuple[int, Operation]
     )
     rows = [(first, update)]
     for work in works:
-        gather = _gather_updated(work, (first, "update", update.key))
-        if gather is not None:
-            rows.append((work.program.number, gather))
+        gathered = _gather_updated(work, (first, "update", update.key))
+        rows += [(work.program.number, operation) for operation in gathered]
     return rows

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from costmodels.cluster import Cluster
 from costmodels.simulation.arrivals import Shards, WeightArrivals
-from costmodels.simulation.buckets import GradientBucket, Group, runtime_buckets
+from costmodels.simulation.buckets import GradientBucket, Group, reduced_late, runtime_buckets
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.operations import Key, Operation, Ref, message_operation
 from costmodels.simulation.runtimes import Runtime
@@ -91,7 +91,9 @@ class WeightWork:
                 rows["optimizer state"] += piece.state / self.cuts(name, "state")
             whole += piece.gradients
             # what is reduced all at once needs no buckets
-            travels = piece.gradient_bytes > 0.0 and not self._scattered_at_once(name)
+            travels = piece.gradient_bytes > 0.0 and not reduced_late(
+                self.memory(name), self.runtime
+            )
             copied += piece.parameters * self.training.held.buckets * travels
         if self.runtime.views_buckets or self.training.held.buckets:
             return {**rows, "communication buffers": copied}
@@ -114,11 +116,6 @@ class WeightWork:
                 total += (piece.state + piece.gradients) / self.cuts(name, "state")
         return total
 
-    def _scattered_at_once(self, name: str) -> bool:
-        """Whether a layer's gradient is reduced with all others, after the backward pass."""
-        memory = self.memory(name)
-        return self.runtime.waits_to_scatter and (memory.gradients or memory.state)
-
     @property
     def brings(self) -> bool:
         """Whether any pass brings weights that are not there."""
@@ -140,8 +137,7 @@ class WeightWork:
         rows: list[Operation] = []
         for number, bucket in enumerate(self.buckets):
             after: list[Ref] = [program.weight_ready[name] for name in bucket.layers]
-            waits = bucket.cut and self.runtime.waits_to_scatter
-            if waits or not (self.runtime.overlap and self.training.gradient_overlap):
+            if bucket.late or not (self.runtime.overlap and self.training.gradient_overlap):
                 after += self._backward_ends()
             operations = self._bucket_operations(number, bucket, after)
             last: Ref = (program.number, "reduce", operations[-1].key)

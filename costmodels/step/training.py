@@ -73,6 +73,9 @@ class Training:
     keeps_gates
         Whether a gate keeps one half of its features as they come out of the activation, since
         activation and product are two kernels.
+    holds_packed
+        Whether queries stay in the memory that they came in together with as many keys and values,
+        of which attention reads a copy.
     norms_apart
         Whether RMS norms and rotary embeddings run step by step in single precision, each step a
         kernel of its own.
@@ -105,6 +108,7 @@ class Training:
     winograd: bool = True
     memory_model: str = "liveness"
     keeps_gates: bool = False
+    holds_packed: bool = False
     norms_apart: bool = False
     logit_kept: float | None = None
     logit_scratch: float = 0.0

@@ -153,9 +153,14 @@ def _workload(of: Configuration) -> tuple[object, ...]:
 
 def _doubt(row: Mapping[str, str], of: Configuration) -> str:
     """Why a row tells of something else than what the framework is today."""
-    if row.get("after_pipeline_fix", "").lower() == "false" and of.pp > 1:
+    if _slow_pipeline(row) and of.pp > 1:
         return "a slower implementation of the pipeline, since mended"
     return ""
+
+
+def _slow_pipeline(row: Mapping[str, str]) -> bool:
+    """Whether a row is from before a pipeline was mended."""
+    return row.get("after_pipeline_fix", "").lower() == "false"
 
 
 # what is measured, before the batch is known
@@ -235,6 +240,7 @@ def _whole_number(row: Mapping[str, str], column: str, unstated: int = 0) -> int
 def _configuration(row: Mapping[str, str], source: str) -> Configuration:
     text = f"{row.get('source') or source} {row.get('table', '')} {row.get('notes', '')}".lower()
     told = "nanotron" if "after_pipeline_fix" in row and "source" not in row else ""
+    told += ", slow pipeline" if told and _slow_pipeline(row) else ""
     framework = training_framework(f"{row.get('framework', '')} {told} {text}".lower())
     gpus = _needed(row, "gpus")
     ways = {name: _whole_number(row, name, 1) or 1 for name in ("tp", "pp", "cp")}

@@ -108,3 +108,30 @@ def test_what_is_held_is_never_more_than_what_is_reserved(steps):
     for number, (size, _) in enumerate(steps[-1:]):
         allocator.allocate(("again", number), size)
     assert allocator.reserved == reserved
+
+
+def test_where_memory_is_short_what_another_stream_was_to_read_is_waited_for():
+    waited = []
+
+    def catch_up() -> None:
+        waited.append(allocator.reserved)
+        for key in ("whole", "part"):
+            if allocator.holds(key):
+                allocator.free(key)
+
+    allocator = CachingAllocator(200 * MIB, catch_up)
+    allocator.allocate("whole", 64 * MIB)
+    allocator.allocate("rest", 96 * MIB)
+    allocator.free("rest")
+    allocator.allocate("part", 48 * MIB)
+    allocator.allocate("other", 48 * MIB)
+    # a free block would do, and nobody waits
+    assert not waited
+    # a segment that is free as a whole goes back, the free part of another one does not
+    allocator.allocate("new", 50 * MIB)
+    assert waited == [160 * MIB]
+    assert not allocator.failed
+    assert allocator.reserved == (96 + 50) * MIB
+    # what is free now serves later tensors
+    allocator.allocate("again", 48 * MIB)
+    assert len(waited) == 1

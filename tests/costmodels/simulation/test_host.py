@@ -238,8 +238,37 @@ def test_inputs_of_scatters_stay_reserved_while_the_host_is_ahead():
     one = 8 * 8192 * 2048 * 2  # the hidden features of a micro-batch
     without, ahead, waiting = found
     assert 16 * one < ahead - without < 80 * one
-    # a host that takes longer than the device is never ahead of it
-    assert waiting == without
+    # a host that takes longer than the device is hardly ahead of it
+    assert 0 <= waiting - without < 2 * one
+
+
+def test_a_host_that_waits_for_other_stages_is_ahead_by_less_than_a_pass():
+    asked = {"gpus": 8, "cluster": "dgx-h100", "tp": 4, "pp": 2, "global_batch_size": 32}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 4, "precision": "bf16"}
+    found = []
+    for waits in (True, False):
+        runtime = load_runtime("nanotron", waits_for_stages=waits)
+        simulated = simulate("llama3.2-1b", runtime=runtime, **asked).simulated
+        found.append(simulated.roles[0].memory.total)
+    one = 4 * 8192 * 2048 * 2
+    # two reduce-scatters a block, and that of the embedding, in half of 16 blocks
+    assert found[0] < found[1] < found[0] + 40 * one
+
+
+def test_queries_that_came_in_with_keys_and_values_hold_the_memory_of_all():
+    asked = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 1, "precision": "bf16"}
+    found = {}
+    for name in ("llama2-7b", "llama3.2-1b"):
+        runtimes = [load_runtime("nanotron", holds_packed=held) for held in (True, False)]
+        held, apart = (
+            simulate(name, runtime=r, tp=8, **asked).simulated.peak.memory.holders["activations"]
+            for r in runtimes
+        )
+        found[name] = held - apart
+    # 32 blocks, keys and values of 4,096 tokens and features in two bytes, on 8 devices
+    assert found["llama2-7b"] == 32 * 2 * 4096 * 4096 * 2 / 8
+    # queries of grouped heads are copied apart
+    assert found["llama3.2-1b"] == 0
 
 
 def test_what_waits_for_the_device_never_makes_memory_run_out():
@@ -254,7 +283,7 @@ def test_what_waits_for_the_device_never_makes_memory_run_out():
             for n in (0, 2**20)
         )
         capacity = load_device("h100").memory
-        assert ahead <= max(capacity, none * 1.05)
+        assert ahead <= capacity or none > 0.95 * capacity
 
 
 def test_a_loss_that_keeps_nothing_is_one_kernel():

@@ -37,9 +37,16 @@ def blocks_of(graph: Graph, parts: int) -> list[int]:
 def test_a_large_head_weighs_as_many_blocks_as_it_has_weights():
     # a block has 4 h^2 + 3 h f = 65,536 weights, the head as many as four blocks
     graph = llama(16, 4 * 65536 // 64)
-    assert blocks_of(graph, 2) == [11, 5]
-    assert blocks_of(graph, 4) == [6, 5, 5, 0]
+    assert blocks_of(graph, 2) == [10, 6]
+    assert blocks_of(graph, 4) == [5, 5, 5, 1]
+    assert blocks_of(graph, 8) == [3, 2, 3, 2, 3, 2, 1, 0]
     assert blocks_of(graph, 1) == [16]
+
+
+def test_no_stage_computes_the_loss_alone():
+    rows = cut_by_shares(llama(16, 4 * 65536 // 64), 8)
+    assert rows[-1] == ("norm", "head", "loss")
+    assert len(cut_by_shares(llama(16, 4 * 65536 // 64), 16)) == 16
 
 
 def test_a_stage_that_would_idle_gets_what_comes_after_the_last_block():

@@ -1,0 +1,47 @@
+"""What an update does where a framework copies and reduces in ways of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.cluster import load_device
+from costmodels.simulation import load_runtime
+from planner.api import simulate
+
+ASKED = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 8, "precision": "bf16"}
+
+
+def step_time(**changes: object) -> float:
+    asked = {**ASKED, "zero": 1, "optimizer": "adam", "input_size": 512}
+    return simulate("llama3.2-1b", runtime=load_runtime("nanotron", **changes), **asked).step_time
+
+
+def test_parts_of_updated_weights_are_copied_into_place_one_by_one():
+    device, copied = load_device("h100"), step_time() - step_time(copies_updated=False)
+    # 16 blocks of six tensors, the embedding and the last norm, of eight ranks each
+    kernels = (16 * 6 + 2) * 8 * device.kernel_latency
+    weights = 1.236e9 * 2
+    assert copied == pytest.approx(kernels + 6 * weights / device.memory_bandwidth, rel=0.03)
+
+
+def test_gradients_are_all_reduced_after_the_backward_pass_where_state_is_cut():
+    # a reduce-scatter moves half as much, and one that does not wait hides
+    late, scattered, hidden = (
+        step_time(),
+        step_time(gradient="reduce_scatter"),
+        step_time(waits_to_reduce=False),
+    )
+    assert hidden < late
+    assert scattered < late
+
+
+def test_moments_of_a_first_update_lie_where_activations_were():
+    found = {}
+    for late in (True, False):
+        runtime = load_runtime("nanotron", makes_state_late=late)
+        simulated = simulate("llama3.2-1b", runtime=runtime, optimizer="adam", **ASKED).simulated
+        found[late] = simulated.peak.memory
+    for holder in ("weights", "optimizer state", "activations"):
+        assert found[True].holders[holder] == found[False].holders[holder]
+    assert found[True].total >= 0.99 * found[False].total
+    assert found[True].holders["fragmentation"] != found[False].holders["fragmentation"]
