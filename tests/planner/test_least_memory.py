@@ -334,3 +334,15 @@ def replace_step(rows: list[dict], place: int, step: float) -> list[dict]:
     answer = "proof" if math.isnan(step) else "plan"
     changed = {**rows[place], "step_time_s": step, "answer": answer}
     return [*rows[:place], changed, *rows[place + 1 :]]
+
+
+def test_moments_that_hold_far_more_than_the_lowest_leave_weights_numbers():
+    seen = []
+
+    def held(weights):
+        seen.append(weights.copy())
+        return np.array([1.0, 1.0]) if len(seen) == 1 else np.array([1.0, 1e6])
+
+    balance(held, np.array([0.5, 0.5]), 4)
+    assert all(np.isfinite(weights).all() for weights in seen)
+    assert seen[-1][1] > 0.99

@@ -30,6 +30,8 @@ CLOSE = 1e-3
 # How strongly weights follow what is held, by trial on the built-in networks; and the least weight
 # that a moment keeps, from which it can rise again. [part of all]
 RATE, LEAST_WEIGHT = 100.0, 1e-12
+# Exponent of what a weight grows by at once: far more than matters, and still a number.
+_MOST_GROWTH = 500.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -222,6 +224,7 @@ def balance(look_at: Callable[[Floats], Floats | None], start: Floats, rounds: i
         if held is None:
             break
         lowest = min(lowest, float(held.max()))
-        grown = weights * np.exp(RATE / math.sqrt(number + 1.0) * (held / lowest - 1.0))
+        growth = RATE / math.sqrt(number + 1.0) * (held / lowest - 1.0)
+        grown = weights * np.exp(np.minimum(growth, _MOST_GROWTH))
         weights = np.maximum(grown / grown.sum(), LEAST_WEIGHT)
         weights /= weights.sum()
