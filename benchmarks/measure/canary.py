@@ -1,7 +1,8 @@
 """A small work of known cost beside every measurement, which tells when the machine is disturbed.
 
 What a process computes takes more processor time while others use the caches, the memory or the
-other half of its core. Where the canary takes longer than it usually does when nothing disturbs it,
+other half of its core. The ranks that are measured do that to each other, and are meant to: they
+sing at the same time, so that what is usual has it in. Where the canary takes longer than usual,
 what was measured beside it is thrown away.
 """
 
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Longer than the fastest decile by more than this part is a disturbance.
+# Longer than the fastest quarter by more than this part is a disturbance.
 TOLERANCE: Final = 0.12
+# Songs that tell what is usual: the last ones, since machines change. [items]
+_LATEST: Final = 400
 _FIRST: Final = 30
 _SIZE: Final = 192
 _REPEATS: Final = 8
@@ -36,8 +39,12 @@ class Canary:
     ) -> None:
         self.clock = clock
         self.work = work or _usual_work()
-        self.times: list[float] = []
         self.rejected = 0
+        self.learn()
+
+    def learn(self) -> None:
+        """Learn what is usual from now on; ranks that compute side by side do so together."""
+        self.times: list[float] = []
         for _ in range(_FIRST):
             self._sing()
 
@@ -50,8 +57,9 @@ class Canary:
 
     @property
     def usual(self) -> float:
-        """How long it takes when nothing disturbs it: the fastest decile. [s]"""
-        return sorted(self.times)[len(self.times) // 10]
+        """How long it takes when nothing disturbs it: up to the fastest quarter. [s]"""
+        latest = sorted(self.times[-_LATEST:])
+        return latest[len(latest) // 4]
 
     def _sing(self) -> float:
         start = self.clock()

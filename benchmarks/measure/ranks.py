@@ -53,18 +53,37 @@ class RankWork:
     memory: float
 
 
+def agreed(*numbers: float) -> list[float]:
+    """Means over the ranks of what each of them found, alike on all."""
+    import torch
+    import torch.distributed as dist
+
+    together = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(together)
+    return [float(one) / dist.get_world_size() for one in together]
+
+
 def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
-    """Times a call by the processor's clock, again where the canary was disturbed."""
+    """Times a call by the processor's clock, again where the canary of any rank was disturbed.
+
+    All ranks time the same call at the same moment, as they compute in a step: each takes from the
+    caches and the memory of the others. All are told the same time, so that they stay in step.
+    """
     batch = partial(batch_by_clock, clock=time.process_time)
 
     def timed(call: Callable[[], object], calls: int) -> float:
         times = []
         for _ in range(_TRIES):
+            agreed(0.0)  # a barrier
             before = canary.quiet()
-            times.append(batch(call, calls))
-            if before and canary.quiet():
-                return times[-1]
-        return min(times)
+            seconds = batch(call, calls)
+            after = canary.quiet()  # of all ranks at once, whatever it was before
+            seconds, disturbed = agreed(seconds, not (before and after))
+            times.append(seconds)
+            if not disturbed:
+                return seconds
+        # the fastest would be that which the other ranks left alone
+        return statistics.median(times)
 
     return timed
 
@@ -81,9 +100,14 @@ def measure(rank: int, work: RankWork) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=RANKS
     )
+    dist.barrier()
     canary = Canary()
     place = MeasuredPlace(device="cpu", batch=quiet_batch(canary), provenance=place.provenance)
-    profile = open_profile(str(folder / f"table{rank}.json"), place.provenance)
+    own, first = (folder / f"table{number}.json" for number in (rank, 0))
+    if rank and first.exists():
+        own.write_bytes(first.read_bytes())  # what was measured before is so on all ranks
+    dist.barrier()
+    profile = open_profile(str(own), place.provenance)
     needs = needs_of_plans(list(work.questions), this_machine(work.memory))
     ProfileRun(needs, profile, place).measure(lambda text: None)
     dist.barrier()
@@ -108,7 +132,6 @@ def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, objec
     canary
         Tells when the machine is disturbed.
     """
-    import torch
     import torch.distributed as dist
 
     from benchmarks.measure.steps import RECEIVED, PlanStep
@@ -124,6 +147,8 @@ def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, objec
     disturbed: list[list[float]] = [[] for _ in steps]
     gc.collect()
     gc.disable()
+    dist.barrier()
+    canary.learn()
     end, go_on = time.monotonic() + work.seconds, True
     while go_on:
         for number, (_, _, step) in enumerate(steps):
@@ -132,14 +157,12 @@ def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, objec
             start = time.process_time()
             step.run()
             seconds = time.process_time() - start
+            after = canary.quiet()
             # both ranks' time, whether either was disturbed, and whether there is time left
-            said = torch.tensor(
-                [seconds, 0.0 if before and canary.quiet() else 1.0, time.monotonic() >= end],
-                dtype=torch.float64,
-            )
-            dist.all_reduce(said)
-            (disturbed if said[1] else kept)[number].append(float(said[0]) / RANKS)
-            go_on = go_on and not said[2]
+            rest = (not (before and after), time.monotonic() >= end)
+            seconds, loud, over = agreed(seconds, *rest)
+            (disturbed if loud else kept)[number].append(seconds)
+            go_on = go_on and not over
     gc.enable()
     return [
         {

@@ -42,47 +42,59 @@ def _bounds(extent: int, degree: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 @lru_cache(maxsize=4096)
+def rows_beyond(
+    in_extent: int, out_extent: int, window: Window, degree: int, backward: bool
+) -> tuple[Ints, Ints]:
+    """Rows that each block reads below and above its own: inputs, or output gradients. [rows]
+
+    Parameters
+    ----------
+    in_extent, out_extent
+        Positions of the whole input and output. [rows]
+    window
+        The stencil.
+    degree
+        Blocks that the dim is cut into. [ways]
+    backward
+        Whether a block of input gradients reads output gradients.
+    """
+    out_start, out_end = _bounds(out_extent, degree)
+    in_start, in_end = _bounds(in_extent, degree)
+    if backward:
+        own_start, own_end = out_start, out_end
+        first = -(-(in_start + window.padding - window.reach + 1) // window.stride)
+        last = np.minimum((in_end - 1 + window.padding) // window.stride + 1, out_extent)
+    else:
+        own_start, own_end = in_start, in_end
+        first = out_start * window.stride - window.padding
+        last = (out_end - 1) * window.stride - window.padding + window.reach
+        last = np.minimum(last, in_extent)
+    below = np.maximum(own_start - np.maximum(first, 0), 0)
+    return below, np.maximum(last - own_end, 0)
+
+
 def forward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
     """Input rows that a block of outputs reads from its neighbours.
 
     Parameters
     ----------
-    in_extent, out_extent
-        Positions of the whole input and output. [rows]
-    window
-        The stencil.
-    degree
-        Blocks that the dim is cut into. [ways]
+    in_extent, out_extent, window, degree
+        As of `rows_beyond`.
     """
-    out_start, out_end = _bounds(out_extent, degree)
-    in_start, in_end = _bounds(in_extent, degree)
-    first = np.maximum(out_start * window.stride - window.padding, 0)
-    last = np.minimum((out_end - 1) * window.stride - window.padding + window.reach, in_extent)
-    return Reach(
-        int(np.maximum(in_start - first, 0).max()), int(np.maximum(last - in_end, 0).max())
-    )
+    below, above = rows_beyond(in_extent, out_extent, window, degree, False)
+    return Reach(int(below.max()), int(above.max()))
 
 
-@lru_cache(maxsize=4096)
 def backward_reach(in_extent: int, out_extent: int, window: Window, degree: int) -> Reach:
     """Output-gradient rows that a block of input gradients reads from its neighbours.
 
     Parameters
     ----------
-    in_extent, out_extent
-        Positions of the whole input and output. [rows]
-    window
-        The stencil.
-    degree
-        Blocks that the dim is cut into. [ways]
+    in_extent, out_extent, window, degree
+        As of `rows_beyond`.
     """
-    out_start, out_end = _bounds(out_extent, degree)
-    in_start, in_end = _bounds(in_extent, degree)
-    first = np.maximum(-(-(in_start + window.padding - window.reach + 1) // window.stride), 0)
-    last = np.minimum((in_end - 1 + window.padding) // window.stride + 1, out_extent)
-    return Reach(
-        int(np.maximum(out_start - first, 0).max()), int(np.maximum(last - out_end, 0).max())
-    )
+    below, above = rows_beyond(in_extent, out_extent, window, degree, True)
+    return Reach(int(below.max()), int(above.max()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,8 +107,8 @@ class Halo:
         Time of all messages, one neighbour after the other. [s]
     num_bytes
         Bytes that the busiest rank receives. [B]
-    regions
-        Regions that come from a neighbour each: sides, edges and corners. [items]
+    messages
+        Sides, edges and corners, of each block that has a part of them. [items]
     boundary
         Part of the local block that must wait for them.
     slabs
@@ -105,7 +117,7 @@ class Halo:
 
     time: Floats
     num_bytes: Floats
-    regions: Floats
+    messages: Floats
     boundary: Floats
     slabs: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
@@ -152,7 +164,7 @@ def halo_exchange(
     dims = [d for d in dims if layer.windows[d].reach > 1 or layer.windows[d].stride > 1]
     dims = [d for d in dims if (candidates.degree(d) > 1).any()]
     if not dims:
-        return Halo(time=zero, num_bytes=zero, regions=zero, boundary=zero)
+        return Halo(time=zero, num_bytes=zero, messages=zero, boundary=zero)
     tensor = layer.output if backward else layer.inputs[0]
     borders = {dim: _border(layer, tensor, candidates, dim, backward=backward) for dim in dims}
     whole = np.full(count, float(element_size))
@@ -161,20 +173,20 @@ def halo_exchange(
             whole *= borders[axis.name].local
         else:
             whole *= candidates.local(axis.dim, axis.extent) if axis.dim else axis.extent
-    time, total, regions, interior = zero.copy(), zero.copy(), zero.copy(), np.ones(count)
+    time, total, messages, interior = zero.copy(), zero.copy(), zero.copy(), np.ones(count)
     for size in range(1, len(dims) + 1):
         for subset in itertools.combinations(dims, size):
             chosen = {dim: borders[dim] for dim in subset}
-            part, neighbours, seconds = _region(topology, candidates, whole, chosen)
+            size_of_all, number, seconds = _region(topology, candidates, whole, chosen)
             time += seconds
-            total += neighbours * part
-            regions += neighbours
+            total += size_of_all
+            messages += number
     for one in borders.values():
         interior = interior * np.maximum(1.0 - one.sides * one.rows / one.local, 0.0)
     return Halo(
         time=time,
         num_bytes=total,
-        regions=regions,
+        messages=messages,
         boundary=1.0 - interior,
         slabs={dim: (one.sides.astype(float), one.rows) for dim, one in borders.items()},
     )
@@ -184,50 +196,57 @@ def halo_exchange(
 class _Border:
     """What blocks read of their neighbours along one dim; arrays over candidates.
 
-    `sides` have neighbours to read from, `rows` positions are read of each, `local` positions are
-    the block's own.
+    `sides` have neighbours to read from, `rows` positions are read of each on average, `messages`
+    bring them, one from each block that has some, and `local` positions are the block's own.
     """
 
     sides: Ints
     rows: Floats
+    messages: Floats
     local: Floats
 
 
 def _border(
     layer: Layer, tensor: Tensor, candidates: Candidates, dim: str, *, backward: bool
 ) -> _Border:
-    reach = backward_reach if backward else forward_reach
     degree = candidates.degree(dim)
     in_extent, out_extent = layer.inputs[0].extent(dim), layer.output.extent(dim)
     ways, of_ways = np.unique(degree, return_inverse=True)
     window = layer.windows[dim]
-    reaches = [reach(in_extent, out_extent, window, int(d)) if d > 1 else None for d in ways]
-    below = np.array([0 if r is None else r.below for r in reaches])[of_ways]
-    above = np.array([0 if r is None else r.above for r in reaches])[of_ways]
-    # a middle block has a neighbour on both sides; with two blocks each has one
-    both = (below > 0) & (above > 0) & (degree > 2)
+    local = candidates.local(dim, tensor.extent(dim)).astype(float)
+    sides, rows, messages = (np.zeros(len(ways)) for _ in range(3))
+    for number, way in enumerate(ways):
+        if way == 1:
+            continue
+        block = float(local[degree == way].max())
+        both = np.stack(rows_beyond(in_extent, out_extent, window, int(way), backward))
+        # those of the block that reads most; of two blocks each has one neighbour
+        sides[number] = (both > 0).sum(axis=0).max()
+        rows[number] = both.sum(axis=0).max() / max(sides[number], 1.0)
+        # rows beyond the next block come from further away, in a message for each block
+        messages[number] = np.ceil(both / block).sum(axis=0).max()
     return _Border(
-        sides=np.where(both, 2, ((below > 0) | (above > 0)).astype(int)),
-        rows=np.where(both, (below + above) / 2.0, np.maximum(below, above)),
-        local=candidates.local(dim, tensor.extent(dim)).astype(float),
+        sides=sides[of_ways].astype(int),
+        rows=rows[of_ways],
+        messages=messages[of_ways],
+        local=local,
     )
 
 
 def _region(
     topology: Topology, candidates: Candidates, whole: Floats, borders: Mapping[str, _Border]
 ) -> tuple[Floats, Floats, Floats]:
-    """A side, edge or corner: its bytes, how many a block has, and the time of all. [B], [s]"""
+    """All sides, edges or corners between some dims: bytes, messages, and their time. [B], [s]"""
     count = len(candidates)
-    part, neighbours, hops = whole.copy(), np.ones(count), np.ones(count)
+    size, messages = whole.copy(), np.ones(count)
     level, senders = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
     for dim, border in borders.items():
-        part = part * border.rows / border.local
-        neighbours = neighbours * border.sides
-        # rows beyond the next block come from further away, in a message for each block
-        hops = hops * np.maximum(np.ceil(border.rows / border.local), 1.0)
+        size = size * border.sides * border.rows / border.local
+        messages = messages * border.messages
         across, at_once = _neighbour(topology, candidates.level_degrees(dim))
         # a corner goes where the further of its two neighbours is
         senders = np.where(across > level, at_once, np.maximum(senders, at_once))
         level = np.maximum(level, across)
-    seconds = neighbours * hops * send_recv_time(topology, level, part / hops, senders)
-    return part, neighbours, seconds
+    each = size / np.maximum(messages, 1.0)
+    seconds = messages * send_recv_time(topology, level, each, senders)
+    return size, messages, seconds

@@ -47,8 +47,8 @@ class HaloWork:
 
     Parameters
     ----------
-    exchange
-        The halo exchange. [s]
+    exchange, num_bytes
+        The halo exchange, and what the busiest rank receives. [s], [B]
     interior, boundary
         Computation beside the exchange and after it; the boundary is 0, and the interior all of
         the pass, where the layer is not cut. [s]
@@ -63,6 +63,7 @@ class HaloWork:
     """
 
     exchange: Floats
+    num_bytes: Floats
     interior: Floats
     boundary: Floats
     cut: NDArray[np.bool_]
@@ -112,6 +113,7 @@ def halo_work(
     if not halo.slabs or not machine.training.halo_overlap:
         return HaloWork(
             exchange=halo.time,
+            num_bytes=halo.num_bytes,
             interior=compute,
             boundary=zero,
             cut=whole,
@@ -127,6 +129,7 @@ def halo_work(
     if backward and not training.cuts_backward:
         return HaloWork(
             exchange=halo.time,
+            num_bytes=halo.num_bytes,
             interior=compute,
             boundary=zero,
             cut=whole,
@@ -143,6 +146,7 @@ def halo_work(
     exposed = exposed if training.always_cut else np.minimum(exposed, waiting)
     return HaloWork(
         exchange=halo.time,
+        num_bytes=halo.num_bytes,
         interior=np.where(cut, interior, compute),
         boundary=np.where(cut, compute * halo.boundary + extra, 0.0),
         cut=cut,

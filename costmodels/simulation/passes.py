@@ -40,7 +40,7 @@ def pass_operations(
         "halo exchange",
         stage_links.moved(float(halo.exchange[0]), fixed),
         base.after,
-        num_bytes=piece.buffer / 2,
+        num_bytes=float(halo.num_bytes[0]),
     )
     if not halo.cut[0]:
         return [messages, base._replace(after=(*base.after, wait))]

@@ -23,7 +23,7 @@ Row = tuple[int, ...]
 # numbers a token where the vocabulary is cut.
 _ON_HEADS = ("attention", "rotary", "head_norm")
 _NORMS = ("layer_norm", "rms_norm")
-_ON_FEATURES = ("activation", "glu", "dropout", "bias", "loss")
+_ON_FEATURES = ("activation", "glu", "pointwise", "dropout", "bias", "loss")
 
 
 def _reads_cut_features(graph: Graph, layer: Layer, cut: set[str]) -> bool:

@@ -79,8 +79,6 @@ def test_ranks_receive_what_is_charged(found: dict[str, tuple[float, list[float]
     table = CostTable("none", {}, ())
     for question in SMALL:
         for plan in question.plans:
-            if plan in ("height", "width"):
-                continue  # what a simulation counts of halos is derived from their time
             said = predict(question, plan, this_machine(8e9), table)
             assert found[f"{question.name} {plan}"][0] == pytest.approx(said.received), plan
 
@@ -131,3 +129,56 @@ def test_a_canary_tells_when_it_is_disturbed() -> None:
     assert canary.rejected == 1
     slow = False
     assert canary.quiet()
+    # beside another rank everything is slower, which is no disturbance
+    slow = True
+    canary.learn()
+    assert canary.usual == 2.0
+    assert canary.quiet()
+
+
+class Nervous:
+    """A canary that is disturbed when it is first heard, on one rank."""
+
+    def __init__(self, disturbed: bool) -> None:
+        self.disturbed = disturbed
+
+    def quiet(self) -> bool:
+        quiet, self.disturbed = not self.disturbed, False
+        return quiet
+
+
+def time_calls(rank: int, folder: str) -> None:
+    """How often each of two ranks called, and what it was told."""
+    import time
+
+    import torch.distributed as dist
+
+    from benchmarks.measure.ranks import quiet_batch
+    from planner.tables.profile.timing import time_call
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/m", rank=rank, world_size=RANKS)
+    calls = []
+
+    def call() -> None:
+        calls.append(1)
+        end = time.process_time() + 0.002 * (1 + rank)
+        while time.process_time() < end:
+            pass
+
+    timed = quiet_batch(Nervous(disturbed=rank == 1))  # type: ignore[arg-type]
+    first = timed(call, 3)
+    found = (first, len(calls), time_call(call, timed).seconds, len(calls))
+    Path(folder, f"calls{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ranks_time_the_same_calls_at_once(tmp_path: Path) -> None:
+    import torch.multiprocessing as processes
+
+    processes.spawn(time_calls, (str(tmp_path),), nprocs=RANKS)
+    found = [json.loads((tmp_path / f"calls{rank}.json").read_text()) for rank in range(RANKS)]
+    assert found[0] == found[1]
+    seconds, calls, *_ = found[0]
+    assert calls == 2 * 3  # again on both ranks, where one was disturbed
+    assert seconds > 0.0025  # the mean of 2 and 4 ms

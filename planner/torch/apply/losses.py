@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.autograd import Function
 from torch.nn import functional
 
-from planner.torch.apply.redistribution import MeshRanks
+from planner.torch.apply.redistribution import MeshRanks, Move
 from planner.torch.apply.views import ViewLayout, ways
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ class Loss:
         for axis in self.features:
             first = first * self.ranks.sizes[axis] + place[axis]
         groups = [self.ranks.mesh.get_group(axis) for axis in self.features]
+        # the largest of the features, the sum of their powers, and the right one
+        move = Move(self.layout, self.layout, frozenset(), "loss", cause="statistics")
+        for axis in self.features:
+            numbers = 3 * 2 * target.numel() * self.ranks.share(frozenset({axis}))
+            self.ranks.log(move, numbers, "all_reduce", False)
         losses: Tensor = _CutCrossEntropy.apply(output, target, first * output.shape[-1], groups)
         return losses.sum() / count
 

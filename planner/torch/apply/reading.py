@@ -41,15 +41,16 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     if source == reader:
         return held
     value = program.traced.known.get(node)
-    placed = _reads_as(program, source, reader, value)
-    if placed is None or not isinstance(value, Value):
+    found = _reads_as(program, source, reader, value)
+    if found is None or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
+    placed, reading = found
     target = _as_read(program, placed, value).without_sums()
     names = _mesh_names(program, reader)
     sums = frozenset(names.index(one) for one in placed.gradient_sums)
     if target.shape != held.layout.shape:
         raise LayoutError("it reads what no layer writes")
-    move = Move(held.layout, target, sums, f"{source} -> {reader}")
+    move = Move(held.layout, target, sums, f"{source} -> {reading}")
     if move.is_nothing:
         return held
     key = (held.key, target, sums)
@@ -73,8 +74,12 @@ def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLay
     return layout
 
 
-def _reads_as(program: Program, source: str, reader: str, value: object) -> TensorPlacement | None:
-    """What of its inputs a layer reads a tensor as; copies in between count for nothing.
+def _reads_as(
+    program: Program, source: str, reader: str, value: object
+) -> tuple[TensorPlacement, str] | None:
+    """What of its inputs a layer reads a tensor as, and the layer of the plan that does.
+
+    Copies in between count for nothing; one operator may be two layers, a product and its bias.
 
     Parameters
     ----------
@@ -96,9 +101,8 @@ def _reads_as(program: Program, source: str, reader: str, value: object) -> Tens
             first, _ = value.slices.get("hidden", (0, 0)) if isinstance(value, Value) else (0, 0)
             if len(inputs) > len(row.inputs) and first >= inputs[slot].shape[-1]:
                 slot += 1  # keys and values, which lie behind the queries
-            return inputs[min(slot, len(inputs) - 1)]
+            return inputs[min(slot, len(inputs) - 1)], reader
         if behind in rows and behind not in program.traced.layers:
-            # one operator is both layers: a product and its bias
             found = _reads_as(program, source, behind, value)
             if found is not None:
                 return found

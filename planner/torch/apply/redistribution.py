@@ -35,20 +35,26 @@ class Move:
         Axes over whose members the gradient of what was moved is a sum.
     layer
         The layer that it is a weight of, or "source -> reader".
-    is_weight
-        Whether it is a weight.
+    cause
+        What it is for: "shuffle", "weight" or "statistics".
     """
 
     source: ViewLayout
     target: ViewLayout
     sums: frozenset[int]
     layer: str = ""
-    is_weight: bool = False
+    cause: str = "shuffle"
 
     @property
     def is_nothing(self) -> bool:
         """Whether the tensor stays as it is, forward and backward."""
         return self.source == self.target and not self.sums
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether ranks have more of the tensor afterwards, which is no sum."""
+        more = self.target.cutting < self.source.cutting
+        return more and not self.source.partial
 
     @property
     def gradient(self) -> Move:
@@ -98,6 +104,13 @@ class MeshRanks:
         """
         if move.source == move.target:
             return x
+        sums = move.source.partial - move.target.partial
+        rest = sums - move.target.cutting
+        if rest and rest != sums:
+            # scattered sums are smaller to sum further
+            middle = move.target.summed_over(rest)
+            x = self.redistribute(x, replace(move, target=middle), backward)
+            return self.redistribute(x, replace(move, source=middle), backward)
         pairs = [
             list(refined(one, other, self.sizes))
             for one, other in zip(move.source.dims, move.target.dims, strict=True)
@@ -168,20 +181,27 @@ class MeshRanks:
         backward
             Whether it is a gradient.
         """
-        ways_of = {axis: self.sizes[axis] for axis in range(len(self.sizes))}
         left, right = move.source, move.target
-        for axis, members in ways_of.items():
+        gathered, scattered = set(), set()
+        for axis, members in enumerate(self.sizes):
             share = (members - 1) / members
             was, now = axis in left.cutting, axis in right.cutting
             if axis in left.partial and axis not in right.partial:
-                name, numbers = ("all_reduce", 2 * before.numel() * share)
                 if now:
-                    name, numbers = "reduce_scatter", before.numel() * share
-                self.log(move, numbers, name, backward)
+                    scattered.add(axis)
+                else:
+                    self.log(move, 2 * before.numel() * share, "all_reduce", backward)
             elif was and not now:
-                self.log(move, after.numel() * share, "all_gather", backward)
+                gathered.add(axis)
             elif was and now and _cut_dim(left, axis) != _cut_dim(right, axis):
                 self.log(move, before.numel() * share, "all_to_all", backward)
+        # over several axes one after the other, each time of a larger or a smaller block
+        if gathered:
+            numbers = after.numel() * self.share(frozenset(gathered))
+            self.log(move, numbers, "all_gather", backward)
+        if scattered:
+            numbers = before.numel() * self.share(frozenset(scattered))
+            self.log(move, numbers, "reduce_scatter", backward)
 
     def _placements(self, parts: Parts, partial: frozenset[int]) -> list[Placement]:
         """What DTensor calls a layout of a tensor of one dim for each part."""

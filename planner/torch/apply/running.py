@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.autograd import Function
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 from planner.torch.apply.redistribution import MeshRanks, Move
+from planner.torch.apply.saving import GatheredAgain, run_again_later
 from planner.torch.apply.staging import StageSteps
 from planner.torch.apply.steps import Leaf, RankStep, Ref
 from planner.torch.apply.weights import Weight
@@ -40,6 +40,7 @@ class Leaves:
         self.ranks, self.weights, self.parameters = ranks, weights, parameters
         self.kept: dict[Leaf, Tensor] = {}
         self.gathered: dict[str, Tensor] = {}
+        self.again = GatheredAgain(ranks)
 
     def local(self, name: str) -> Tensor:
         """What this rank keeps of a weight, in the dims of the module."""
@@ -51,6 +52,7 @@ class Leaves:
         """A new step: no gradients yet, and weights may have changed."""
         self.gathered.clear()
         self.kept.clear()
+        self.again.begin()
         for leaf in leaves:
             weight = self.weights[leaf.name]
             x = self.local(leaf.name)
@@ -62,7 +64,7 @@ class Leaves:
         """A whole block of a weight."""
         if leaf.name not in self.gathered:
             weight = self.weights[leaf.name]
-            move = Move(weight.stored, leaf.layout, frozenset(), weight.owner, is_weight=True)
+            move = Move(weight.stored, leaf.layout, frozenset(), weight.owner, cause="weight")
             self.gathered[leaf.name] = self.ranks.redistribute(self.local(leaf.name), move)
         return self.gathered[leaf.name].detach()
 
@@ -71,9 +73,11 @@ class Leaves:
         x, weight = self.kept[leaf], self.weights[leaf.name]
         if weight.stored == leaf.layout or "gradients" not in weight.sharded:
             return x
-        move = Move(weight.stored, leaf.layout, leaf.sums, weight.owner, is_weight=True)
+        move = Move(weight.stored, leaf.layout, leaf.sums, weight.owner, cause="weight")
         if "weights" in weight.sharded:
-            return self.ranks.moved(x, move)
+            whole = self.ranks.moved(x, move)
+            self.again.add(x, move, whole)
+            return whole
         found: Tensor = _Gathered.apply(x, self._gather(leaf), self.ranks, move)
         return found
 
@@ -113,7 +117,7 @@ class Leaves:
                     self._sum(found, waiting.pop(leaf.sums), leaf.sums)
             else:
                 source = leaf.layout.summed_over(leaf.sums)
-                move = Move(source, weight.stored, frozenset(), weight.owner, is_weight=True)
+                move = Move(source, weight.stored, frozenset(), weight.owner, cause="weight")
                 gradient = self.ranks.redistribute(x.grad, move, backward=True)
                 self._add(found, leaf.name, gradient)
         for sums, rows in waiting.items():
@@ -135,7 +139,7 @@ class Leaves:
         summed = self.ranks.all_reduce([one for _, one in rows], sums)
         for (name, _), gradient in zip(rows, summed, strict=True):
             layout = self.weights[name].used
-            move = Move(layout, layout, sums, self.weights[name].owner, is_weight=True)
+            move = Move(layout, layout, sums, self.weights[name].owner, cause="weight")
             numbers = 2 * gradient.numel() * self.ranks.share(sums)
             self.ranks.log(move, numbers, "all_reduce", True)
             self._add(found, name, gradient)
@@ -171,6 +175,8 @@ class StageModule(nn.Module):
         Its weights, and the ranks that it runs on.
     constants
         Buffers and written out tensors by their keys.
+    gathers_again
+        Whether inputs that layers gather are gathered again for the backward pass.
     """
 
     def __init__(
@@ -179,16 +185,25 @@ class StageModule(nn.Module):
         leaves: Leaves,
         ranks: MeshRanks,
         constants: Mapping[object, Tensor],
+        gathers_again: bool,
     ) -> None:
         super().__init__()
         self.stage, self.ranks = stage, ranks
         self.leaves, self.constants = leaves, constants
+        self.gathers_again = gathers_again
         last: dict[object, int] = {}
+        reader: dict[object, object] = {}
         for number, run in enumerate(stage.runs):
             for step in run:
+                reader |= dict.fromkeys((step.key, *step.reads), step.key)
                 last |= dict.fromkeys(step.reads, number)
         last |= dict.fromkeys(stage.leaving, len(stage.runs))
         self.last = last
+        # by the step that reads them last, if any does
+        self.read_last: dict[object, list[object]] = {}
+        for key, step_key in reader.items():
+            if key not in stage.leaving and key not in constants:
+                self.read_last.setdefault(step_key, []).append(key)
         self.watcher: Callable[[object, Any], None] | None = None
 
     def named_parameters(
@@ -219,10 +234,8 @@ class StageModule(nn.Module):
             if again and torch.is_grad_enabled():
                 self._again(number, run, values)
             else:
-                self._run(run, values)
-            for key in [one for one in values if self.last.get(one, -1) <= number]:
-                if key not in self.constants:
-                    del values[key]
+                with self.leaves.again.hooks():
+                    self._run(run, values)
         found = tuple(values[key] for key in self.stage.leaving)
         return found[0] if len(found) == 1 else found
 
@@ -237,12 +250,17 @@ class StageModule(nn.Module):
             if "leaf" in step.given:
                 values[step.key] = self.leaves.use(step.given["leaf"])
             elif step.move is not None:
-                values[step.key] = self.ranks.moved(values[step.given["x"].key], step.move)
+                x = values[step.given["x"].key]
+                values[step.key] = self.ranks.moved(x, step.move)
+                if self.gathers_again and step.move.is_gathering:
+                    self.leaves.again.add(x, step.move, values[step.key])
             else:
                 assert step.run is not None, "all other steps call something"
                 values[step.key] = step.run(**_with_results(step.given, values))
             if self.watcher is not None:
                 self.watcher(step.key, values[step.key])
+            for key in self.read_last.get(step.key, ()):
+                values.pop(key, None)
 
     def _again(self, number: int, run: tuple[RankStep, ...], values: dict[object, Any]) -> None:
         """As `_run`, of which nothing is kept but what it reads and what others read of it."""
@@ -256,7 +274,10 @@ class StageModule(nn.Module):
             self._run(run, local)
             return tuple(local[key] for key in made)
 
-        found = checkpoint(body, *(values[key] for key in reads), use_reentrant=False)
+        found = run_again_later(body, *(values[key] for key in reads))
+        for step in run:
+            for key in self.read_last.get(step.key, ()):
+                values.pop(key, None)
         values |= dict(zip(made, found, strict=True))
 
 

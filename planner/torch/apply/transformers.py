@@ -82,7 +82,13 @@ class PlannedTransformer(PlannedModule):
         constants = constants_of(built.program, model)
         # not as submodules: their weights are those above
         self._stages = {
-            number: StageModule(built.stages[number], self._leaves, built.ranks, constants)
+            number: StageModule(
+                built.stages[number],
+                self._leaves,
+                built.ranks,
+                constants,
+                plan.strategy.gather_again,
+            )
             for number in built.own
         }
         self._tied = tied_groups(built, plan)
@@ -94,9 +100,7 @@ class PlannedTransformer(PlannedModule):
 
     def _put_down(self, move: Move, numbers: float, collective: str, backward: bool) -> None:
         """Keep a record of what was received."""
-        cause = "shuffle"
-        if move.is_weight:
-            cause = "gradient" if backward else "weight"
+        cause = "gradient" if move.cause == "weight" and backward else move.cause
         self._log.append(
             Received(
                 layer=move.layer,

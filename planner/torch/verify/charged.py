@@ -101,27 +101,3 @@ def _numbers(
         lacking = float(volume.sum()) * tensor.size
         return lacking + blocks[0] * part
     return blocks[0] * part
-
-
-def is_by_messages(
-    graph: Graph, distributions: Mapping[str, Distribution], source: str, target: str
-) -> bool:
-    """Whether no collective brings a tensor from one layer to another.
-
-    Parameters
-    ----------
-    graph, distributions
-        As of `charged_numbers`.
-    source, target
-        The layers.
-    """
-    for edge in graph.producers[target]:
-        if edge.source == source:
-            one, other = graph.layers[source], graph.layers[target]
-            writer = one_candidate(distributions[source], one.dims)
-            reader = one_candidate(distributions[target], other.dims)
-            before = Layouts.of(writer, one.output, one.reduced_dims)
-            tensor, absent = other.inputs[edge.slot], other.absent_dims(edge.slot)
-            after = Layouts.of(reader, tensor, absent)
-            return SEND_RECV in (match(before, after).kind, match(after, before).kind)
-    return False

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from costmodels.distribution import Distribution
-from costmodels.graph import Graph
-from planner.torch.verify.charged import Key, is_by_messages
+from costmodels.distribution import Distribution, one_candidate
+from costmodels.graph import SPATIAL_DIMS, Graph, Layer
+from planner.plan.sharding import Sharding
+from planner.torch.verify.charged import Key
+from planner.torch.verify.lacking import shuffle_sizes
 
 # How far ranks may be from one process, as a part of the largest gradient or weight.
 TOLERANCE = 1e-12
@@ -118,9 +120,15 @@ def _is_far(apart: float, largest: float) -> bool:
     return not math.isfinite(apart) or apart > TOLERANCE * largest
 
 
+def is_same_size(one: float, other: float) -> bool:
+    """Whether two numbers of items are the same, but for rounding."""
+    return abs(one - other) <= 1e-6 * max(one, other)
+
+
 def differences(
     graph: Graph,
     splits: Mapping[str, Distribution],
+    sharding: Sharding,
     received: Mapping[Key, float],
     charged: Mapping[Key, float],
 ) -> Iterator[SizeDifference]:
@@ -128,14 +136,15 @@ def differences(
 
     Parameters
     ----------
-    graph, splits
-        The network, and the split of every layer.
+    graph, splits, sharding
+        The network, the split of every layer, and where its tensors lie.
     received, charged
         Numbers. [items]
     """
+    known = _Convolutional(graph=graph, splits=splits, sharding=sharding, charged=charged)
     for key in sorted({*received, *charged}):
         found, said = received.get(key, 0.0), charged.get(key, 0.0)
-        if abs(found - said) <= 1e-6 * max(found, said):
+        if is_same_size(found, said):
             continue
         place, cause, backward = key
         yield SizeDifference(
@@ -144,53 +153,137 @@ def differences(
             backward=backward,
             received=found,
             charged=said,
-            reason=_reason(graph, splits, key, found, said),
+            reason=known.reason(key, found, said),
         )
 
 
-def _reason(
-    graph: Graph, splits: Mapping[str, Distribution], key: Key, found: float, said: float
-) -> str:
-    """Why a message is of another size than charged, empty where it should not be.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Convolutional:
+    """Why messages of layers that are split in space are not of the size that is charged.
+
+    A reason allows one size, or the sizes between two bounds.
 
     Parameters
     ----------
-    graph, splits
+    graph, splits, sharding, charged
         As of `differences`.
-    key
-        The message.
-    found, said
-        Numbers received and charged. [items]
     """
-    place, cause, backward = key
-    if cause == "loss":
-        return "the mean of the loss is one number, which is not charged"
-    layer = graph.layers.get(place.split(" -> ")[-1])
-    if layer is None:
+
+    graph: Graph
+    splits: Mapping[str, Distribution]
+    sharding: Sharding
+    charged: Mapping[Key, float]
+
+    def reason(self, key: Key, found: float, said: float) -> str:
+        """Why a message is of another size than charged, empty where it should not be.
+
+        Parameters
+        ----------
+        key
+            The message.
+        found, said
+            Numbers received and charged. [items]
+        """
+        for (low, high), why in self._sizes(key, said):
+            if low * (1 - 1e-6) <= found <= high * (1 + 1e-6):
+                return why
         return ""
-    source = place.split(" -> ")[0]
-    if cause == "shuffle" and source == "input":
-        return "samples are loaded where they are needed, and not charged"
-    if cause == "shuffle" and is_by_messages(graph, splits, source, layer.name):
-        return "no collective does it: a host is charged once for what several of its ranks need"
-    uneven = any(
-        extent % splits[name].degree(dim)
-        for name in {source, layer.name} & set(splits)
-        for dim, extent in graph.layers[name].dims.items()
-    )
-    if cause == "halo" and layer.kind in ("pool", "upsample") and backward:
-        return "gradients of the rows that were read go back, and not those of what was written"
-    if cause == "halo" and layer.kind == "upsample":
-        return "linear enlargement reads a neighbour, which is not charged"
-    cut = splits[layer.name].degree("channel") > 1
-    if cause == "gradient" and layer.multiplies_weight and cut and found > said:
-        return CUT_BIAS
-    if cause == "statistics" and layer.kind == "loss":
-        return "the largest feature, the sum and the right one are summed once, and not twice two"
-    if cause == "statistics" and layer.kind == "batch_norm" and layer.statistics is None:
-        return "instance and group norm are charged as batch norm, which sums nothing"
-    if uneven and found <= said:
-        return "blocks are uneven, and the largest is charged"
-    if uneven:
-        return "blocks are uneven, and what straddles their borders is not charged"
-    return ""
+
+    def _sizes(self, key: Key, said: float) -> Iterator[tuple[tuple[float, float], str]]:
+        """Bounds on sizes that are right by design, and why.
+
+        Parameters
+        ----------
+        key, said
+            The message, and numbers charged. [items]
+        """
+        place, cause, backward = key
+        source, _, reader = place.partition(" -> ")
+        layer = self.graph.layers.get(reader or source)
+        if layer is None:
+            return
+        if cause == "shuffle":
+            for size in shuffle_sizes(self.graph, self.sharding, source, reader, backward=backward):
+                yield (size, size), "no collective does it: what blocks lack is sent"
+        split = self.splits[layer.name]
+        if cause == "loss" and not backward:
+            parts = math.prod(split.degree(dim) for dim in layer.dims if dim != "channel")
+            size = 2 * (parts - 1) / parts
+            yield (size, size), "the mean of the loss is one number, which is not charged"
+        if cause == "statistics" and layer.kind == "loss":
+            size = 0.0 if backward else 1.5 * said
+            yield (size, size), "the largest feature, the sum and the right one are summed once"
+        if cause == "statistics" and layer.kind == "batch_norm" and layer.statistics is None:
+            yield (0.0, self._norm_sums(layer)), "instance and group norm are charged as batch norm"
+        if cause == "gradient" and layer.multiplies_weight:
+            ways = split.degree("channel")
+            members = self._members(layer)
+            bias = layer.dims.get("filter", 0) / split.degree("filter")
+            size = said + 2 * (members - 1) / members * bias * (1 - 1 / ways)
+            yield (said, size) if self._is_uneven(layer) else (size, size), CUT_BIAS
+        if cause == "halo":
+            yield from self._halos(layer, backward, said)
+        elif cause != "shuffle" and self._is_uneven(layer):
+            yield (said * self._smallest(layer), said), "blocks are uneven, the largest is charged"
+
+    def _is_uneven(self, layer: Layer) -> bool:
+        split = self.splits[layer.name]
+        return any(extent % split.degree(dim) for dim, extent in layer.dims.items())
+
+    def _smallest(self, layer: Layer) -> float:
+        """The smallest block of a layer, as a part of the largest."""
+        split = self.splits[layer.name]
+        rows = [(extent, split.degree(dim)) for dim, extent in layer.dims.items()]
+        return math.prod((n // ways) / -(-n // ways) for n, ways in rows)
+
+    def _members(self, layer: Layer) -> float:
+        """Ranks that sum the gradient of a layer. [items]"""
+        one = one_candidate(self.splits[layer.name], layer.dims)
+        return float(one.group(set(one.dims) - set(layer.weight_dims)).prod())
+
+    def _norm_sums(self, layer: Layer) -> float:
+        """Sums and sums of squares of each sample and channel, over the ranks that cut space."""
+        split = self.splits[layer.name]
+        one = one_candidate(split, layer.dims)
+        numbers = float(one.local("sample", layer.dims["sample"])[0])
+        numbers *= float(one.local("channel", layer.dims["channel"])[0])
+        members = math.prod(split.degree(dim) for dim in SPATIAL_DIMS)
+        return 2 * 2 * numbers * (members - 1) / members
+
+    def _halos(
+        self, layer: Layer, backward: bool, said: float
+    ) -> Iterator[tuple[tuple[float, float], str]]:
+        """As `_sizes`, of halos.
+
+        Parameters
+        ----------
+        layer, backward, said
+            The layer, the pass, and numbers charged. [items]
+        """
+        border = self._border(layer)
+        if layer.kind in ("pool", "upsample") and backward:
+            forward = self.charged.get((layer.name, "halo", False), 0.0)
+            more = border if layer.kind == "upsample" or self._is_uneven(layer) else 0.0
+            why = "gradients of what was read go back, and not those of what was written"
+            yield (forward * self._smallest(layer), forward + more), why
+        elif layer.kind == "upsample":
+            yield (0.0, border), "linear enlargement reads a neighbour, which is not charged"
+        if self._is_uneven(layer):
+            low = said * self._smallest(layer)
+            yield (low, said + border), "blocks are uneven, and may read one position more"
+
+    def _border(self, layer: Layer) -> float:
+        """One position around a block of the larger of input and output, where space is cut."""
+        split = self.splits[layer.name]
+        one = one_candidate(split, layer.dims)
+        found = []
+        for tensor in (layer.inputs[0], layer.output):
+            inner = outer = 1.0
+            for axis in tensor.axes:
+                extent = float(one.axis_extent(axis)[0])
+                inner *= extent
+                outer *= extent + (
+                    2 if axis.dim in SPATIAL_DIMS and split.degree(axis.dim) > 1 else 0
+                )
+            found.append(outer - inner)
+        return max(found)

@@ -9,7 +9,8 @@ from costmodels.errors import InputError
 from costmodels.graph import build_graph
 from planner.plan import Plan
 from planner.torch.verify.charged import Key, charged_numbers
-from planner.torch.verify.found import CUT_BIAS
+from planner.torch.verify.found import is_same_size
+from planner.torch.verify.reasons import MessageSizes
 from planner.torch.verify.small import small_description
 from planner.torch.verify.staged import outline_of, planned_as, small_plan
 from planner.torch.verify.training import Trained, TrainingTask, make_transformer
@@ -119,66 +120,17 @@ def transformer_charges(
     plan, count = task.plan, task.plan.schedule.micro_batches
     graph = build_graph(task.network, plan.global_batch_size // count)
     said = charged_numbers(graph, plan.strategy.distributions, topology)
-    stage_of = {name: n for n, one in enumerate(plan.strategy.stages) for name in one.layers}
     # what is gathered of a weight is charged with its gradient
     got: dict[Key, float] = {}
     for (place, cause, backward), numbers in received.items():
         cause, backward = ("gradient", True) if cause == "weight" else (cause, backward)
         key = (place, cause, backward)
-        got[key] = got.get(key, 0.0) + numbers / (count if cause == "shuffle" else 1)
-    moved = {(key[0].split(" -> ")[0], key[2]) for key in got if key[1] == "shuffle"}
+        got[key] = got.get(key, 0.0) + numbers / (1 if cause == "gradient" else count)
     shared = frozenset(row.name for row in task.network.layers if row.options.get("share"))
+    known = MessageSizes(plan=plan, graph=graph, got=got, said=said, shared=shared)
     rows = []
     for key in sorted({*said, *got}):
         have, charged = got.get(key, 0.0), said.get(key, 0.0)
-        if abs(have - charged) > 1e-6 * max(have, charged):
-            why = _charge_reason(plan, stage_of, moved, key, have, charged, shared)
-            rows.append((key, have, charged, why))
+        if not is_same_size(have, charged):
+            rows.append((key, have, charged, known.reason(key)))
     return rows
-
-
-def _charge_reason(
-    plan: Plan,
-    stage_of: Mapping[str, int],
-    moved: set[tuple[str, bool]],
-    key: Key,
-    have: float,
-    charged: float,
-    shared: frozenset[str],
-) -> str:
-    """Why a message is of another size than charged, empty where it should not be.
-
-    Parameters
-    ----------
-    plan, stage_of
-        What was run, and the stage of each layer.
-    moved
-        What was moved, and in which pass.
-    key, have, charged
-        The message, and numbers received and charged. [items]
-    shared
-        Layers that use the weight of another.
-    """
-    place, cause, backward = key
-    source, _, reader = place.partition(" -> ")
-    layer = plan.layers.get(reader or source)
-    if cause == "statistics":
-        return "the softmax over cut features is summed with the loss"
-    if cause == "gradient" and layer is not None and layer.sharded:
-        return "weights and gradients that are cut travel as often as they are used"
-    if cause == "gradient" and source in shared and not have:
-        return "the gradient of a shared weight is summed once, where the weight is counted"
-    if cause == "gradient" and layer is not None and "channel" in layer.degrees and have > charged:
-        return CUT_BIAS
-    if source == "input":
-        return "samples are loaded where they are needed, and not charged"
-    if cause == "shuffle" and stage_of.get(source) != stage_of.get(reader):
-        return "it goes on to another stage in the layout that is read there"
-    recomputed = {name for stage in plan.stages for row in stage.recompute for name in row}
-    if cause == "shuffle" and not backward and reader in recomputed:
-        return "it is moved again where activations are computed again"
-    if cause == "shuffle" and not have and (source, backward) in moved:
-        return "it is moved once for all that read it alike"
-    if cause == "shuffle" and layer is not None and layer.kind == "attention":
-        return "keys and values are repeated for their queries before they are moved"
-    return ""

@@ -64,6 +64,9 @@ def verify_plan(
         raise InputError.rule(
             "the number of ranks (--ranks)", f"be one of {known}", ranks, "take 4"
         )
+    if not 0 <= seed < 2**63:
+        rule = "be at least 0 and less than 2^63"
+        raise InputError.rule("the seed (--seed)", rule, seed, "choose another")
     if is_for_transformers(plan):
         return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
@@ -193,6 +196,8 @@ def verification_of(
         Of every rank.
     """
     graph = build_graph(small.network, small.batch)
+    names = [f"level{number}" for number in range(len(topology.shape))]
+    sharding = task_of(small, topology.shape, names).sharding
     charged = charged_numbers(graph, small.distributions, topology)
     received = _busiest(outcomes)
     layers = graph.compute_layers
@@ -204,7 +209,7 @@ def verification_of(
         image=small.network.input_shape,
         exercised=Counter(f"{row.kind}: {small.distributions[row.name]}" for row in layers),
         left_out=small.left_out,
-        differences=tuple(differences(graph, small.distributions, received, charged)),
+        differences=tuple(differences(graph, small.distributions, sharding, received, charged)),
     )
 
 

@@ -123,7 +123,7 @@ def test_stride_one_is_the_formula_of_dryden(kernel, backward):
     expected += 4 * send_recv(o * o * n * f)
     assert halo.time.item() == pytest.approx(expected)
     assert halo.num_bytes.item() == pytest.approx(SIZE * n * f * (2 * o * (h + w) + 4 * o * o))
-    assert halo.regions.item() == 8
+    assert halo.messages.item() == 8
     assert halo.boundary.item() == pytest.approx(1 - (1 - 2 * o / h) * (1 - 2 * o / w))
 
 
@@ -136,7 +136,7 @@ def test_messages_of_dims_that_are_not_split_are_omitted(backward):
     # of two blocks each has one neighbour
     halo = exchange(layer, topology_of(2), {"width": 2}, backward=backward)
     assert halo.time.item() == pytest.approx(send_recv(n * f * 64))
-    assert halo.regions.item() == 1
+    assert halo.messages.item() == 1
     halo = exchange(layer, topology_of(4), {"sample": 4}, backward=backward)
     assert halo.time.item() == halo.num_bytes.item() == halo.boundary.item() == 0.0
 
@@ -158,7 +158,35 @@ def test_split_samples_and_channels_make_messages_smaller():
 def test_one_by_one_kernels_exchange_nothing(extent, degree, backward):
     layer = conv({"width": extent}, kernel=1)
     halo = exchange(layer, topology_of(8), {"width": math.gcd(degree, 8)}, backward=backward)
-    assert halo.time.item() == halo.num_bytes.item() == halo.regions.item() == 0.0
+    assert halo.time.item() == halo.num_bytes.item() == halo.messages.item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("extent", "kernel", "padding", "degree"), [(16, 7, 3, 8), (8, 3, 2, 8), (12, 5, 2, 4)]
+)
+def test_each_block_that_has_rows_sends_a_message(extent, kernel, padding, degree):
+    layer = conv({"height": extent, "width": 16}, kernel=kernel, padding=padding)
+    outputs = layer.output.extent("height")
+    own = blocks(extent, degree)
+    rows, messages = [], []
+    for block, written in zip(own, blocks(outputs, degree), strict=True):
+        read = {n for o in written for n in reads(layer.windows["height"], o)}
+        lacking = {n for n in read if 0 <= n < extent} - set(block)
+        rows.append(len(lacking))
+        messages.append(sum(bool(lacking & set(other)) for other in own))
+    halo = exchange(layer, topology_of(degree), {"height": degree})
+    size = SIZE * max(rows) * 4 * 6 * 16
+    assert halo.messages.item() == max(messages)
+    assert halo.num_bytes.item() == pytest.approx(size)
+    assert halo.time.item() == pytest.approx(ALPHA * max(messages) + size / BANDWIDTH)
+
+
+def test_a_block_near_the_border_reads_fewer_rows():
+    # of two rows above and below, in blocks of one: none of four blocks has two on either side
+    layer = conv({"height": 4, "width": 16}, kernel=5, padding=2)
+    halo = exchange(layer, topology_of(4), {"height": 4})
+    assert halo.num_bytes.item() == pytest.approx(SIZE * 3 * 4 * 6 * 16)
+    assert halo.messages.item() == 3
 
 
 def test_a_stride_can_leave_one_side_or_nothing():
@@ -166,7 +194,7 @@ def test_a_stride_can_leave_one_side_or_nothing():
     below = conv({"height": 64, "width": 64}, kernel=3, stride=2, padding=1)
     halo = exchange(below, topology_of(4), {"height": 4})
     assert halo.time.item() == pytest.approx(send_recv(4 * 6 * 64))
-    assert halo.regions.item() == 1
+    assert halo.messages.item() == 1
     # output gradients: the last input of a block is read by the first output of the next one
     halo = exchange(below, topology_of(4), {"height": 4}, backward=True)
     assert halo.time.item() == pytest.approx(send_recv(4 * 10 * 32))
@@ -198,7 +226,7 @@ def test_three_dims_have_faces_edges_and_corners():
     edges = 4 * sum(send_recv(n * o * o * a) for a in (d, h, w))
     corners = 8 * send_recv(n * o**3)
     assert halo.time.item() == pytest.approx(faces + edges + corners)
-    assert halo.regions.item() == 6 + 12 + 8
+    assert halo.messages.item() == 6 + 12 + 8
     whole = (d + 2 * o) * (h + 2 * o) * (w + 2 * o) - d * h * w
     assert halo.num_bytes.item() == pytest.approx(SIZE * n * whole)
 

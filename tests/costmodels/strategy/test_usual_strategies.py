@@ -13,7 +13,9 @@ from costmodels.strategy import (
     single_stage,
 )
 from costmodels.strategy.strategy import Stage
+from costmodels.strategy.transformer import tensor_dims
 from planner.models import load_network
+from planner.models.files import parse_network
 
 
 def test_hybrid_places_tensor_inside_data_inside_pipeline(gpt):
@@ -54,3 +56,22 @@ def test_single_stage_holds_all_layers(resnet):
     strategy = single_stage(split, shape)
     strategy.check(resnet)
     assert strategy.stages == (Stage(layers=tuple(split), first_device=0, shape=shape),)
+
+
+def test_gates_that_are_written_out_stay_cut():
+    rows = (
+        ("norm", "rms_norm", ""),
+        ("gate", "linear", 'filters = 32\ninputs = ["norm"]'),
+        ("act", "activation", ""),
+        ("up", "linear", 'filters = 32\ninputs = ["norm"]'),
+        ("mul", "pointwise", 'inputs = ["act", "up"]'),
+        ("down", "linear", "filters = 8"),
+        ("join", "add", 'inputs = ["down", "input"]'),
+        ("scaled", "pointwise", 'inputs = ["join"]'),
+    )
+    text = 'name = "gated"\n[input]\nsequence = 4\nhidden = 8\n' + "".join(
+        f'[[layer]]\nname = "{name}"\nkind = "{kind}"\n{more}\n' for name, kind, more in rows
+    )
+    found = tensor_dims(build_graph(parse_network(text, suffix=".toml"), 2))
+    cut = {"gate": "filter", "act": "channel", "up": "filter", "mul": "channel", "down": "channel"}
+    assert found == cut

@@ -110,7 +110,7 @@ def inputs_not_summed(planned):
     real = ranks.redistribute
 
     def spoiled(x, move, backward=False):
-        if backward and not move.is_weight and move.source.dims == move.target.dims:
+        if backward and move.cause != "weight" and move.source.dims == move.target.dims:
             return x
         return real(x, move, backward)
 

@@ -12,9 +12,15 @@ torch_extra.require("torch", "transformers")
 import small_transformers as small
 
 import planner
+from costmodels.cluster import load_cluster
+from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from planner.torch.verify.ranks import on_ranks
-from planner.torch.verify.transformers import transformer_training, verify_transformer
+from planner.torch.verify.transformers import (
+    transformer_charges,
+    transformer_training,
+    verify_transformer,
+)
 from planner.torch.verify.verify import verify_plan
 
 TOLERANCE = 1e-12
@@ -57,6 +63,12 @@ SLOW = [
     ("small_transformers:bert", "zero3:shard_size=2", 4),
     ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
     ("small_transformers:mistral", "megatron:tp=2,dp=2", 4),
+    ("small_transformers:bert", "megatron:tp=2,dp=2", 4),
+    (
+        "small_transformers:qwen",
+        "megatron:tp=2,dp=2,sequence_parallel=yes,zero=3,recompute=selective,micro_batches=2",
+        4,
+    ),
     ("small_transformers:qwen", "megatron:tp=2,sequence_parallel=yes", 4),
     ("llama3-8b", "megatron:tp=2,pp=2,micro_batches=4,schedule=gpipe,recompute=selective", 4),
     ("llama3-8b", "megatron:pp=2,chunks=2,schedule=interleaved,micro_batches=4,dp=2", 4),
@@ -69,16 +81,6 @@ SLOW = [
     [
         *CASES,
         *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW),
-        pytest.param(
-            *("small_transformers:bert", "megatron:tp=2,dp=2", 4),
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.xfail(
-                    reason="the gradient that comes back from a tied head is not charged as sent",
-                    strict=True,
-                ),
-            ],
-        ),
     ],
 )
 def test_plans_train_as_one_process_does(model, strategy, ranks):
@@ -88,6 +90,28 @@ def test_plans_train_as_one_process_does(model, strategy, ranks):
     assert found.ranks == ranks
     assert found.checked > 50 * ranks
     assert len(found.gradients) == 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parts"),
+    [
+        ("megatron:tp=2,dp=2,micro_batches=2,recompute=full,sequence_parallel=yes", 0.3),
+        ("megatron:tp=2,dp=2,micro_batches=2,zero=3", 0.3),
+        ("megatron:tp=2,dp=2,micro_batches=2", 3.0),
+    ],
+)
+def test_sizes_that_no_design_explains_have_no_reason(strategy, parts):
+    task = transformer_training(
+        evaluate("small_transformers:bert", strategy, 4), 4, module="small_transformers:bert"
+    )
+    topology = Topology.of(load_cluster("dgx-a100"), task.plan.shape)
+    charged = {key: said for key, _, said, _ in transformer_charges(task, {}, topology)}
+    assert len(charged) > 20
+    times = {key: 1 if key[1] == "gradient" else 2 for key in charged}
+    received = {key: parts * times[key] * said for key, said in charged.items()}
+    found = transformer_charges(task, received, topology)
+    assert {key for key, *_ in found} == set(charged)
+    assert [row for row in found if row[3]] == []
 
 
 FAULTS = [
