@@ -77,7 +77,7 @@ def find_experts(traced: Traced) -> Iterator[ExpertNodes]:
         if last is None or first.kind != "linear":
             continue
         inner, outside = _above(traced, last, row.name)
-        read_by = [_kind_of(node, products[0]) for node in outside]
+        read_by = [_routed_as(node, products[0]) for node in outside]
         weights = [_weight_of(traced, node) for node in products]
         if sorted(read_by) != ["choice", "scores", "tokens"] or None in weights:
             continue
@@ -111,7 +111,7 @@ def _above(traced: Traced, last: Node, layer: str) -> tuple[frozenset[Node], lis
     return frozenset(own), list(outside)
 
 
-def _kind_of(node: Node, product: Node) -> str:
+def _routed_as(node: Node, product: Node) -> str:
     """What a node is to experts."""
     if not node.meta["val"].dtype.is_floating_point:
         return "choice"

@@ -138,7 +138,7 @@ def _along(place: RankPlace, node: Node, given: Given) -> Call:
 
 
 @rule("topk")
-def _best(place: RankPlace, node: Node, given: Given) -> Call:
+def _topk_rule(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
     dim = given.get("dim", -1) % len(held.layout.dims)
     _uncut(held, [dim])
