@@ -52,13 +52,33 @@ def kernels(layer: Layer, kind: str) -> int:
 def wait_for_host(program: StageProgram) -> None:
     """Let every pass of a stage take as long as its launches, where those are slower."""
     view, ahead = program.view, 0.0
+    given = (program.graph, view.launch_time, view.runtime, view.fresh_size > 0.0)
+    if view.runtime.launch_blocking:
+        for phase, operations in program.phases.items():
+            program.phases[phase] = one_by_one(operations, *given)
+        return
     for phase, operations in program.phases.items():
-        late = _lateness(
-            operations, program.graph, view.launch_time, view.runtime, view.fresh_size > 0.0
-        )
+        late = _lateness(operations, *given)
         ahead -= late
         program.phases[phase] = _delayed(operations, late)
     program.runs_ahead = ahead > 0.0
+
+
+def one_by_one(
+    operations: list[Operation], graph: Graph, launch_time: float, runtime: Runtime, adds: bool
+) -> list[Operation]:
+    """Operations of a pass whose host launches a kernel when the one before is through.
+
+    Parameters
+    ----------
+    operations, graph, launch_time, runtime, adds
+        As of `launched`.
+    """
+    counts = launches(operations, graph, runtime, adds)
+    return [
+        operation._replace(seconds=operation.seconds + count * launch_time)
+        for operation, count in zip(operations, counts, strict=True)
+    ]
 
 
 def launched(

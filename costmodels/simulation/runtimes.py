@@ -123,6 +123,10 @@ class Runtime:
     launches_ahead
         Launches that may wait for the device. So long the inputs of reduce-scatters stay reserved
         where the host runs ahead, since another stream reads them. [items]
+    launch_blocking
+        Whether the host waits for every kernel before it launches the next, as with
+        CUDA_LAUNCH_BLOCKING=1, so that launches add up with kernels; counted where the host runs
+        ahead otherwise.
     check_near, check_far
         What each rank of the same host, and of another one, adds to the time in which the processes
         of a collective make sure that all of them launch the same one, before they do (PyTorch with
@@ -210,6 +214,7 @@ class Runtime:
     runs_ahead: bool | None = None
     collective_launches: float = 1.0
     launches_ahead: int = 0
+    launch_blocking: bool = False
     check_near: float = 0.0
     check_far: float = 0.0
     gathers_again: bool = False

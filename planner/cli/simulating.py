@@ -36,8 +36,8 @@ class SimulationOutputs:
     strategy: str | None
     shown: Shown
 
-    def write(self, found: Simulation) -> None:
-        """Write a simulation where asked for, and show it."""
+    def write(self, found: Simulation, remedy: str | None) -> None:
+        """Write a simulation where asked for, and show it, with what would make it fit."""
         text = json.dumps(found.summary(), indent=1)
         if self.output is not None:
             write_output(self.output, f"{text}\n")
@@ -60,7 +60,8 @@ class SimulationOutputs:
         else:
             from planner.report.simulation import show_simulation
 
-            show(lambda to: show_simulation(found, to, everything=self.shown.verbose))
+            everything = self.shown.verbose
+            show(lambda to: show_simulation(found, to, remedy=remedy, everything=everything))
             self._say_what_is_written()
 
     def _say_what_is_written(self) -> None:
@@ -121,9 +122,8 @@ def simulate_command(
         found = simulate_request(request)
         asks = not (shown.quiet or shown.as_json or output == STDOUT)
         advice = remedy(request, found) if asks else None
-    SimulationOutputs(output=output, trace=trace, strategy=dump_strategy, shown=shown).write(found)
-    if advice is not None:
-        write(f"\n{advice}")
+    outputs = SimulationOutputs(output=output, trace=trace, strategy=dump_strategy, shown=shown)
+    outputs.write(found, advice)
 
 
 def _check_paths(

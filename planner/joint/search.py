@@ -92,6 +92,8 @@ class JointSearch:
         When to stop with the best so far.
     wishes
         What is held fixed or ruled out.
+    rival
+        Step of a plan that is known to fit: only what is faster matters. [s]
     """
 
     setting: Setting
@@ -99,6 +101,7 @@ class JointSearch:
     options: SearchOptions
     deadline: Deadline
     wishes: Wishes = NO_WISHES
+    rival: float = math.inf
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     left_out: list[str] = field(default_factory=list)
@@ -107,6 +110,7 @@ class JointSearch:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     cut_short: bool = False
+    floors: dict[Choice, float] = field(default_factory=dict)
     estimates: Estimates = field(init=False)
 
     def run(self) -> JointResult:
@@ -153,7 +157,7 @@ class JointSearch:
             if simulates:
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
-                self._simulate(ranked, bound)
+                self.simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
             else:
@@ -190,14 +194,7 @@ class JointSearch:
         InputError
             When what is held fixed and ruled out leaves nothing.
         """
-        fitting: list[Choice] = []
-        weights = LeastWeights(self.setting)
-        for choice in choices(self.setting, list(insides(self.setting))):
-            self.num_choices += 1
-            if self.wishes.allows(choice):
-                self.num_wished += 1
-                if weights.fit(choice):
-                    fitting.append(choice)
+        fitting = self.fitting_choices()
         if self.wishes.any and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(
@@ -206,13 +203,25 @@ class JointSearch:
                 "or forbid less"
             )
         # what a part of some samples takes comes with what all of them take
-        known = {
+        self.floors = {
             choice: 0.0 if deadline.passed else floors.floor(choice)
             for choice in sorted(fitting, key=lambda choice: -choice.samples)
         }
-        return sorted(((known[choice], choice) for choice in fitting), key=lambda row: row[0])
+        return sorted(((self.floors[one], one) for one in fitting), key=lambda row: row[0])
 
-    def _simulate(self, ranked: list[Estimate], bound: float) -> None:
+    def fitting_choices(self) -> list[Choice]:
+        """All choices as wished for whose weights fit, counted."""
+        fitting: list[Choice] = []
+        weights = LeastWeights(self.setting)
+        for choice in choices(self.setting, list(insides(self.setting))):
+            self.num_choices += 1
+            if self.wishes.allows(choice):
+                self.num_wished += 1
+                if weights.fit(choice):
+                    fitting.append(choice)
+        return fitting
+
+    def simulate(self, ranked: list[Estimate], bound: float) -> None:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
@@ -220,9 +229,10 @@ class JointSearch:
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         work, count = 0, 0
         for one in [*fitting[:MOST_MISSES], *smallest]:
-            best = math.inf if self.best is None else self.best.seconds
+            best = self.fastest
             # without one that was simulated there is no plan
-            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
+            enough = bool(self.simulated) or self.rival < math.inf
+            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and enough):
                 break
             if self._computes_more(one.choice):
                 continue
@@ -274,7 +284,9 @@ class JointSearch:
             if self.deadline.passed:
                 return 0.0
             if not one.choice.again:
-                rows.append((bounds.of(one.choice), one.seconds, one.choice))
+                floor = self.floors.get(replace(one.choice, blocks=()), 0.0)
+                least = max(bounds.of(one.choice), floor)
+                rows.append((least, one.seconds, one.choice))
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
         for place, (least, _, choice) in enumerate(rows):
@@ -306,12 +318,23 @@ class JointSearch:
         if found is None:
             self.left_out.append(reason)
             return
-        self.simulated.append(found)
         if found.fits:
             self.fitting.add(choice)
+        if self.keep(found):
+            self.options.tell("simulating", found.seconds, bound)
+
+    @property
+    def fastest(self) -> float:
+        """The step of the fastest that fits so far, the rival's included. [s]"""
+        return self.rival if self.best is None else min(self.best.seconds, self.rival)
+
+    def keep(self, found: StagedStep) -> bool:
+        """Keep what was simulated; whether it is the best so far."""
+        self.simulated.append(found)
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
-            self.options.tell("simulating", found.seconds, bound)
+            return True
+        return False
 
 
 def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:

@@ -62,7 +62,7 @@ def plan_for(
     try:
         answers = {} if known is None else known
         inquiry = Inquiry(options=options, deadline=deadline, known=answers)
-        found, decision = inquiry.answer(setting)
+        found, decision = inquiry.answer_under_limit(setting)
     except OutOfTime:
         raise stopped_error("time limit") from None
     took = 0.0 if options.time_limit is None else left - deadline.remaining
@@ -81,7 +81,7 @@ def plan_for(
         )
     with held_back() as interrupted:
         plan = _assembled(setting, options, found, decision, deadline)
-    return _interrupted(plan) if interrupted.is_set() else plan
+    return marked_stopped(plan, "interrupt") if interrupted.is_set() else plan
 
 
 def _assembled(
@@ -136,14 +136,22 @@ def _assembled(
     )
 
 
-def _interrupted(plan: Plan) -> Plan:
-    """A plan that was interrupted when all but itself was there."""
-    if plan.search.stopped_by == "interrupt":
+def marked_stopped(plan: Plan, reason: str) -> Plan:
+    """A plan that what came after it was cut short for.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    reason
+        What cut it short.
+    """
+    if plan.search.stopped_by == reason:
         return plan
-    note = words(Note.of("search-stopped", reason="interrupt"))
+    note = words(Note.of("search-stopped", reason=reason))
     return replace(
         plan,
-        search=replace(plan.search, stopped_by="interrupt"),
+        search=replace(plan.search, stopped_by=reason),
         fallbacks=(*plan.fallbacks, note),
     )
 

@@ -50,7 +50,13 @@ HOST_QUEUES = {
 }
 
 
-def show_simulation(simulation: Simulation, console: Console, *, everything: bool = False) -> None:
+def show_simulation(
+    simulation: Simulation,
+    console: Console,
+    *,
+    remedy: str | None = None,
+    everything: bool = False,
+) -> None:
     """Write all sections of a simulated step.
 
     Parameters
@@ -59,10 +65,14 @@ def show_simulation(simulation: Simulation, console: Console, *, everything: boo
         The step.
     console
         Where to.
+    remedy
+        What would make it fit, None where it does, or nothing is known.
     everything
         Whether to write also every role, and what is zero.
     """
     _show_subject(simulation, console)
+    if remedy is not None:
+        show_sentence(console, remedy, "bold")
     if simulation.simulated is not None:
         most = len(simulation.simulated.roles) if everything else MAX_ROLES
         _show_times(simulation.simulated, console, most)

@@ -110,8 +110,8 @@ def strategy_by_degrees(
     InputError
         When they do not fit.
     """
-    _refuse_what_is_missing(degrees)
     dp = replicas(degrees, setting.gpus)
+    _refuse_strided_stages(degrees, dp)
     if degrees.shard_size is not None and (dp * degrees.cp) % degrees.shard_size:
         raise InputError(
             f"the replicas that have the same weights, dp x cp = {dp * degrees.cp}, must be a "
@@ -178,12 +178,16 @@ def degree_distributions(setting: Setting, degrees: Degrees) -> Mapping[str, Dis
     return strategy_by_degrees(setting, degrees)[0].distributions
 
 
-def _refuse_what_is_missing(degrees: Degrees) -> None:
-    """Refuse what cannot be simulated."""
-    if degrees.axes[-1] != "pp":
+def _refuse_strided_stages(degrees: Degrees, dp: int) -> None:
+    """Refuse an order of axes by which the devices of a stage are no neighbours."""
+    ways = {"dp": dp, "tp": degrees.tp, "cp": degrees.cp, "ep": degrees.ep}
+    outside = degrees.axes[degrees.axes.index("pp") + 1 :]
+    around = next((axis for axis in outside if ways[axis] > 1), None)
+    if degrees.pp > 1 and around is not None:
         raise InputError(
-            "the stages of a pipeline must be on neighbouring devices, so that pp is the last of "
-            f"--axes, but they are {','.join(degrees.axes)}; move pp to the end"
+            "the devices of a stage must be neighbours, since links are shared by whole stages, "
+            f"but {around} of {ways[around]} ways lies outside of pp in --axes "
+            f"{','.join(degrees.axes)}; move pp to the end"
         )
 
 

@@ -376,3 +376,13 @@ def test_the_process_that_logs_is_of_the_first_stage(tmp_path):
     other = replace(cell, measurement=replace(measured, of_first=False))
     assert other.memory_error > cell.memory_error + 1
     assert not read(tmp_path, metric="peak_memory", value="10", unit="GiB").of_first
+
+
+def test_strategies_that_pad_a_vocabulary_differently_are_of_one_workload(tmp_path):
+    told = {"source": "vTrain", "model": "GPT h1024 L8", "vocab": ""}
+    ways = ({"tp": "1", "dp": "8"}, {"tp": "8", "dp": "1"})
+    one, eight = (read(tmp_path, **told, **way) for way in ways)
+    assert one.workload == eight.workload
+    few, many = (parameters_of(llm_network(of.configuration)) for of in (one, eight))
+    # 50,257 words, padded to a multiple of 128 and of 1,024
+    assert many - few == (51200 - 50304) * 1024

@@ -133,6 +133,17 @@ def test_axes_take_the_levels_of_the_cluster_in_their_order():
     assert around.distributions["layers.0.moe.up"].degrees["expert"] == (1, 2)
 
 
+def test_pp_may_lie_inside_of_axes_of_one_way():
+    asked = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 64}
+    usual = planner.simulate("gpt2", tp=4, pp=2, **asked)
+    inside = planner.simulate("gpt2", tp=4, pp=2, axes="tp,pp,dp,cp,ep", **asked)
+    assert inside.step_time == usual.step_time
+    # without a pipeline its place says nothing
+    assert planner.simulate("gpt2", tp=4, axes="pp,tp,cp,ep,dp", **asked).step_time > 0.0
+    with pytest.raises(InputError, match=r"dp of 4 ways lies outside of pp.*tp,pp,cp,ep,dp"):
+        planner.simulate("gpt2", pp=2, axes="tp,pp,cp,ep,dp", **asked)
+
+
 def test_stages_have_the_blocks_that_are_asked_for():
     def blocks(**more: object) -> list[int]:
         found = planner.simulate("gpt2", pp=4, micro_batches=4, **QUESTION, **more)
@@ -239,11 +250,16 @@ def test_evaluating_takes_the_same_micro_batches():
     assert plan.step_time == planner.simulate("gpt2", pp=2, **asked).step_time
 
 
-def test_what_would_make_it_fit_is_said():
+def test_what_would_make_it_fit_is_said(tmp_path):
     words = "llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --cp 2 --fsdp --seq-len 32768"
-    text = run(words).output
-    assert "OUT OF MEMORY" in text
-    assert "It would fit with --sequence-parallel: " in text
+    trace = tmp_path / "step.json"
+    result = run(f"{words} --trace {trace}")
+    assert result.exit_code == 0
+    # before everything else
+    first = result.output.partition("Where the time of a step goes")[0]
+    assert "OUT OF MEMORY" in first
+    assert "It would fit with --sequence-parallel: " in first
+    assert json.loads(trace.read_text())["traceEvents"]
     assert "It would fit" not in run(f"{words} -q").output
     assert "OUT OF MEMORY" not in run(f"{words} --sequence-parallel").output
     # weights alone are too much

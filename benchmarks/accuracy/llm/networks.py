@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +24,11 @@ _SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
 def llm_network(of: Configuration) -> Network:
     """The network of a configuration."""
     entry = framework_entry(of)
+    # strategies of one model pad its vocabulary differently
+    multiple = int(entry.get("padding", 1)) * of.tp
+    padded = -(-of.sizes.vocabulary // multiple) * multiple
     return _network(
-        of.sizes,
+        replace(of.sizes, vocabulary=padded),
         str(entry["family"]),
         float(entry.get("dropout", 0.0)),
         bool(entry["fused_attention"]),

@@ -278,7 +278,6 @@ def _stated_sizes(row: Mapping[str, str], framework: Mapping[str, Any]) -> Sizes
     vocabulary = _whole_number(row, "vocab") or int(framework.get("vocabulary", 0))
     if not vocabulary:
         raise Skip("vocab not stated")
-    padding = int(framework.get("padding", 1)) * (_whole_number(row, "tp", 1) or 1)
     return Sizes(
         name=row["model"],
         hidden=_needed(row, "hidden"),
@@ -286,7 +285,7 @@ def _stated_sizes(row: Mapping[str, str], framework: Mapping[str, Any]) -> Sizes
         heads=_needed(row, "heads"),
         kv_heads=_whole_number(row, "kv_heads") or _needed(row, "heads"),
         ffn=_whole_number(row, "ffn"),
-        vocabulary=-(-vocabulary // padding) * padding,
+        vocabulary=vocabulary,
         sequence=_needed(row, "seq_len"),
         experts=_whole_number(row, "experts"),
         top_k=_whole_number(row, "top_k"),

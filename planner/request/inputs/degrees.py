@@ -312,8 +312,9 @@ AXES_ORDER: Input[str | tuple[str, ...]] = Input(
     metavar="AXIS,...",
     kind="mixed",
     help="Order of the axes on the levels of the cluster, inside out; tp,cp,ep,dp,pp by default.",
-    text="The order in which the axes take the levels of the cluster, from the inside out and pp "
-    'last, between commas or as a sequence; by default "tp,cp,ep,dp,pp".',
+    text="The order in which the axes take the levels of the cluster, from the inside out, "
+    "between commas or as a sequence; pp inside of no axis of several ways; by default "
+    '"tp,cp,ep,dp,pp".',
     rule=_refuse_axes,
 )
 

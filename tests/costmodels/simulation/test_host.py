@@ -13,7 +13,7 @@ from costmodels.errors import InputError
 from costmodels.graph import apart, build_graph
 from costmodels.simulation import Runtime, load_runtime
 from costmodels.simulation.execution import Queue
-from costmodels.simulation.host import kernels, launched
+from costmodels.simulation.host import kernels, launched, one_by_one
 from costmodels.simulation.operations import Operation
 from costmodels.step.training import Training
 from planner.api import simulate
@@ -62,6 +62,36 @@ def test_processes_check_what_they_launch_before_a_collective(graph):
     runtime = Runtime(name="any", check_near=2e-4, check_far=3e-4)
     found = sum(op.seconds for op in launched(step, graph, LAUNCH, runtime))
     assert found == pytest.approx(3 * LAUNCH + 8 * 2e-4 + 24 * 3e-4)
+
+
+def test_a_host_that_waits_for_every_kernel_adds_its_launches_up(graph):
+    name = of_kind(graph, "linear")
+    change = operation(name, "change", 2e-3, Queue.FEATURE)
+    step = [operation(name), change, operation(name, "backward", 3e-3)]
+    runtime = Runtime(name="any", collective_launches=3.0)
+    found = one_by_one(step, graph, LAUNCH, runtime, adds=True)
+    kernels_each = (1, 3, 2 + 1)
+    for before, after, count in zip(step, found, kernels_each, strict=True):
+        assert after.seconds == pytest.approx(before.seconds + count * LAUNCH)
+
+
+def test_blocking_launches_cost_most_where_kernels_are_short():
+    asked = {"gpus": 16, "cluster": "dgx-a100", "tp": 4, "pp": 2, "global_batch_size": 64}
+    slower = []
+    for micro in (1, 8):
+        free, blocked = (
+            simulate(
+                "gpt3-6.7b",
+                runtime=load_runtime("megatron", launch_blocking=blocking),
+                micro_batch_size=micro,
+                precision="bf16",
+                **asked,
+            ).step_time
+            for blocking in (False, True)
+        )
+        slower.append(blocked - free)
+    # as many launches a micro-batch, and an eighth of the micro-batches
+    assert slower[0] > 4.0 * slower[1] > 0.0
 
 
 def test_gradients_that_are_added_up_are_launched_one_by_one(graph):
