@@ -125,7 +125,11 @@ def inside_host(device: str, gpu: str, links: str, members: int) -> tuple[Level,
     entry = _entry_by_device("bridges", device)
     pair = replace(load_cluster(entry["cluster"]).levels[0], peer_links=None)
     pair = _derived(pair, entry, name="pair", size=2)
-    return (pair, replace(level, size=members // 2)) if members > 2 else (pair,)
+    if members == 2:
+        return (pair,)
+    # a ring enters a pair by one card and leaves it by the other: each crosses its slot one way
+    one_way = level.one_way_bandwidth or level.bandwidth
+    return pair, replace(level, size=members // 2, bandwidth=one_way)
 
 
 def _nearest(entries: str, rate: float) -> Level:

@@ -1,6 +1,7 @@
 """How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
     python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
+    python -m benchmarks.planning usual [--resume FILE] [--json]
     python -m benchmarks.planning joint published [--only NAME] [--resume FILE] [--json]
     python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
         [--resume FILE] [--json]
@@ -12,7 +13,8 @@ gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memo
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
 limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
            exit status is 1 where more memory gives a slower plan.
-usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits.
+usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits, told
+           as found; a rerun goes on with the answers in the file that --resume names.
 joint      plans for gpt3-175b beside what the exhaustive search of Calculon picks.
 published  plans beside what Megatron-LM, Llama 3 and torchtitan published; of both tables --only
            names a part, a row is told as soon as it is known, --resume goes on with those of a
@@ -68,6 +70,7 @@ def tables(
     repeats: int,
     monotonic: Callable[[], Rows],
     published: Callable[[Sequence[Published]], Rows],
+    resume: Path | None,
 ) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
@@ -81,6 +84,8 @@ def tables(
         Maker of the last table.
     published
         Maker of the tables of published ways to train.
+    resume
+        File of the answers so far of the table of usual strategies.
     """
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
     models = ["resnet18"] if smoke else list(NETWORKS)
@@ -102,7 +107,7 @@ def tables(
         ),
         "usual": (
             "plans beside the fastest usual strategy that fits, both as simulated",
-            lambda: usual_rows(usual_questions(smoke)),
+            lambda: usual_rows(usual_questions(smoke), resume),
         ),
         "joint": (
             "plans beside what Calculon picks, both as simulated",
@@ -157,7 +162,7 @@ def main() -> None:
         resume=options.resume,
     )
     published = partial(rows_beside, only=options.only, resume=options.resume)
-    known = tables(options.smoke, options.repeats, monotonic, published)
+    known = tables(options.smoke, options.repeats, monotonic, published, options.resume)
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")

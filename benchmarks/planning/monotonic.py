@@ -237,7 +237,10 @@ class Asked:
             return self.answers[question]
         one = self.answers[question] = answer(question)
         line = f"{question.words()}: {one.seconds:.6g} s, bound {one.bound:.6g} s"
-        print(f"{line}, usual {one.usual:.6g} s, took {one.took:.1f} s", file=sys.stderr)
+        print(
+            f"{line}, usual {one.usual:.6g} s {one.strategy}, took {one.took:.1f} s",
+            file=sys.stderr,
+        )
         if self.file is not None:
             row = json.dumps({"question": asdict(question), "answer": asdict(one)})
             with self.file.open("a", encoding="utf-8") as lines:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
+from pathlib import Path
 
-from benchmarks.planning.monotonic import BATCHES, EQUAL, Answer, Question, answer
+from benchmarks.planning.monotonic import BATCHES, EQUAL, Answer, Asked, Question
 
 MODELS = (
     *("alexnet", "vgg16", "resnet50", "resnet152", "googlenet", "inception_v3"),
@@ -37,14 +37,20 @@ def usual_questions(smoke: bool) -> list[Question]:
     return found[:1] if smoke else found
 
 
-def usual_rows(questions: list[Question]) -> list[dict[str, object]]:
-    """A row for each cluster: how many plans are slower than a usual strategy that fits."""
+def usual_rows(questions: list[Question], resume: Path | None = None) -> list[dict[str, object]]:
+    """A row for each cluster: how many plans are slower than a usual strategy that fits.
+
+    Parameters
+    ----------
+    questions
+        What is asked.
+    resume
+        File of the answers so far, which are not asked for again.
+    """
+    ask = Asked(resume)
     answers: dict[str, list[Answer]] = {}
     for question in questions:
-        one = answer(question)
-        answers.setdefault(question.cluster, []).append(one)
-        found = f"{question.words()}: {one.seconds:.6g} s, {one.strategy} {one.usual:.6g} s"
-        print(f"{found}, took {one.took:.1f} s", file=sys.stderr)
+        answers.setdefault(question.cluster, []).append(ask(question))
     return [_cluster_row(cluster, found) for cluster, found in answers.items()]
 
 

@@ -26,7 +26,7 @@ def export_command(plan_file: str, framework: str, folder: str) -> None:
     from planner.plan import Plan
     from planner.report.frameworks import export_plan
 
-    written, cannot = export_plan(Plan.load(plan_file), framework, folder)
+    written, cannot = export_plan(Plan.load(plan_file), framework, folder, [plan_file])
     for path in written:
         write(f"written to {path}")
     for sentence in cannot:

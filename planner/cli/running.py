@@ -14,7 +14,7 @@ from planner.cli.showing import Shown, showing_options
 
 @click.command("verify")
 @click.argument("plan_file", metavar="PLAN", shell_complete=complete(None, (".json",)))
-@click.option("--ranks", default=4, show_default=True, metavar="N", help="2, 4 or 8.")
+@click.option("--ranks", default=4, show_default=True, metavar="N", help="1, 2, 4 or 8.")
 @click.option(
     "--module",
     default="",
@@ -29,6 +29,7 @@ def verify_command(plan_file: str, ranks: int, module: str, seed: int, shown: Sh
     PLAN is a file that 'planner optimize -o' wrote. The network is scaled down, and computes on
     CPU in float64.
     """
+    from costmodels.errors import one_line
     from planner.plan import Plan
     from planner.report.verification import verification_facts, verification_lines
     from planner.torch.verify.ranks import RankError
@@ -38,7 +39,7 @@ def verify_command(plan_file: str, ranks: int, module: str, seed: int, shown: Sh
     try:
         found = verify_plan(plan, ranks=ranks, module=module, seed=seed)
     except RankError as error:
-        click.echo(f"planner: {error}", err=True)
+        click.echo(one_line(f"planner: {error}"), err=True)
         sys.exit(1)
     if shown.as_json:
         write(json.dumps(verification_facts(found), indent=1))

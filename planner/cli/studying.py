@@ -61,7 +61,7 @@ def study_command(
     output: str | None,
     shown: Shown,
 ) -> None:
-    """StudyAnswer all questions of a study file.
+    """Answer all questions of a study file.
 
     STUDY is a TOML file with grids of what 'planner optimize' takes. What is answered already, here
     or by workers elsewhere, is not asked again.

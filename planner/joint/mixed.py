@@ -95,6 +95,18 @@ class MixedSearch:
         """
         self.setting.check_reserve()
         self.bound = least_work(self.setting)
+        try:
+            self._look_at_groups()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.stopped_by = "interrupt"
+        if self.best is None:
+            raise self._infeasible()
+        return self._plan()
+
+    def _look_at_groups(self) -> None:
+        """Every combination of groups, as long as there is time."""
         for names in combinations(self.setting):
             if self.stopped_by == "interrupt":
                 break
@@ -109,9 +121,6 @@ class MixedSearch:
                 self._together(part)
             else:
                 self._keep(self._planned(part, self.on_one_kind))
-        if self.best is None:
-            raise self._infeasible()
-        return self._plan()
 
     def _keep(self, found: Plan | StagedStep | None) -> None:
         """Take what is faster than the best so far, and fits."""

@@ -160,7 +160,9 @@ def check_transformer(one: Transformer, where: str, called: dict[str, str]) -> N
         When a number is too small, or heads or experts do not divide.
     """
     for name, value in msgspec.structs.asdict(one).items():
-        least = 1 if name in _AT_LEAST_ONE else 0
+        # of images alone
+        patches = name == "patch" and name in called
+        least = 1 if patches or name in _AT_LEAST_ONE else 0
         if isinstance(value, int | float) and not isinstance(value, bool) and value < least:
             rule = f"be at least {least}"
             raise InputError.rule(f"{where}: {called.get(name, name)}", rule, value, "correct it")

@@ -56,7 +56,7 @@ class Study:
 def run_study(
     sweep: Sweep, url: str, *, jobs: int = 1, tell: Callable[[str], None] | None = None
 ) -> Study:
-    """StudyAnswer what is not answered yet of a study.
+    """Answer what is not answered yet of a study.
 
     Parameters
     ----------

@@ -199,7 +199,10 @@ def _range_values(name: str, given: Mapping[str, object]) -> Iterator[float]:
             f"{first:g} to {last:g} by a {how[0]} of {by:g}; correct it"
         )
     for place in range(MOST_QUESTIONS + 1):
-        value = first + place * by if how[0] == "step" else first * by**place
+        try:
+            value = first + place * by if how[0] == "step" else first * by**place
+        except OverflowError:  # of fractions, so that it is beyond the last one
+            return
         # a last value of fractions may miss the end by rounding
         if value > last * (1.0 + 1e-12):
             return

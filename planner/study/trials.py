@@ -33,6 +33,8 @@ GRACE = 60.0
 _PATIENCE = 60
 # What databases say of a table or row that another one created at the same time.
 _CREATED_MEANWHILE = re.compile("already exists|unique constraint|duplicate", re.IGNORECASE)
+# How a journal of Optuna begins.
+_JOURNAL = b'{"op_code":'
 # Workers that died of a question, in one run, before it is left alone. [items]
 MOST_DEATHS = 3
 
@@ -125,14 +127,16 @@ def _mend_journal(path: str) -> None:
     if not os.path.isfile(path):
         raise ValueError("it is no file")
     with open(path, "rb") as file:
+        begin = file.read(len(_JOURNAL))
+        if begin and begin != _JOURNAL:
+            # Optuna would write behind a line that it cannot read
+            raise ValueError("it is no journal of Optuna")
         file.seek(max(os.path.getsize(path) - 1, 0))
         if file.read(1) in (b"", b"\n"):
             return
     with get_lock_file(JournalFileSymlinkLock(path)), open(path, "r+b") as file:
         whole = file.read()
         if not whole.endswith(b"\n"):
-            if not whole.startswith(b'{"op_code":'):
-                raise ValueError("it is no journal of Optuna")
             file.truncate(whole.rfind(b"\n") + 1)
 
 

@@ -22,7 +22,7 @@ _LOOK_AGAIN = 0.5
 def work(
     url: str, name: str, first: int, questions: Sequence[StudyQuestion], failures: Connection
 ) -> None:
-    """StudyAnswer questions until none is left; the main function of a worker process.
+    """Answer questions until none is left; the main function of a worker process.
 
     Parameters
     ----------

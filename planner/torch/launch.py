@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, one_line, plain
 from planner.plan import Plan
 from planner.torch.trace import require_torch
 
 # The environment variable that has the path of the plan.
 PLAN_VARIABLE = "PLANNER_PLAN"
+# That of torchrun's --nnodes.
+_HOSTS = "PET_NNODES"
 
 
 def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
@@ -41,7 +44,7 @@ def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
             f"the script must be a file but {given}; give it last, as in planner run plan.json "
             "--nproc-per-node 4 -- train.py"
         )
-    nodes = int(os.environ.get("PET_NNODES", "1").split(":")[0])
+    nodes = _hosts()
     if processes < 1 or processes * nodes != plan.gpus:
         raise InputError(
             f"the plan is for {plan.gpus} ranks but --nproc-per-node {processes} starts "
@@ -54,9 +57,17 @@ def launch(plan_file: str, processes: int, script: Sequence[str]) -> int:
     environment.setdefault("OMP_NUM_THREADS", "1")
     done = subprocess.run([*command, *script], env=environment, check=False)
     if done.returncode:
-        print(
-            f"planner: a rank of '{script[0]}' failed, and the others were ended; the first error "
-            "above says why",
-            file=sys.stderr,
-        )
+        ended = f"a rank of '{script[0]}' failed, and the others were ended"
+        print(one_line(f"planner: {ended}; the first error above says why"), file=sys.stderr)
     return 1 if done.returncode else 0
+
+
+def _hosts() -> int:
+    """Hosts that torchrun is told of. [items]"""
+    text = os.environ.get(_HOSTS, "") or "1"
+    # a range is of jobs that may shrink: a plan is for one number of ranks
+    least = re.match(r"\s*0*([1-9]\d{0,8})\s*(:|$)", text, re.ASCII)
+    if least is None:
+        rule, given = "be a number of hosts, or a range such as 1:4", f"'{plain(text)}'"
+        raise InputError.rule(f"{_HOSTS} of the environment", rule, given, "correct or unset it")
+    return int(least[1])

@@ -169,6 +169,28 @@ def test_cards_say_how_they_are_joined() -> None:
     assert levels("V100 SXM3 32GB", "NVSwitch", 16, 16)[0].peer_links is None
 
 
+def test_a_ring_crosses_the_slots_of_bridged_cards_one_way() -> None:
+    """It enters a pair by one card and leaves it by the other."""
+    host = load_cluster("hkbu-10gbe").levels[0]
+    assert host.one_way_bandwidth is not None
+    assert host.one_way_bandwidth > 2.0 * host.bandwidth
+    pair, between = levels("GeForce RTX 2080 Ti", "NVLink bridge", 8, 8)
+    assert (pair.size, between.size) == (2, 4)
+    assert between.bandwidth == host.one_way_bandwidth
+    assert levels("GeForce RTX 2080 Ti", "PCIe", 8, 8)[0].bandwidth == host.bandwidth
+    # cards that reach each other's memory send and receive at once
+    ports = load_cluster("titanxp-pcie").levels[1]
+    assert levels("Quadro RTX 8000", "NVLink bridge", 4, 4)[1].bandwidth == ports.bandwidth
+
+
+def test_mirrored_strategies_reduce_all_gradients_at_once() -> None:
+    mirrored, _ = runtime_of("dp allreduce", "TensorFlow 2.3 MultiWorkerMirrored", 2)
+    assert not mirrored.overlap
+    assert mirrored.bucket is not None
+    assert mirrored.bucket > 1e15
+    assert runtime_of("dp allreduce", "PyTorch DDP", 2)[0].overlap
+
+
 def test_links_between_hosts_by_technology_rate_and_number() -> None:
     def network(links: str, gpu: str = "A100-SXM4-80GB") -> tuple[float, int]:
         level = levels(gpu, links, 16, 8)[-1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from benchmarks.planning import usual
+from benchmarks.planning import monotonic, usual
 from benchmarks.planning.monotonic import Answer
 from planner.models import list_models
 
@@ -19,7 +20,7 @@ def test_there_are_twelve_networks_on_seven_clusters():
     assert len(usual.usual_questions(smoke=True)) == 1
 
 
-def test_plans_are_counted_by_how_they_compare(monkeypatch: pytest.MonkeyPatch):
+def test_plans_are_counted_by_how_they_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     answers = iter(
         [
             Answer(seconds=1.0, usual=2.0),
@@ -28,9 +29,11 @@ def test_plans_are_counted_by_how_they_compare(monkeypatch: pytest.MonkeyPatch):
             Answer(seconds=1.0, usual=math.inf),
         ]
     )
-    monkeypatch.setattr(usual, "answer", lambda question: next(answers))
-    one = usual.usual_questions(smoke=True)[0]
-    [row] = usual.usual_rows([one] * 4)
+    monkeypatch.setattr(monotonic, "answer", lambda question: next(answers))
+    questions = [one for one in usual.usual_questions(smoke=False) if one.cluster == "abci"][:4]
+    file = tmp_path / "answers.jsonl"
+    usual.usual_rows(questions[:2], file)
+    [row] = usual.usual_rows(questions, file)  # the first two are not asked for again
     counted = {"questions": 4, "no usual fits": 1, "faster": 1, "as fast": 1, "slower": 1}
     assert {name: row[name] for name in counted} == counted
     assert row["worst"] == pytest.approx(0.1)

@@ -57,6 +57,9 @@ _VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
         "fp32": ("1e-300 FLOP/s", "1 FLOP/s", "1e30 TFLOP/s", "1e290 TFLOP/s"),
         "bf16": ("1 FLOP/s", "1e30 TFLOP/s"),
         "host_level": ("host", "network"),
+        "hosts": (1, 2, 3, 10**6, 2**31),
+        "device": ("a100-80gb", "v100-16gb", "k80"),
+        "groups": ([], None),
     },
     "strategy": {
         "kind": ("gpipe", "1f1b", "interleaved", "zero-bubble", None),

@@ -27,8 +27,14 @@ OUTPUTS: dict[str, tuple[tuple[str, str, bool], ...]] = {
     ),
     "report": (("-o", "out.md", True), ("-o", "out.html", True)),
     "scale": (("-o", "out.json", False),),
-    "pareto": (("-o", "out.json", False), ("-o", "out.html", True)),
+    "pareto": (("-o", "out.json", False), ("-o", "out.html", False)),
     "solve": (("-o", "out.json", False),),
+    "throughput": (("-o", "out.json", False),),
+    "study": (
+        ("-o", "out.json", False),
+        ("-o", "out.html", False),
+        ("--csv", "out.csv", True),
+    ),
     "models": (("-o", "out.toml", False), ("-o", "other.json", False)),
     "clusters": (("-o", "out.toml", False),),
 }

@@ -34,6 +34,8 @@ NONSENSE = {
     "staged": nonsense_more.STAGED,
     "config": nonsense_more.CONFIG,
     "runtime": nonsense_more.RUNTIME,
+    "study": nonsense_more.STUDY,
+    "mixed": nonsense_more.MIXED,
 }
 ODD_SUBJECTS = ("", "-", ".", "/", "nowhere.toml", "telepathy", "/dev/null", "a\x1b]0;x\x07.toml")
 
@@ -177,7 +179,10 @@ def some_options(case: Case, rng: random.Random) -> list[Piece]:
 def option(pool: str) -> Piece:
     def piece(case: Case, rng: random.Random) -> str:
         options = OPTIONS[case.command]
-        names = [n for n in options if n not in case.words and (pool == "good" or options[n].good)]
+        # of one that is given twice the last value counts
+        names = [n for n in options if pool == "refused" or n not in case.words]
+        if pool != "good":
+            names = [n for n in names if getattr(options[n], pool) or options[n].good]
         if not names:
             return "no option left"
         name = rng.choice(names)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-CPU_SECONDS, WALL_SECONDS = 20, 90
+CPU_SECONDS, WALL_SECONDS = 20, 600
 ADDRESS_SPACE = 4 * 2**30
 FILE_SIZE = 512 * 2**20
 # Linux's call for giving up the rights of root, which would make all files readable.
@@ -77,6 +77,7 @@ def run_forked(
     *,
     encoding: str = "utf-8",
     environment: Mapping[str, str] | None = None,
+    interrupt: float | None = None,
     debug: bool = False,
 ) -> Outcome:
     """Run `planner` with some arguments in a folder.
@@ -93,6 +94,8 @@ def run_forked(
         Of the streams.
     environment
         Variables that are set.
+    interrupt
+        Processor time after which it is interrupted, as by Ctrl-C. [s]
     debug
         Whether defects show where they are.
     """
@@ -103,6 +106,8 @@ def run_forked(
         try:
             _enter(folder, streams, encoding, debug)
             os.environ.update(environment or {})
+            if interrupt is not None:
+                _interrupt_after(interrupt)
             status = _call(arguments)
         finally:
             with contextlib.suppress(Exception):
@@ -122,6 +127,13 @@ def run_forked(
         after=snapshot(folder),
         seconds=time.monotonic() - start,
     )
+
+
+def _interrupt_after(seconds: float) -> None:
+    """Have this process interrupted once."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _wait(child: int, deadline: float) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import good_configs
 import good_files
+import good_others
 from case_outputs import OUTPUTS, bad_output, good_output
 from case_pieces import (
     NONSENSE,
@@ -32,6 +33,15 @@ from case_pieces import (
 )
 from fuzz_case import Case, File
 from option_values import GPUS, OPTIONS
+from other_subjects import (
+    changed_message,
+    machine_subject,
+    onnx_subject,
+    plan_run,
+    profile_subject,
+    study_subject,
+)
+from protobuf_changes import Message
 from tree_changes import brief
 from written_forms import Table
 
@@ -47,8 +57,22 @@ _KINDS = {
     "import": 4,
     "table": 8,
     "problem": 9,
-    "command": 24,
+    "command": 28,
+    "study": 4,
+    "onnx": 10,
+    "machine": 5,
+    "profile": 1,
 }
+
+
+_OTHERS = {
+    "study": study_subject,
+    "onnx": onnx_subject,
+    "machine": machine_subject,
+    "profile": profile_subject,
+}
+# Commands that read a plan; running one takes long.
+_OF_PLANS = ("report", "simulate", "evaluate", "export", "verify", "run")
 
 
 def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> Case:
@@ -73,6 +97,9 @@ def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> C
             case.changes.append(piece(case, random.Random(f"{seed} {number} {index}")))
     if rng.random() < 0.03:
         case.encoding = rng.choice(("ascii", "latin-1"))
+    if rng.random() < 0.05:
+        case.interrupt = rng.choice((0.3, 1.0, 3.0)) * rng.random()
+        case.changes.append(f"interrupted after {case.interrupt:.3f} s")
     return case
 
 
@@ -85,10 +112,13 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
     file = _subject(case, rng, network, plans)
     if case.kind == "problem" and rng.random() < 0.4:
         return [bad_problem(file)]
-    if case.kind == "import" and rng.random() < 0.7:
+    if case.kind in ("import", "machine") and rng.random() < 0.7:
         return [bad_cell(file)] * rng.choice((1, 1, 3))
+    if isinstance(file.content, Message) and rng.random() < 0.7:
+        return [changed_message(file)] * rng.choice((1, 1, 2, 5))
     meant = rng.random()
     written = isinstance(file.content, bytes)
+    nonsense = case.kind
     if case.kind == "table" and written and meant < 0.4:
         return [bad_field(file), *some_options(case, rng)]
     if case.kind == "table" and written and meant < 0.7:
@@ -101,7 +131,9 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
                 file.content = good_files.network(good_files.REPEATED, file.name[-4:])
                 return [nonsensical(file, "blocks"), *some_options(case, rng)]
         if case.kind == "cluster":
-            file.content = Table(good_files.cluster(), "toml")
+            nonsense = rng.choice(("cluster", "cluster", "mixed"))
+            whole = good_others.mixed_cluster if nonsense == "mixed" else good_files.cluster
+            file.content = Table(whole(), "toml")
         if case.kind == "config":
             file.content = Table(good_configs.llama(), "json")
         if case.kind == "plan" and file.name == "staged.json":
@@ -109,11 +141,11 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
         if case.kind == "plan" and rng.random() < 0.4:
             file.content = Table(copy.deepcopy(plans["network.toml"]), "json")
             return [nonsensical(file, "carried"), *some_options(case, rng)]
-        return [nonsensical(file), *some_options(case, rng)]
-    if meant < 0.26:
+        return [nonsensical(file, nonsense), *some_options(case, rng)]
+    if meant < 0.26 and case.kind not in ("machine", "profile"):
         return [unreadable(file), *some_options(case, rng)]
     named = [renamed(file)] if rng.random() < 0.12 else []
-    if meant < 0.7 and case.kind in NONSENSE:
+    if meant < 0.7 and case.kind in NONSENSE and case.kind != "study":
         stretches = [stretched(file)] * rng.choice((1, 1, 2, 3))
         return [*stretches, *named, *some_options(case, rng)]
     nested = isinstance(file.content, Table)
@@ -131,7 +163,8 @@ def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> Fil
         _size(case, rng)
         return network
     if case.kind == "cluster":
-        file = File("cluster.toml", Table(rng.choice(good_files.CLUSTERS)(), "toml"))
+        makes = (*good_files.CLUSTERS, good_others.mixed_cluster)
+        file = File("cluster.toml", Table(rng.choice(makes)(), "toml"))
         case.command = rng.choice(("optimize", "evaluate", "simulate", "scale", "throughput"))
         option = "--host" if case.command == "throughput" else "--cluster"
         case.files, case.words = [file, network], [network, option, file]
@@ -151,6 +184,11 @@ def _subject(case: Case, rng: random.Random, network: File, plans: Plans) -> Fil
         return _plan(case, rng, plans)
     if case.kind in ("config", "runtime", "import"):
         return _foreign(case, rng, network)
+    if case.kind in _OTHERS:
+        file = _OTHERS[case.kind](case, rng, network)
+        if case.kind == "onnx":
+            _size(case, rng)
+        return file
     if case.kind == "table":
         file = File("table.csv", good_files.TABLE.encode())
         if rng.random() < 0.25:
@@ -177,8 +215,12 @@ def _plan(case: Case, rng: random.Random, plans: Plans) -> File:
     network = File("network.toml", good_files.network())
     if staged:
         network = File(name, Table(good_configs.llama(), "json"))
-    case.command = rng.choice(("report", "report", "simulate", "evaluate"))
+    case.command = rng.choices(_OF_PLANS, (10, 5, 5, 8, 1, 1))[0]
     case.words = [file]
+    if case.command in _OF_PLANS[3:]:
+        case.files = [file]
+        plan_run(case, rng, file)
+        return file
     if case.command == "evaluate":
         subject: str | File = network if name == network.name else name
         case.words = [subject, "--gpus", "4", "--strategy", file]
@@ -223,11 +265,17 @@ def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> lis
     pieces: list[Piece] = []
     if case.command == "solve":
         network.name, network.content = "problem.json", Table(good_files.problem(), "json")
-    if case.command == "report":
+    if case.command in ("report", *_OF_PLANS[3:]):
         network.name, network.content = (
             "plan.json",
             Table(copy.deepcopy(plans["network.toml"]), "json"),
         )
+    if case.command in _OF_PLANS[3:]:
+        plan_run(case, rng, network)
+    if case.command == "study":
+        study_subject(case, rng, File(network.name, network.content))
+    if case.command == "profile":
+        profile_subject(case, rng, network)
     if case.command in (*GPUS, "throughput", "solve", "report"):
         case.words = [network]
         if rng.random() < 0.06:
@@ -244,7 +292,7 @@ def _command(case: Case, rng: random.Random, network: File, plans: Plans) -> lis
         pieces.append(option("refused"))
     elif last < 0.55 and case.command in OUTPUTS:
         pieces.append(bad_output)
-    elif last < 0.65:
+    elif last < 0.65 and case.command != "run":  # where they are the script's
         pieces.append(odd_words)
     elif last < 0.7:
         pieces.append(completed)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import good_configs
 import good_files
+import good_others
 from forked_run import Outcome, run_forked
 from fuzz_build import Plans, build
 from fuzz_case import Case
@@ -148,6 +149,7 @@ def _run_in(case: Case, base: Path, *, debug: bool) -> Outcome:
         base / "streams",
         encoding=case.encoding,
         environment=case.environment,
+        interrupt=case.interrupt,
         debug=debug,
     )
 
@@ -170,11 +172,13 @@ def prepare() -> Runner:
             for name, tree in (
                 ("network.toml", Table(good_files.convolutional(), "toml")),
                 ("cluster.toml", Table(good_files.cluster(), "toml")),
+                ("mixed.toml", Table(good_others.mixed_cluster(), "toml")),
                 ("problem.json", Table(good_files.problem(), "json")),
                 ("config.json", Table(good_configs.llama(), "json")),
             ):
                 Path(name).write_text(tree.text())
             Path("table.csv").write_text(good_files.TABLE)
+            Path("network.onnx").write_bytes(good_others.onnx_bytes())
             for words in _WARM:
                 with contextlib.suppress(SystemExit):
                     planner_command(words.split(), prog_name="planner")
@@ -198,6 +202,8 @@ _WARM = (
     "simulate network.toml --gpus 4 --pp 2 --trace a.json --dump-strategy a.toml",
     "throughput network.toml --workers 1,2 --steps 20",
     *(f"solve problem.json --search {name}" for name in ("auto", "lagrangian", "elimination")),
+    "optimize network.onnx --gpus 8 --cluster mixed.toml --for megatron",
+    "export plan.json --to jax -o out",
     "clusters",
 )
 

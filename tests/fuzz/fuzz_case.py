@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from byte_changes import BYTES, UNREADABLE
+from protobuf_changes import Message
 from written_forms import Table
 
 
@@ -20,25 +21,28 @@ class File:
     name
         Its name in the folder of the case.
     content
-        Nested data, or bytes.
+        Nested data, a message of protobuf, or bytes.
     zipped
         Whether the bytes are gzipped at last.
     bytes_changes
         What is done to its bytes, with the seed of each.
     instead
         What stands there instead of a file, of `UNREADABLE`.
+    runs
+        Whether it is a program.
     """
 
     name: str
-    content: Table | bytes
+    content: Table | Message | bytes
     zipped: bool = False
     bytes_changes: list[tuple[str, int]] = field(default_factory=list)
     instead: str = ""
+    runs: bool = False
 
     def data(self) -> bytes:
         """The bytes after all changes."""
         content = self.content
-        data = content.text().encode("utf-8") if isinstance(content, Table) else content
+        data = content if isinstance(content, bytes) else content.data()
         for name, seed in self.bytes_changes:
             data = BYTES[name](data, random.Random(seed))
         return gzip.compress(data, mtime=0) if self.zipped else data
@@ -50,6 +54,7 @@ class File:
             UNREADABLE[self.instead](path)
         else:
             path.write_bytes(self.data())
+            path.chmod(0o755 if self.runs else 0o644)
 
 
 @dataclass
@@ -70,6 +75,8 @@ class Case:
         Arguments behind the subcommand; a file stands for its name.
     outputs
         Paths that may be written if all goes well.
+    kept
+        Files that may be written whatever happens.
     links
         Links in the folder, by their name.
     refuse
@@ -82,6 +89,8 @@ class Case:
         Of the streams.
     environment
         Variables that are set.
+    interrupt
+        Processor time after which the command is interrupted. [s]
     """
 
     seed: int
@@ -91,12 +100,14 @@ class Case:
     files: list[File] = field(default_factory=list)
     words: list[str | File] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
     refuse: str = ""
     changes: list[str] = field(default_factory=list)
     num_pieces: int = 0
     encoding: str = "utf-8"
     environment: dict[str, str] = field(default_factory=dict)
+    interrupt: float | None = None
 
     def arguments(self) -> list[str]:
         """The whole command line, without NULs, which no shell can pass on."""

@@ -97,7 +97,9 @@ def _end(case: Case, outcome: Outcome) -> Iterator[Failure]:
         yield Failure(f"out of memory in {case.command} of {case.kind}", error[:200])
     elif outcome.status not in STATUSES and not (outcome.status == 1 and case.command == "solve"):
         yield Failure(f"exit status {outcome.status} of {case.command}", error[:200])
-    elif case.refuse and outcome.status not in (1, 2):
+    elif outcome.status == 130 and case.interrupt is None:
+        yield Failure(f"interrupted {case.command}", error[:200])
+    elif case.refuse and outcome.status not in (1, 2, 130):
         yield Failure(f"not refused: {case.refuse}", f"exit status {outcome.status}")
 
 
@@ -137,10 +139,11 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Failure]:
     # the figures of sizes are those where nothing fits, too
     written = (0, 3, 4) if case.command == "scale" else (0,)
     allowed = {str(Path(path)) for path in case.outputs} if outcome.status in written else set()
+    kept = set(case.kept)
     for name in sorted({*before, *after}):
-        if before.get(name) == after.get(name):
+        if before.get(name) == after.get(name) or name in kept:
             continue
-        if name in before and name in inputs:
+        if name in before and name in inputs and name not in allowed:
             yield Failure(f"input changed by {case.command}", name[:80])
         elif "/.planner-" in f"/{name}":
             yield Failure(f"temporary file left by {case.command}", name)
@@ -149,7 +152,9 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Failure]:
                 f"written by {case.command} at exit status {outcome.status}: {Path(name).suffix}",
                 f"{ascii(name)[:80]}, {outcome.err[:200]!r}",
             )
-        elif name in after:
+        elif name not in after:
+            yield Failure(f"removed by {case.command}", name)
+        elif (folder / name).is_file():
             yield from _written(case, folder / name)
 
 
@@ -164,10 +169,14 @@ def _written(case: Case, path: Path) -> Iterator[Failure]:
             json.loads(text, parse_constant=_refuse_constant)
         elif ending == ".toml":
             tomllib.loads(text)
-    except (ValueError, OSError, RecursionError) as error:
+        elif ending == ".py":
+            compile(text, path.name, "exec")
+    except (ValueError, OSError, RecursionError, SyntaxError) as error:
         said = str(error)
         yield Failure(f"broken {ending} of {case.command}: {template(said)}", said[:200])
         return
+    if ending in (".py", ".txt", ".yaml", ".csv"):
+        yield from _controls(ending, case, text)
     if ending in (".md", ".html"):
         yield from _controls(ending, case, text)
         at = text.lower().find("<script")

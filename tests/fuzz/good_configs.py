@@ -81,11 +81,11 @@ def table() -> Tree:
         "format": "planner-table",
         "provenance": {"device": "v100", "date": "2026-01-01"},
         "columns": columns.split(","),
-        "rows": [_cells(row) for row in rest],
+        "rows": [cells(row) for row in rest],
     }
 
 
-def _cells(row: str) -> list[object]:
+def cells(row: str) -> list[object]:
     """The figures of a row as numbers."""
     return [_number(cell) for cell in row.split(",")]
 

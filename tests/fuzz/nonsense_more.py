@@ -70,3 +70,38 @@ CELLS = (
     *("", "0", "-1", "1.5", "nan", "inf", "x", "1e308", "1e-320", "1e400", "1.2.3", "٣", "1e18"),
     *(f"{2**63}", "9" * 5000, "\x1b]0;x\x07", "<script>", "1,2", '"', "0.5", "1_0", " 7"),
 )
+
+# Of `good_others.study`.
+_GRID, _RANGED = ("grid", 0), ("grid", 1)
+
+STUDY: list[tuple[Path, Any]] = [
+    *each(("name",), "", 3, [], "a\nb", "x" * 300),
+    *each(("grid",), [], {}, 3, [3], [{}]),
+    *each(("more",), 1),
+    *each((*_GRID, "hats"), 1),
+    *each((*_GRID, "gpus"), [], {}, None, ["x"], [1.5], [NAN], [[2]], [2, DIGITS]),
+    *each((*_GRID, "gpus"), {"from": 2, "to": 4}, {"from": 4, "to": 2, "step": 1}),
+    *each((*_GRID, "model"), [], None, 3, [3], [""], {"from": 1, "to": 2, "step": 1}),
+    *each((*_RANGED, "gpus", "from"), "4", 0, -1, NAN, INFINITY, DIGITS, None),
+    *each((*_RANGED, "gpus", "to"), "4", 1, 2, NAN, INFINITY, DIGITS, 10**400, None),
+    *each((*_RANGED, "gpus", "factor"), 0, 1, -2, 1.0, "2", NAN, INFINITY, None),
+    *each((*_RANGED, "gpus"), {"from": 1, "to": 1e308, "factor": 1e200}),
+    *each((*_RANGED, "memory"), "5", "-1 GiB", [], 3.5, "nan GiB"),
+]
+
+# Of `good_others.mixed_cluster`.
+_NEW, _OLD = ("groups", 0), ("groups", 1)
+
+MIXED: list[tuple[Path, Any]] = [
+    *each(("groups",), {}, 3, "new", [{}], [3]),
+    *each((*_NEW, "hosts"), *NO_COUNT, 1, 3, 4, 2**31),
+    *each((*_NEW, "device"), "", "telepathy", 3, [], {}, "\x1b]0;x\x07"),
+    *each((*_NEW, "name"), "", "old", 3, [], None, "a\x1b]0;x\x07"),
+    *each((*_NEW, "more"), 1),
+    *each((*_OLD, "levels"), {}, 3, "host", [{}], [{"name": "rack"}]),
+    *each((*_OLD, "levels", 0, "name"), "", "rack", 3, None),
+    *each((*_OLD, "levels", 0, "size"), 4, 2, 0),
+    *each((*_OLD, "levels", 0, "links"), 0, -1, 1.5, "2", NAN, DIGITS),
+    *each((*_OLD, "levels", 0, "bandwidth"), "0 GB/s", "-1 GB/s", "nan GB/s", 5, "5"),
+    *each(("levels", 1, "size"), 1, 3, 5, 0, -1, 2**31),
+]

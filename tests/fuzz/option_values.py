@@ -93,6 +93,12 @@ _SEARCH = {
     "--num-best": Values(("1", "3"), _NO_COUNT, (str(2**63),)),
     "--tune-trials": Values(("0", "2"), ("-1", "1.5", "x", "")),
 }
+_FOR = Values(
+    ("torchtitan", "megatron", "deepspeed", "accelerate", "fsdp2", "jax"),
+    (*_NAMES, "Megatron", "torchtitan,jax", "megatron,"),
+)
+# no network at hand takes shapes but those of ONNX
+_INPUT = Values((), ("", "x", "8,,3", "-1,3", "8,3,16,16", "ids=8,16:int64", "9" * 5000))
 _WISHES = {
     "--keep": Values(
         ("tp=1", "pp=1", "zero=0,micro_batches=1"),
@@ -178,6 +184,7 @@ _THROUGHPUT = {
     "--host": Values(("lassen", "abci"), (*_WORDS, "nowhere.toml")),
     "--servers": _COUNT,
     "--update-time": _TIME,
+    "--execution": QUESTION["--execution"],
     "--rule": Values(("auto", "ps", "fcfs"), _NAMES),
     "--utilisation-threshold": Values(("0.6", "0.2"), ("-1", "nan", "inf", "x"), ("0", "1", "2")),
     "--steps": Values(("20", "50"), (*_NO_COUNT,), ("1", "1000000000", _DIGITS)),
@@ -189,7 +196,15 @@ _THROUGHPUT = {
 }
 
 OPTIONS: dict[str, dict[str, Values]] = {
-    "optimize": {**QUESTION, **_SEARCH, **_WISHES, "--least-memory": FLAG, **_SHOWN},
+    "optimize": {
+        **QUESTION,
+        **_SEARCH,
+        **_WISHES,
+        "--least-memory": FLAG,
+        **_SHOWN,
+        "--for": _FOR,
+        "--input": _INPUT,
+    },
     "pareto": {
         **QUESTION,
         "--against": Values(("memory", "gpus"), _NAMES),
@@ -208,7 +223,31 @@ OPTIONS: dict[str, dict[str, Values]] = {
         "--search": Values(("auto", "elimination", "lagrangian", "cp-sat", "exhaustive"), _NAMES),
     },
     "report": _SHOWN,
-    "tables": {},
+    "tables": {"--gpu": Values(("A100",), (), _WORDS)},
+    "export": {"--to": _FOR},
+    "verify": {
+        "--ranks": Values((), (*_NO_COUNT, "3", "16", _DIGITS)),
+        "--module": Values((), (*_WORDS[1:], "os", "os:nothing", ":", "a.b:", "nowhere.here:it")),
+        "--seed": Values((), ("-1", "1.5", "x", "", str(2**64), _DIGITS)),
+    },
+    "run": {
+        "--nproc-per-node": Values((), (*_NO_COUNT, "3", "1000000", _DIGITS)),
+    },
+    "study": {
+        "--jobs": Values(("1", "2"), (*_NO_COUNT, _DIGITS)),
+        "--storage": Values(
+            (), ("", "/", ".", "nowhere/x.db", "sqlite://", "telepathy://x", "sqlite:///nowhere/x")
+        ),
+        **_BRIEF,
+    },
+    "profile": {
+        **QUESTION,
+        "--device": Values(("cpu",), (*_NAMES, "cuda")),
+        "--budget": Values(("0.2 s",), _TIME.refused),
+        "--threads": Values(("1",), (*_NO_COUNT, _DIGITS), ("1000000",)),
+        "--ranks": Values((), (*_NO_COUNT, _DIGITS, "1")),
+        "--quiet": FLAG,
+    },
     "models": {"--export": Values(("resnet18", "gpt2"), _NAMES), "--input-size": _COUNT},
     "clusters": {"--export": Values(("lassen", "dgx-a100"), _NAMES)},
     "devices": {},

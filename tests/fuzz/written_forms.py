@@ -46,6 +46,10 @@ class Table:
         """The content in its form."""
         return json_text(self.tree) if self.form == "json" else toml_text(self.tree)
 
+    def data(self) -> bytes:
+        """The same as bytes."""
+        return self.text().encode("utf-8")
+
 
 def json_text(value: Any, indent: str = "") -> str:
     """Nested data as JSON; what is no data is written as it stands."""

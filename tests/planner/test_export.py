@@ -179,6 +179,20 @@ def test_the_command_writes_files_and_says_what_they_do_not(plans, tmp_path):
     assert "cannot be made" in done.output + str(done.exception)
 
 
+def test_exporting_overwrites_no_plan_and_writes_all_files_or_none(plans, tmp_path):
+    path = tmp_path / "deepspeed.json"
+    plans["data"].save(path)
+    before = path.read_text()
+    words = ["export", str(path), "--to", "deepspeed", "-o", str(tmp_path)]
+    done = CliRunner().invoke(planner_command, words)
+    assert "is read by this command, too" in done.output + str(done.exception)
+    assert path.read_text() == before
+    (tmp_path / "out" / "NOTES.md").mkdir(parents=True)
+    with pytest.raises(InputError, match="it is a folder"):
+        export_plan(plans["data"], "deepspeed", tmp_path / "out")
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["NOTES.md"]
+
+
 FOR = [("alexnet", name, {"gpus": 8, "global_batch_size": 256}) for name in FRAMEWORKS]
 FOR += [("gpt2", name, {"gpus": 8, "global_batch_size": 32}) for name in FRAMEWORKS]
 FOR += [

@@ -289,6 +289,7 @@ def test_windows_grouped_heads_and_late_experts_are_heeded(tmp_path: Path) -> No
         (config(max_position_embeddings=0), "must be a whole number of at least 1 but is 0"),
         (config(hidden_act="relu7"), "function must be one of"),
         (config("qwen2-57b-a14b", num_experts_per_tok=65), "num_experts_per_tok must be from 1 to"),
+        (config("vit-l", patch_size=0), "patch_size must be at least 1 but is 0"),
         (config("vit-l", image_size=100), "must be a multiple of 16 and at least 16 pixels"),
     ],
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from costmodels.errors import InputError
-from planner.output import write_text
+from planner.output import Output, check_outputs, write_text
 from planner.plan import Plan
 from planner.report.frameworks.code import fsdp2, jax
 from planner.report.frameworks.settings import accelerate, deepspeed, megatron, torchtitan
@@ -29,7 +29,7 @@ WRITERS: Mapping[str, Callable[[Plan], tuple[Mapping[str, str], tuple[str, ...]]
 
 
 def export_plan(
-    plan: Plan, framework: str, folder: str | os.PathLike[str]
+    plan: Plan, framework: str, folder: str | os.PathLike[str], inputs: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write a plan for a framework; the files, and what of the plan they do not say.
 
@@ -41,6 +41,8 @@ def export_plan(
         One of `WRITERS`.
     folder
         Where to; it is made if it is not there.
+    inputs
+        Files that must not be overwritten.
 
     Raises
     ------
@@ -68,6 +70,13 @@ def export_plan(
     rows = "".join(f"- {sentence}\n" for sentence in cannot) or "Nothing.\n"
     notes = f"# What of the plan for {plan.model} these files do not say\n\n{rows}"
     written = {**files, "NOTES.md": notes}
+    check_outputs(
+        [
+            Output(option="-o", path=str(place / name), suffixes=(Path(name).suffix,))
+            for name in written
+        ],
+        inputs,
+    )
     for name, text in written.items():
         write_text(place / name, text)
     return tuple(str(place / name) for name in written), cannot

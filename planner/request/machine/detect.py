@@ -8,6 +8,7 @@ the job are like this one.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,7 @@ def _found(hosts: int, per_host: int, device: Device, told: Sequence[str]) -> st
 def _gpus_of_job(gpus: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that the job may use."""
     named = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    chosen = [int(text) for text in named if text.strip().isascii() and text.strip().isdigit()]
+    chosen = [int(text) for text in named if re.fullmatch(r"\s*\d{1,9}\s*", text, re.ASCII)]
     if len(chosen) == len(named) and chosen and max(chosen) < len(gpus):
         return [gpus[number] for number in chosen]
     return gpus

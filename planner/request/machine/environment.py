@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from costmodels.errors import InputError, plain
 
-_RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _TYPED = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,6})(?:\(.*\))?", re.ASCII)
 # Hosts that a list of SLURM may name. [items]
 _MOST_HOSTS = 2**20

@@ -64,6 +64,9 @@ def verify_plan(
         raise InputError.rule(
             "the number of ranks (--ranks)", f"be one of {known}", ranks, "take 4"
         )
+    if not 0 <= seed < 2**63:
+        rule = "be at least 0 and less than 2^63"
+        raise InputError.rule("the seed (--seed)", rule, seed, "choose another")
     if is_for_transformers(plan):
         return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)

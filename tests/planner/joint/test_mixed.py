@@ -247,6 +247,19 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     assert any("left idle" in note for note in plan.fallbacks)
 
 
+def test_an_interrupt_keeps_the_best_so_far(tmp_path, monkeypatch):
+    where = cluster_of(tmp_path, (1, "h100"), (1, "a100-80gb"), size=1)
+    setting = setting_of(tmp_path, where, batch=4)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GroupedPipelines, "estimated", interrupted)
+    plan = planned(setting)
+    assert plan.search.stopped_by == "interrupt"
+    assert 0.0 < plan.search.lower_bound_s <= plan.step_time_s
+
+
 def test_what_fits_nowhere_is_proven_not_to(tmp_path):
     where = cluster_of(tmp_path, (1, "h100"), (1, "a100-80gb"), size=1)
     with pytest.raises(InfeasibleError, match="all GPUs together have") as caught:

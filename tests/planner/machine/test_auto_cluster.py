@@ -177,10 +177,17 @@ class TestEnvironment:
     def test_lists_of_hosts(self, text: str, count: int) -> None:
         assert count_hosts(text) == count
 
-    @pytest.mark.parametrize("text", ["a[1-", "a[3-1]", "a[x]", ",", "a[1-9999999999]"])
+    @pytest.mark.parametrize(
+        "text", ["a[1-", "a[3-1]", "a[x]", ",", "a[1-9999999999]", f"a[1-{'9' * 5000}]"]
+    )
     def test_other_lists_are_refused(self, text: str) -> None:
         with pytest.raises(InputError, match="SLURM_JOB_NODELIST"):
             count_hosts(text)
+
+    @pytest.mark.parametrize("text", ["", "8", "x", "0,x", "9" * 5000, "0,-1"])
+    def test_other_lists_of_gpus_choose_none(self, text: str) -> None:
+        found = detected(A100, environment={"CUDA_VISIBLE_DEVICES": text})
+        assert found.cluster.num_devices == 8
 
     @pytest.mark.parametrize(
         ("environment", "hosts", "per_host"),

@@ -126,3 +126,6 @@ def test_ranks_are_asked_in_words():
 
     with pytest.raises(InputError, match="--ranks"):
         verify_plan(plan, ranks=3)
+    for seed in (-1, 2**64):
+        with pytest.raises(InputError, match="--seed"):
+            verify_plan(plan, ranks=2, seed=seed)

@@ -15,6 +15,10 @@ import torch_extra
 
 torch_extra.require("torch")
 
+import planner
+from costmodels.errors import InputError
+from planner.torch.launch import launch
+
 PAGE = Path(__file__).parents[3] / "docs" / "apply.md"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
 
@@ -68,6 +72,16 @@ def test_a_plan_names_no_code(folder):
     done = _planner(folder, "verify", "plan.json")
     assert done.returncode == 2
     assert "name it with --module package.module:name" in done.stderr
+
+
+@pytest.mark.parametrize("hosts", ["x", "0", "-1", "1\x1b[2J", "9" * 5000])
+def test_the_number_of_hosts_must_be_one(hosts, tmp_path, monkeypatch):
+    monkeypatch.setenv("PET_NNODES", hosts)
+    planner.optimize("alexnet", gpus=1).save(tmp_path / "plan.json")
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    with pytest.raises(InputError, match="PET_NNODES of the environment must be a number of hosts"):
+        launch(str(tmp_path / "plan.json"), 1, [str(script)])
 
 
 def test_what_is_run_must_fit_the_plan(folder):

@@ -108,6 +108,7 @@ def test_questions_about_changed_files_are_other_questions(tmp_path, monkeypatch
         (f"{GRID}cap = {{ from = 1, to = 4, step = 0 }}\n", "must rise"),
         (f"{GRID}cap = {{ from = 1, to = 4, factor = 1 }}\n", "must rise"),
         (f"{GRID}cap = {{ from = 0, to = 4, factor = 2 }}\n", "must rise"),
+        (f"{GRID}cap = {{ from = 1.0, to = 1e308, factor = 1e200 }}\n", "a whole number"),
         (f"{GRID}time_limit = {{ from = 1, to = inf, step = 2 }}\n", "must rise"),
         (f"{GRID}seed = {{ from = 0, to = 9999, step = 1 }}\n", f"at most {MOST_QUESTIONS:,}"),
         ("[grid\n", "must be valid TOML"),

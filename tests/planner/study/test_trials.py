@@ -180,6 +180,7 @@ def test_a_full_disk_costs_a_journal_no_answer(tmp_path, monkeypatch):
         ("sqlite:///notes.txt", "cannot be opened (file is not a database)"),
         ("notes.txt", "cannot be opened"),
         ("notes.json", "cannot be opened (it is no journal of Optuna)"),
+        ("note.txt", "cannot be opened (it is no journal of Optuna)"),
         ("missing/study.journal", "cannot be opened (No such file or directory)"),
         (".", "cannot be opened (it is no file)"),
         ("/dev/full", "cannot be opened (it is no file)"),
@@ -194,6 +195,7 @@ def test_a_study_that_cannot_be_opened_is_one_sentence(url, message, tmp_path, m
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("these are notes\nand no study\n" * 99)
     Path("notes.json").write_text('{\n"notes": 3\n}')
+    Path("note.txt").write_text("a note of one line\n")
     with pytest.raises(InputError) as caught:
         Trials.open(url, "s")
     assert message in str(caught.value)
@@ -201,6 +203,7 @@ def test_a_study_that_cannot_be_opened_is_one_sentence(url, message, tmp_path, m
     assert str(caught.value).isprintable()
     assert Path("notes.txt").read_text().count("notes") == 99
     assert Path("notes.json").read_text().endswith("3\n}")
+    assert Path("note.txt").read_text() == "a note of one line\n"
 
 
 def test_passwords_are_not_shown():
