@@ -93,7 +93,7 @@ def build_ranks(
     found = traced(plan, model, inputs)
     weights = find_weights(plan, found, place.sizes)
     used = {name: weight.used for name, weight in weights.items()}
-    program = make_program(plan, found, place, used)
+    program = make_program(plan, found, place, ranks, used)
     result = _loss_input(program, loss is not None)
     strategy = plan.strategy
     stages = stage_programs(

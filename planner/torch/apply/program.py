@@ -16,7 +16,9 @@ from costmodels.errors import InputError
 from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
+from planner.torch.apply.experts import add_experts, find_experts
 from planner.torch.apply.reading import read, weight_use
+from planner.torch.apply.redistribution import MeshRanks
 from planner.torch.apply.rules import Call, Held, OwnBlock, RankPlace, find_rule, tensors_of
 from planner.torch.apply.steps import Program, RankStep, Ref
 from planner.torch.apply.tracing import Traced
@@ -36,13 +38,17 @@ _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar"})
 
 
 def make_program(
-    plan: Plan, traced: Traced, place: RankPlace, weights: Mapping[str, ViewLayout]
+    plan: Plan,
+    traced: Traced,
+    place: RankPlace,
+    ranks: MeshRanks,
+    weights: Mapping[str, ViewLayout],
 ) -> Program:
     """What all ranks run.
 
     Parameters
     ----------
-    plan, traced, place, weights
+    plan, traced, place, ranks, weights
         As of `Program`.
 
     Raises
@@ -50,8 +56,12 @@ def make_program(
     InputError
         When a layer is split in a way that its operators cannot be run in.
     """
-    program = Program(plan=plan, traced=traced, place=place, weights=weights)
+    program = Program(plan=plan, traced=traced, place=place, ranks=ranks, weights=weights)
+    experts = {one.last: one for one in find_experts(traced)}
+    inner = {node for one in experts.values() for node in one.inner - {one.last}}
     for node in traced.nodes:
+        if node in inner:
+            continue  # of a mixture of experts
         if node.op == "placeholder":
             _enter_node(program, node)
         elif node.op == "get_attr":
@@ -59,7 +69,10 @@ def make_program(
             program.held[node] = value
         elif operator_of(node) not in _SKIPPED:
             try:
-                _add_operator(program, node)
+                if node in experts:
+                    add_experts(program, experts[node])
+                else:
+                    _add_operator(program, node)
             except LayoutError as error:
                 layer = traced.layer_of(node) or "a constant"
                 raise InputError(

@@ -137,6 +137,16 @@ def _along(place: RankPlace, node: Node, given: Given) -> Call:
     return Call(run=node.target, given=given, layout=held.layout)
 
 
+@rule("topk")
+def _topk_rule(place: RankPlace, node: Node, given: Given) -> Call:
+    held = given["self"]
+    dim = given.get("dim", -1) % len(held.layout.dims)
+    _uncut(held, [dim])
+    kept = uncut([given["k"]]).dims[0]
+    layout = ViewLayout((*held.layout.dims[:dim], kept, *held.layout.dims[dim + 1 :]))
+    return Call(run=node.target, given=given, layout=(layout, layout))
+
+
 @rule("layer_norm", "rms_norm")
 def _normed(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["input"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.plan import Plan
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
-from planner.torch.apply.redistribution import Move
+from planner.torch.apply.redistribution import MeshRanks, Move
 from planner.torch.apply.rules import Held, RankPlace
 from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import (
@@ -95,8 +95,8 @@ class Program:
     ----------
     plan, traced
         The plan, and the operators of the module.
-    place
-        The ranks of a stage.
+    place, ranks
+        The ranks of a stage, as rules need to know them, and to move tensors.
     weights
         How each weight lies, before what ZeRO cuts besides.
     steps
@@ -112,6 +112,7 @@ class Program:
     plan: Plan
     traced: Traced
     place: RankPlace
+    ranks: MeshRanks
     weights: Mapping[str, ViewLayout]
     steps: list[RankStep] = field(default_factory=list)
     held: dict[Any, Any] = field(default_factory=dict)

@@ -260,30 +260,39 @@ class _Convolutional:
         layer, backward, said
             The layer, the pass, and numbers charged. [items]
         """
-        border = self._border(layer)
+        border = self._border(layer, uneven=layer.kind != "upsample")
         if layer.kind in ("pool", "upsample") and backward:
             forward = self.charged.get((layer.name, "halo", False), 0.0)
-            more = border if layer.kind == "upsample" or self._is_uneven(layer) else 0.0
             why = "gradients of what was read go back, and not those of what was written"
-            yield (forward * self._smallest(layer), forward + more), why
+            yield (forward * self._smallest(layer), forward + border), why
         elif layer.kind == "upsample":
             yield (0.0, border), "linear enlargement reads a neighbour, which is not charged"
         if self._is_uneven(layer):
             low = said * self._smallest(layer)
             yield (low, said + border), "blocks are uneven, and may read one position more"
 
-    def _border(self, layer: Layer) -> float:
-        """One position around a block of the larger of input and output, where space is cut."""
+    def _border(self, layer: Layer, *, uneven: bool) -> float:
+        """A position at each border of a block of the larger of input and output. [items]
+
+        Parameters
+        ----------
+        layer
+            The layer.
+        uneven
+            Whether only where blocks are uneven.
+        """
         split = self.splits[layer.name]
         one = one_candidate(split, layer.dims)
+        tensors = (layer.inputs[0], layer.output)
+        cut: dict[str | None, int] = {
+            axis.dim: min(split.degree(axis.dim) - 1, 2)
+            for tensor in tensors
+            for axis in tensor.axes
+            if axis.dim in SPATIAL_DIMS and (not uneven or axis.extent % split.degree(axis.dim) > 0)
+        }
         found = []
-        for tensor in (layer.inputs[0], layer.output):
-            inner = outer = 1.0
-            for axis in tensor.axes:
-                extent = float(one.axis_extent(axis)[0])
-                inner *= extent
-                outer *= extent + (
-                    2 if axis.dim in SPATIAL_DIMS and split.degree(axis.dim) > 1 else 0
-                )
-            found.append(outer - inner)
+        for tensor in tensors:
+            extents = [(float(one.axis_extent(axis)[0]), axis.dim) for axis in tensor.axes]
+            inner = math.prod(extent for extent, _ in extents)
+            found.append(math.prod(extent + cut.get(dim, 0) for extent, dim in extents) - inner)
         return max(found)

@@ -41,10 +41,18 @@ class MessageSizes:
     def reason(self, key: Key) -> str:
         """Why a message is of another size than charged, empty where it should not be."""
         have, charged = self.got.get(key, 0.0), self.said.get(key, 0.0)
+        source, _, reader = key[0].partition(" -> ")
+        ways = max(self._experts(source), self._experts(reader))
+        if key[1] == "shuffle" and ways > 1 and have <= charged * ways:
+            return "the router says how many tokens go to each expert"
         for sizes, why in self._sizes(key, charged):
             if any(is_same_size(have, size) for size in sizes):
                 return why
         return ""
+
+    def _experts(self, layer: str) -> int:
+        found = self.plan.layers.get(layer)
+        return 1 if found is None else found.distribution.degree("expert")
 
     def _sizes(self, key: Key, charged: float) -> Iterable[tuple[Iterable[float], str]]:
         """Sizes that are right by design, and why.

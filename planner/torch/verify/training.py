@@ -104,6 +104,11 @@ def train(task: TrainingTask) -> Trained:
         if isinstance(each, nn.Dropout):
             each.p = 0.0
     original = copy.deepcopy(model)
+    if any(layer.kind == "combine" for layer in task.plan.layers.values()):
+        # CPUs have no grouped products of doubles: one process runs expert after expert
+        choose = getattr(original, "set_experts_implementation", None)
+        if choose is not None:
+            choose("eager")
     planned = apply_transformer(task.plan, model)
     if task.fault is not None:
         task.fault(planned)

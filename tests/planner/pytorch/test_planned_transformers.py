@@ -57,8 +57,10 @@ CASES = [
     ("gpt2", "megatron:tp=2,pp=2,micro_batches=4,schedule=zero-bubble,recompute=full", 4),
     ("small_transformers:llama", "megatron:tp=2,dp=1,cp=2", 4),
     ("small_transformers:Plain", "megatron:tp=2,dp=2,zero=2,micro_batches=2", 4),
+    ("small_transformers:mixtral", "megatron:tp=1,dp=2,ep=2", 2),
 ]
 SLOW = [
+    ("small_transformers:mixtral", "megatron:tp=1,dp=4,ep=2,zero=1,micro_batches=2", 4),
     ("small_transformers:gpt2", "megatron:tp=2,sequence_parallel=yes", 2),
     ("small_transformers:bert", "zero3:shard_size=2", 4),
     ("small_transformers:Plain", "megatron:pp=2,schedule=interleaved,chunks=1,micro_batches=2", 2),
@@ -124,6 +126,7 @@ FAULTS = [
     (small.bias_added_by_all, "small_transformers:Plain", "megatron:tp=2,dp=1"),
     (small.inputs_not_summed, "small_transformers:Plain", "megatron:tp=2,dp=1"),
     (small.mask_starts_at_zero, "small_transformers:Plain", "megatron:cp=2,dp=1"),
+    (small.experts_keep_gradients, "small_transformers:mixtral", "megatron:tp=1,dp=2,ep=2"),
 ]
 
 
@@ -134,6 +137,7 @@ def test_faults_are_found_in_gradients(fault, model, strategy):
     _, outcomes = verify_transformer(plan, ranks, module=module_of(model), steps=1, fault=fault)
     assert is_apart(outcomes[0])
     unchanged = (small.gradients_not_summed, small.norms_miss_an_axis, small.inputs_not_summed)
+    unchanged += (small.experts_keep_gradients,)
     if fault in unchanged:  # the loss alone would not have told
         assert outcomes[0].losses[0] < 1e-12
 
