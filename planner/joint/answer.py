@@ -11,7 +11,6 @@ from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.mixed import MixedSearch
-from planner.joint.rivals import faster_ways
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
@@ -25,7 +24,7 @@ from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
 from planner.plan import Finalist, Plan
 from planner.planning.answer import Answers
-from planner.planning.optimize import marked_stopped, plan_for
+from planner.planning.optimize import plan_for
 from planner.planning.options import SearchOptions
 from planner.planning.staged import (
     StagedStep,
@@ -54,9 +53,9 @@ def joint_plan(
 ) -> Plan:
     """The fastest plan that fits in memory, of one stage or of several.
 
-    Transformers are searched in the whole joint space. Other networks are where no splits fit, or
-    something is held fixed or ruled out; else only for what is faster than their splits. Where
-    nothing is wished for, no usual way to train is faster than the answer.
+    Transformers are searched in the whole joint space. Other networks are where memory binds, or
+    something is held fixed or ruled out. Where nothing is, no usual way to train is faster than the
+    answer.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ def _joint_plan(
 def _splits_first(
     setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
 ) -> Plan:
-    """The plan of a network without attention: its splits, or a way to train that is faster.
+    """The plan of a network without attention: its splits, and all else where memory binds.
 
     Parameters
     ----------
@@ -156,42 +155,12 @@ def _splits_first(
         if error.stopped_by == "interrupt":
             raise
         layer = error.layer
-    if single is not None:
-        if single.search.stopped_by:
-            return single
-        return _unless_faster(setting, options, deadline, single)
+    if single is not None and (
+        not single.search.memory_binds or single.search.stopped_by == "interrupt"
+    ):
+        return single
     found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
-    return _faster_plan(setting, found, usual, None, layer)
-
-
-def _unless_faster(
-    setting: Setting, options: SearchOptions, deadline: Deadline, single: Plan
-) -> Plan:
-    """The plan of one stage, or a way to train that is faster.
-
-    Parameters
-    ----------
-    setting, options, deadline
-        As of `joint_plan`.
-    single
-        The plan of one stage.
-    """
-    options.tell("estimating pipelines", single.step_time_s, single.search.lower_bound_s)
-    runtime = load_runtime(DEFAULT_RUNTIME)
-    search = JointSearch(
-        setting=setting,
-        runtime=runtime,
-        options=options,
-        deadline=deadline,
-        rival=single.step_time_s,
-    )
-    found = faster_ways(search)
-    if found.best is None:
-        stopped = found.stopped_by
-        return marked_stopped(single, stopped) if stopped else single
-    usual = usual_trials(setting, runtime, deadline, usual_of(setting, found))
-    found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
-    return _faster_plan(setting, _with_usual(found, usual), usual, single)
+    return _faster_plan(setting, found, usual, single, layer)
 
 
 def _fits_as_usual(setting: Setting) -> bool:

@@ -126,7 +126,7 @@ class PipelineBounds:
             Of a step. [items]
         """
         gpus, samples = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
-        return self.pipelined(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
+        return self._pipelined(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
 
     def floor(self, choice: Choice) -> float:
         """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
@@ -134,18 +134,9 @@ class PipelineBounds:
         more = max(choice.inside.ep // choice.inside.cp, 1)
         gpus = choice.inside.tp * choice.inside.cp * more
         each = self.micro_batch(gpus, choice.samples * more)
-        return self.pipelined(each, choice.pp, choice.chunks, choice.micro_batches)
+        return self._pipelined(each, choice.pp, choice.chunks, choice.micro_batches)
 
-    def pipelined(self, each: tuple[float, Floats], pp: int, chunks: int, count: int) -> float:
-        """What no step takes less than whose micro-batches do so. [s]
-
-        Parameters
-        ----------
-        each
-            As of `micro_batch`.
-        pp, chunks, count
-            Groups of devices, stages of each, and micro-batches. [items]
-        """
+    def _pipelined(self, each: tuple[float, Floats], pp: int, chunks: int, count: int) -> float:
         total, cut = each
         # every cut into stages divides a block, which then takes no less than its longest series
         series = float(cut[min(pp * chunks, len(cut)) - 1])

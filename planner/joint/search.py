@@ -92,8 +92,6 @@ class JointSearch:
         When to stop with the best so far.
     wishes
         What is held fixed or ruled out.
-    rival
-        Step of a plan that is known to fit: only what is faster matters. [s]
     """
 
     setting: Setting
@@ -101,7 +99,6 @@ class JointSearch:
     options: SearchOptions
     deadline: Deadline
     wishes: Wishes = NO_WISHES
-    rival: float = math.inf
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     left_out: list[str] = field(default_factory=list)
@@ -110,7 +107,6 @@ class JointSearch:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     cut_short: bool = False
-    floors: dict[Choice, float] = field(default_factory=dict)
     estimates: Estimates = field(init=False)
 
     def run(self) -> JointResult:
@@ -157,7 +153,7 @@ class JointSearch:
             if simulates:
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
-                self.simulate(ranked, bound)
+                self._simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
             else:
@@ -194,23 +190,6 @@ class JointSearch:
         InputError
             When what is held fixed and ruled out leaves nothing.
         """
-        fitting = self.fitting_choices()
-        if self.wishes.any and not self.num_wished:
-            model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
-            raise InputError(
-                f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "
-                f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
-                "or forbid less"
-            )
-        # what a part of some samples takes comes with what all of them take
-        self.floors = {
-            choice: 0.0 if deadline.passed else floors.floor(choice)
-            for choice in sorted(fitting, key=lambda choice: -choice.samples)
-        }
-        return sorted(((self.floors[one], one) for one in fitting), key=lambda row: row[0])
-
-    def fitting_choices(self) -> list[Choice]:
-        """All choices as wished for whose weights fit, counted."""
         fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
         for choice in choices(self.setting, list(insides(self.setting))):
@@ -219,9 +198,21 @@ class JointSearch:
                 self.num_wished += 1
                 if weights.fit(choice):
                     fitting.append(choice)
-        return fitting
+        if self.wishes.any and not self.num_wished:
+            model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
+            raise InputError(
+                f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "
+                f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
+                "or forbid less"
+            )
+        # what a part of some samples takes comes with what all of them take
+        known = {
+            choice: 0.0 if deadline.passed else floors.floor(choice)
+            for choice in sorted(fitting, key=lambda choice: -choice.samples)
+        }
+        return sorted(((known[choice], choice) for choice in fitting), key=lambda row: row[0])
 
-    def simulate(self, ranked: list[Estimate], bound: float) -> None:
+    def _simulate(self, ranked: list[Estimate], bound: float) -> None:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
@@ -229,10 +220,9 @@ class JointSearch:
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         work, count = 0, 0
         for one in [*fitting[:MOST_MISSES], *smallest]:
-            best = self.fastest
+            best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
-            enough = bool(self.simulated) or self.rival < math.inf
-            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and enough):
+            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
             if self._computes_more(one.choice):
                 continue
@@ -284,9 +274,7 @@ class JointSearch:
             if self.deadline.passed:
                 return 0.0
             if not one.choice.again:
-                floor = self.floors.get(replace(one.choice, blocks=()), 0.0)
-                least = max(bounds.of(one.choice), floor)
-                rows.append((least, one.seconds, one.choice))
+                rows.append((bounds.of(one.choice), one.seconds, one.choice))
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
         for place, (least, _, choice) in enumerate(rows):
@@ -318,23 +306,12 @@ class JointSearch:
         if found is None:
             self.left_out.append(reason)
             return
+        self.simulated.append(found)
         if found.fits:
             self.fitting.add(choice)
-        if self.keep(found):
-            self.options.tell("simulating", found.seconds, bound)
-
-    @property
-    def fastest(self) -> float:
-        """The step of the fastest that fits so far, the rival's included. [s]"""
-        return self.rival if self.best is None else min(self.best.seconds, self.rival)
-
-    def keep(self, found: StagedStep) -> bool:
-        """Keep what was simulated; whether it is the best so far."""
-        self.simulated.append(found)
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
-            return True
-        return False
+            self.options.tell("simulating", found.seconds, bound)
 
 
 def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:

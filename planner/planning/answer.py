@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from costmodels.step.training import Training
-from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.planning.bounds.additive_search import time_left
 from planner.planning.decision.decide import Decision, judge
@@ -29,11 +28,8 @@ from planner.request.setting import Setting
 from search.problem.deadline import Deadline, OutOfTime
 from search.problem.notes import Note
 
-# Answers by global batch, number of devices and their memory [B], all else being equal.
-Answers = MutableMapping[tuple[int, int, float], SmallerAnswer]
-
-# The most memory that a device may be said to have: more than any plan needs. [B]
-PLENTY = 1e18
+# Answers by global batch and number of devices, all else being equal.
+Answers = MutableMapping[tuple[int, int], SmallerAnswer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +49,6 @@ class Inquiry:
     options: SearchOptions
     deadline: Deadline
     known: Answers = field(default_factory=dict)
-
-    def answer_under_limit(self, setting: Setting) -> tuple[Attempt, Decision | None]:
-        """As `answer`, with the answer for any memory where that fits.
-
-        A limit that the best plan without one keeps to changes nothing then.
-
-        Parameters
-        ----------
-        setting
-            The question.
-
-        Raises
-        ------
-        OutOfTime, InfeasibleError
-            As of `answer`.
-        """
-        timed = self.deadline.remaining < math.inf
-        # of transformers the ways to train matter, not what is split otherwise
-        if timed or self.options.least_memory or is_transformer(setting.graph):
-            return self.answer(setting)
-        unlimited = replace(setting, cluster=setting.cluster.with_memory(PLENTY))
-        found, decision = self.answer(unlimited)
-        if decision is not None and decision.peak_memory <= setting.cluster.device.memory:
-            formulation = replace(decision.formulation, cluster=setting.cluster)
-            return found.on(setting.cluster), replace(decision, formulation=formulation)
-        if decision is None or decision.stopped_by != "interrupt":
-            return self.answer(setting)
-        # what the interrupt left does not fit: whatever is at hand that does
-        found, decision = replace(self, deadline=Deadline(0.0)).answer(setting)
-        return found, None if decision is None else replace(decision, stopped_by="interrupt")
 
     def answer(self, setting: Setting, rival: float = math.inf) -> tuple[Attempt, Decision | None]:
         """Search and decide, for fewer devices as well unless it is proven to be in vain.
@@ -122,7 +88,7 @@ class Inquiry:
         if smaller is not None:
             decision = better_of(setting, judged.decide(smaller.promised), smaller)
         if rival == math.inf and not decision.stopped_by:
-            self.known[_key(setting)] = SmallerAnswer.of(decision)
+            self.known[setting.batch, setting.gpus] = SmallerAnswer.of(decision)
         return found, decision
 
     def _smaller(
@@ -150,7 +116,7 @@ class Inquiry:
         # fewer devices can do no more than all of them
         if fewer is None or found.result.incumbent.bound >= rival:
             return None
-        known = self.known.get(_key(fewer))
+        known = self.known.get((fewer.batch, fewer.gpus))
         if known is not None or least_computation(fewer) >= rival:
             return known
         if self.deadline.remaining < took:
@@ -165,11 +131,6 @@ class Inquiry:
         if decision is None and stopped_by == "interrupt":
             raise KeyboardInterrupt
         return None if decision is None else SmallerAnswer.of(decision)
-
-
-def _key(setting: Setting) -> tuple[int, int, float]:
-    """Of the answers that are kept."""
-    return setting.batch, setting.gpus, setting.cluster.device.memory
 
 
 def search_widely(setting: Setting, options: SearchOptions, deadline: Deadline) -> Attempt:

@@ -62,7 +62,7 @@ def plan_for(
     try:
         answers = {} if known is None else known
         inquiry = Inquiry(options=options, deadline=deadline, known=answers)
-        found, decision = inquiry.answer_under_limit(setting)
+        found, decision = inquiry.answer(setting)
     except OutOfTime:
         raise stopped_error("time limit") from None
     took = 0.0 if options.time_limit is None else left - deadline.remaining
@@ -81,7 +81,7 @@ def plan_for(
         )
     with held_back() as interrupted:
         plan = _assembled(setting, options, found, decision, deadline)
-    return marked_stopped(plan, "interrupt") if interrupted.is_set() else plan
+    return _interrupted(plan) if interrupted.is_set() else plan
 
 
 def _assembled(
@@ -136,22 +136,14 @@ def _assembled(
     )
 
 
-def marked_stopped(plan: Plan, reason: str) -> Plan:
-    """A plan that what came after it was cut short for.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    reason
-        What cut it short.
-    """
-    if plan.search.stopped_by == reason:
+def _interrupted(plan: Plan) -> Plan:
+    """A plan that was interrupted when all but itself was there."""
+    if plan.search.stopped_by == "interrupt":
         return plan
-    note = words(Note.of("search-stopped", reason=reason))
+    note = words(Note.of("search-stopped", reason="interrupt"))
     return replace(
         plan,
-        search=replace(plan.search, stopped_by=reason),
+        search=replace(plan.search, stopped_by="interrupt"),
         fallbacks=(*plan.fallbacks, note),
     )
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.cluster import Cluster
 from costmodels.communication.collectives import ALL_REDUCE_ALGORITHMS
 from costmodels.graph import Graph
 from costmodels.step.training import Training
@@ -74,12 +73,6 @@ class Attempt:
     notes: tuple[Note, ...] = ()
     starts: tuple[tuple[int, ...], ...] = ()
     cap: int = 0
-
-    def on(self, cluster: Cluster) -> Attempt:
-        """The same search, whose plans are for a machine of other memory."""
-        formulation = replace(self.result.formulation, cluster=cluster)
-        result = replace(self.result, formulation=formulation)
-        return replace(self, formulation=formulation, result=result)
 
     @property
     def step_time(self) -> float:

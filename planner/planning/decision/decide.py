@@ -67,12 +67,6 @@ class Decision:
     notes: tuple[Note, ...] = ()
     stopped_by: str = ""
 
-    @property
-    def peak_memory(self) -> float:
-        """What a device holds at most, as simulated if it was. [B]"""
-        chosen = (row.peak_memory_bytes for row in self.finalists if row.chosen)
-        return next(chosen, self.best.memory.total)
-
     def noted(self, note: Note) -> Decision:
         """The decision with a further note."""
         return replace(self, notes=(*self.notes, note))
