@@ -58,11 +58,12 @@ class ChoiceBounds:
         free = self.partly and not choice.offload
         return free and choice.inside.recompute == "full" and not (choice.again or alone)
 
-    def of(self, choice: Choice) -> float:
-        """What no step of a choice that fits takes less than, +inf where none fits. [s]"""
+    def of(self, choice: Choice, *, fitting: bool = True) -> float:
+        """What no step of a choice takes less than, of those that fit +inf where none does. [s]"""
         insides = self.estimates.insides(choice.zero)
         inside = insides.of(choice.inside, choice.samples)
-        if self.least_memory(choice, inside) > self.setting.cluster.device.memory:
+        room = self.setting.cluster.device.memory
+        if fitting and self.least_memory(choice, inside) > room:
             return math.inf
         slowed, more = self._behind_gathers(choice, inside), 0.0
         if self._stands_for_more(choice):
@@ -98,6 +99,9 @@ class ChoiceBounds:
         seconds
             What takes as long does not matter. [s]
         """
+        # copies only add to that
+        if self.of(choice, fitting=False) >= seconds:
+            return []
         rows = ((self.of(other), other) for other in offloaded(choice))
         return [row for row in rows if row[0] < seconds]
 
