@@ -101,8 +101,9 @@ WORDS: Mapping[str, str] = {
         "layers that are fastest with even shares, without stages of several chunks and without "
         "pipelines beside each other; no step of any takes less than {bound}, by computation alone"
     ),
-    "idle-hosts": (
-        "{idle} GPUs are left idle: every way to use them that was tried is slower, or does not fit"
+    "gpus-left-idle": (
+        "{idle} of {gpus} GPUs are left without work: every way to use them that was tried is "
+        "slower, or does not fit"
     ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "

@@ -295,6 +295,7 @@ def _scaling_facts(model: str, strong: bool, sizes: Sequence[ScaledPlan]) -> dic
         rows.append(
             {
                 **figures,
+                "gpus": size.gpus,
                 "status": plan.search.status,
                 "speed_up": size.speed_up,
                 "efficiency": size.efficiency,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
+from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.verdict import (
@@ -117,6 +119,33 @@ def _joint_plan(
     """
     if not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
+    asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
+    found, plan = asked(setting)
+    interrupted = found.stopped_by == "interrupt"
+    if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
+        raise plan
+    if found.costs is not None and not interrupted and is_transformer(setting.graph):
+        fewer = FewerGpus(setting=setting, wishes=wishes, estimates=found.costs, deadline=deadline)
+        plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
+    if isinstance(plan, InfeasibleError):
+        raise plan
+    return plan
+
+
+def _plan_of_all(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    known: Answers | None,
+    wishes: Wishes,
+) -> tuple[JointResult, Plan | InfeasibleError]:
+    """The plan that gives work to all GPUs, or why there is none, and the search behind it.
+
+    Parameters
+    ----------
+    setting, options, deadline, known, wishes
+        As of `joint_plan`.
+    """
     found, usual = _searched(
         setting,
         options,
@@ -133,7 +162,10 @@ def _joint_plan(
             # that no split fits says nothing of micro-batches, sharding and recomputation
             cut_short = error.stopped_by
         found = replace(found, stopped_by=found.stopped_by or cut_short)
-    return _faster_plan(setting, found, usual, single)
+    try:
+        return found, _faster_plan(setting, found, usual, single)
+    except InfeasibleError as error:
+        return found, error
 
 
 def _splits_first(

@@ -16,6 +16,7 @@ from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.estimate import Estimates
 from planner.joint.inside import MicroBatch
+from planner.joint.offload import UNITS, HostRates, offloaded
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
@@ -54,13 +55,15 @@ class ChoiceBounds:
 
     def _stands_for_more(self, choice: Choice) -> bool:
         alone = len(self.estimates.cuts.first) == choice.parts
-        return self.partly and choice.inside.recompute == "full" and not (choice.again or alone)
+        free = self.partly and not choice.offload
+        return free and choice.inside.recompute == "full" and not (choice.again or alone)
 
-    def of(self, choice: Choice) -> float:
-        """What no step of a choice that fits takes less than, +inf where none fits. [s]"""
+    def of(self, choice: Choice, *, fitting: bool = True) -> float:
+        """What no step of a choice takes less than, of those that fit +inf where none does. [s]"""
         insides = self.estimates.insides(choice.zero)
         inside = insides.of(choice.inside, choice.samples)
-        if self.least_memory(choice, inside) > self.setting.cluster.device.memory:
+        room = self.setting.cluster.device.memory
+        if fitting and self.least_memory(choice, inside) > room:
             return math.inf
         slowed, more = self._behind_gathers(choice, inside), 0.0
         if self._stands_for_more(choice):
@@ -80,9 +83,27 @@ class ChoiceBounds:
             # no gradient travels before the last backward pass of its stage
             travels = self._reductions(choice, inside)
             found = max(found, (count * total - backward + travels + updates) / pp)
+        if choice.offload:
+            found = max(found, self._copied(choice, inside) / pp)
         found += slowed
         found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
+
+    def offloaded(self, choice: Choice, seconds: float) -> list[tuple[float, Choice]]:
+        """What a choice takes at least that fits with some of it in the memory of the hosts. [s]
+
+        Parameters
+        ----------
+        choice
+            Without.
+        seconds
+            What takes as long does not matter. [s]
+        """
+        # copies only add to that
+        if self.of(choice, fitting=False) >= seconds:
+            return []
+        rows = ((self.of(other), other) for other in offloaded(choice))
+        return [row for row in rows if row[0] < seconds]
 
     def _least_again(self, choice: Choice, kept: MicroBatch, again: MicroBatch) -> float:
         """What blocks computed again take at least, so that all of the rest fits. [s]
@@ -109,12 +130,29 @@ class ChoiceBounds:
     def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
         """What stays of each layer: weights, gradients and optimizer state. [B]"""
         ranks = self._ranks(choice, inside)
-        standing: Floats = (
-            inside.weights / (ranks if choice.zero > 2 else 1.0)
-            + inside.gradients / (ranks if choice.zero > 1 else 1.0)
-            + inside.state / (ranks if choice.zero > 0 else 1.0)
-        )
+        standing: Floats = inside.gradients / (ranks if choice.zero > 1 else 1.0)
+        if "weights" not in choice.offload:
+            standing = standing + inside.weights / (ranks if choice.zero > 2 else 1.0)
+        if "optimizer" not in choice.offload:
+            standing = standing + inside.state / (ranks if choice.zero > 0 else 1.0)
         return standing
+
+    def _copied(self, choice: Choice, inside: MicroBatch) -> float:
+        """What all stages copy in the direction in which that takes longer. [s]
+
+        Some units stay where a backward pass follows its forward pass at once.
+        """
+        copies, count = self.estimates.copies(choice, inside), choice.micro_batches
+        rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
+        sizes = [
+            np.array([float(row[places].sum()) for places in self.estimates.plain.units])
+            for row in (copies.forward_out, copies.forward_in, copies.backward_in)
+        ]
+        away, there, back = (float(row.sum()) for row in sizes)
+        stay = UNITS * float(sizes[2].max())
+        out = count * max(away - stay, 0.0) + float(copies.update_out.sum())
+        into = count * (there + max(back - stay, 0.0)) + float(copies.update_in.sum())
+        return max(out, into) * rates.copy
 
     def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
         """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
@@ -139,15 +177,16 @@ class ChoiceBounds:
 
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:
         """Updates of all stages. [s]"""
+        if "optimizer" in choice.offload:
+            rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
+            return float(self.estimates.copies(choice, inside).updated.sum()) * rates.update
         if not choice.zero:
             return float(inside.update.sum())
         return float((inside.update / self._ranks(choice, inside)).sum())
 
     def _ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
         """Ranks that hold the weight of each layer. [items]"""
-        exchanges = self.estimates.exchanges
-        each = np.array([float(exchanges.ranks(choice.pp, cut)) for cut in inside.cuts] + [1.0])
-        return each[inside.cut_of]
+        return self.estimates.ranks(choice, inside)
 
     def _reductions(self, choice: Choice, inside: MicroBatch) -> float:
         """Reductions of the gradients of all stages, one after the other. [s]
@@ -183,6 +222,8 @@ class ChoiceBounds:
         standing = self._standing(choice, inside)
         reserved = self.setting.cluster.device.reserved_memory
         pp = choice.pp
+        if "activations" in choice.offload:
+            return float(standing.sum()) / pp + reserved
         least = float(standing.sum() + inside.kept.sum()) / pp
         first = self.estimates.cuts.first
         if choice.chunks == 1 and first:

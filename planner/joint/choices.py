@@ -44,6 +44,8 @@ class Choice:
     again
         Blocks of each stage that are computed again where not all of them are; 0 for as `inside`
         has it. [items]
+    offload
+        What waits in the memory of the hosts.
     """
 
     inside: Degrees
@@ -56,6 +58,7 @@ class Choice:
     micro_batches: int
     blocks: tuple[int, ...] = ()
     again: int = 0
+    offload: tuple[str, ...] = ()
 
     @property
     def parts(self) -> int:
@@ -66,7 +69,8 @@ class Choice:
     def is_split_alone(self) -> bool:
         """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
         again = self.inside.recompute != "none"
-        return (self.parts, self.micro_batches, self.zero, again) == (1, 1, 0, False)
+        more = again or bool(self.offload)
+        return (self.parts, self.micro_batches, self.zero, more) == (1, 1, 0, False)
 
     @property
     def degrees(self) -> Degrees:
@@ -80,6 +84,7 @@ class Choice:
             schedule=self.schedule,
             micro_batches=self.micro_batches,
             recompute=self.again or self.inside.recompute,
+            offload=self.offload,
             stage_blocks=self.blocks or self.inside.stage_blocks,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -61,6 +62,12 @@ class PipelineBounds:
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
+
+    def on(self, setting: Setting) -> PipelineBounds:
+        """The bounds of the question for another number of GPUs, with what is known."""
+        other = copy(self)
+        other.setting = setting
+        return other
 
     def micro_batch(self, gpus: int, samples: int) -> tuple[float, Floats]:
         """What a micro-batch takes at least: all layers, and what of it a series of blocks takes

@@ -8,7 +8,9 @@ in as many parts as it has chunks. A plan states what its simulation shows, not 
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from planner.joint.choices import Choice
 from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides, MicroBatch
+from planner.joint.offload import UNITS, Copies, HostRates
 from planner.joint.stages import StageCosts
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -66,6 +69,14 @@ class Estimates:
         self.stages: dict[tuple[object, ...], StageCosts] = {}
         self.balanced: dict[tuple[object, ...], tuple[int, ...]] = {}
 
+    def on(self, setting: Setting) -> Estimates:
+        """Those of the question for another number of GPUs, with what micro-batches cost."""
+        # before it is copied, so that both know what either costs
+        self.insides(3)
+        other = copy(self)
+        other.setting, other.exchanges, other.stages = setting, Exchanges(setting), {}
+        return other
+
     def insides(self, zero: int) -> Insides:
         """What micro-batches cost, under the runtime of a stage of ZeRO."""
         if zero < 3:
@@ -103,7 +114,10 @@ class Estimates:
         """The estimate of a choice as it is."""
         stages = self._stages(choice, inside)
         forward, backward = stages.forward, stages.backward
-        if choice.zero == 3:
+        copies = self.copies(choice, inside) if choice.offload else None
+        if copies is not None:
+            forward, backward = self._beside_copies(choice, stages, copies)
+        elif choice.zero == 3:
             forward, backward = stages.with_gathers(choice, self.exchanges)
         send = 0.0
         if choice.pp > 1:
@@ -111,10 +125,67 @@ class Estimates:
         seconds = staged_time(choice, forward, backward, send)
         # groups further back are through with their last backward pass earlier
         early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
-        seconds += float((self._tails(choice, stages, backward) - early).max())
+        tails = self._tails(choice, stages, backward)
+        if copies is not None:
+            tails += self._copied_update(stages, copies)
+        seconds += float((tails - early).max())
         computed = choice.micro_batches * stages.computed.sum(axis=0) + stages.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
-        return Estimate(choice=choice, seconds=seconds, memory=self._memory(choice, stages, inside))
+        memory = self._memory(choice, stages, inside)
+        if copies is not None and self._in_host(choice, stages, copies) > self.host.memory:
+            memory = math.inf
+        return Estimate(choice=choice, seconds=seconds, memory=memory)
+
+    @cached_property
+    def host(self) -> HostRates:
+        """What the memory of the hosts and the links to it take where all devices use them."""
+        return HostRates.of(self.setting, self.setting.gpus)
+
+    def ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
+        """Ranks that hold the weight of each layer. [items]"""
+        sizes = [float(self.exchanges.ranks(choice.pp, cut)) for cut in inside.cuts]
+        return np.array([*sizes, 1.0])[inside.cut_of]
+
+    def copies(self, choice: Choice, inside: MicroBatch) -> Copies:
+        """What is copied between devices and the memory of their hosts."""
+        ranks = self.ranks(choice, inside)
+        return Copies.of(choice, inside, ranks, self.host.sent, self.plain.units)
+
+    def _beside_copies(
+        self, choice: Choice, stages: StageCosts, copies: Copies
+    ) -> tuple[Floats, Floats]:
+        """Both passes of each stage where each unit waits for what is copied beside it. [s]"""
+        rows = (stages.of_units(stages.inside.forward), stages.of_units(stages.inside.backward))
+        if choice.zero == 3:
+            rows = stages.with_gathers_by_unit(choice, self.exchanges)
+        moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
+        slower = [
+            stages.of_stages(np.maximum(unit, stages.of_units(size) * self.host.copy))
+            for unit, size in zip(rows, moved, strict=True)
+        ]
+        return slower[0], slower[1]
+
+    def _copied_update(self, stages: StageCosts, copies: Copies) -> Floats:
+        """What copies and updates of the hosts add after the last backward pass. [s]"""
+        host = self.host
+        out, back, updated = (
+            stages.of_stages(size).sum(axis=0)
+            for size in (copies.update_out, copies.update_in, copies.updated)
+        )
+        added: Floats = (out + back) * host.copy + updated * host.update
+        return added
+
+    def _in_host(self, choice: Choice, stages: StageCosts, copies: Copies) -> float:
+        """What waits in the memory of the fullest host. [B]"""
+        held = np.zeros(choice.pp)
+        if "activations" in choice.offload:
+            held = held + activations(choice, stages.kept)
+        held = held + stages.of_stages(copies.forward_in).sum(axis=0)
+        if "optimizer" in choice.offload:
+            rows = (stages.state + stages.gradients) / (stages.ranks if choice.zero else 1.0)
+            held = held + rows.sum(axis=0)
+        alone = self.setting.gpus // choice.pp >= self.host.devices
+        return float(held.max() if alone else held.mean()) * self.host.devices
 
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
@@ -148,7 +219,9 @@ class Estimates:
             spent += total[chunk]
         exposed = np.maximum(at, 0.0)
         hidden = np.maximum(spent - exposed, 0.0)
-        tail: Floats = exposed + OVERLAP_FACTOR * hidden + stages.updates(choice)
+        tail: Floats = exposed + OVERLAP_FACTOR * hidden
+        if "optimizer" not in choice.offload:
+            tail = tail + stages.updates(choice)
         if 0 < choice.zero < 3:
             tail += stages.gathered_after(choice, self.exchanges)
         return tail
@@ -159,7 +232,15 @@ class Estimates:
         buffers = min(2.0 * (self.runtime.bucket or 0.0), float(stages.gradients.sum(axis=0).max()))
         if choice.zero == 3:
             buffers = stages.largest_units(choice, inside)
-        held = standing + activations(choice, stages.kept)
+        kept = activations(choice, stages.kept)
+        if "activations" in choice.offload:
+            # some are on their way out, and some on their way back
+            each = [float(inside.kept[places].sum()) for places in stages.units]
+            moved = 2.0 * UNITS * max(each[:-UNITS], default=0.0)
+            kept = np.minimum(kept, sum(each[-UNITS:]) + moved)
+        held = standing + kept
+        if "weights" in choice.offload and choice.zero < 3:
+            held = held + UNITS * float(stages.of_units(inside.weights).max())
         reserved = self.setting.cluster.device.reserved_memory
         return float(held.max()) + inside.passing + buffers + reserved
 

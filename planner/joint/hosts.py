@@ -1,4 +1,4 @@
-"""One question on parts of a cluster of several groups of hosts."""
+"""One question on parts of a cluster: some of its groups of hosts, or fewer GPUs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def on_groups(setting: Setting, names: tuple[str, ...]) -> Setting:
     alone = cluster.alone(*names)
     machine = replace(setting.machine, compute=setting.machine.compute.under(groups))
     return _on_cluster(replace(setting, machine=machine), alone, alone.num_devices)
+
+
+def on_gpus(setting: Setting, gpus: int) -> Setting:
+    """The question on fewer GPUs of its cluster, with the same batch."""
+    return _on_cluster(setting, setting.cluster, gpus)
 
 
 def _on_cluster(setting: Setting, cluster: Cluster, gpus: int) -> Setting:

@@ -214,11 +214,13 @@ class MixedSearch:
             "stopped_by": self.stopped_by,
             "num_choices": self.num_choices,
         }
+        gpus = best.gpus if isinstance(best, Plan) else best.placed.setting.gpus
+        idle = self.setting.gpus - gpus
         if isinstance(best, Plan):
             said = tuple(words(note) for note in notes)
             search = replace(best.search, **certificate)
-            return replace(best, search=search, fallbacks=(*best.fallbacks, *said))
-        return plan_of_stages(
+            return replace(best, search=search, fallbacks=(*best.fallbacks, *said), idle_gpus=idle)
+        plan = plan_of_stages(
             best,
             SearchSummary(
                 solver="estimates of all choices, the best simulated",
@@ -231,6 +233,7 @@ class MixedSearch:
             notes=notes,
             baselines=tuple(one.baseline for one in self._usual()),
         )
+        return replace(plan, idle_gpus=idle)
 
     def _usual(self) -> Sequence[UsualTrial]:
         """The usual ways to train on all of the hosts, of which none is faster than the plan."""
@@ -239,8 +242,7 @@ class MixedSearch:
         return usual_trials(self.setting, runtime, until, usual_of(self.setting, self.estimates))
 
     def _notes(self) -> list[Note]:
-        cluster, best = self.setting.cluster, self.best
-        assert best is not None, "notes are of a plan"
+        cluster = self.setting.cluster
         rows = ", ".join(
             f"{group.hosts} hosts {group.name} of {group.device.name}" for group in cluster.groups
         )
@@ -252,9 +254,6 @@ class MixedSearch:
                 bound=format_seconds(self.bound),
             )
         ]
-        gpus = best.gpus if isinstance(best, Plan) else best.placed.setting.gpus
-        if gpus < self.setting.gpus:
-            notes.append(Note.of("idle-hosts", idle=self.setting.gpus - gpus))
         if self.stopped_by:
             notes.append(Note.of("search-stopped", reason=self.stopped_by))
         return notes

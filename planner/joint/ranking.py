@@ -38,6 +38,8 @@ class Ranking:
         When to stop, once there are some.
     capacity
         The memory of a device. [B]
+    limit
+        Steps that take longer do not matter. [s]
     left_out
         Why ways of parallelism were left out that do not fit the network.
     cut_short
@@ -47,6 +49,7 @@ class Ranking:
     estimates: Estimates
     deadline: Deadline
     capacity: float
+    limit: float = math.inf
     left_out: list[str] = field(default_factory=list)
     cut_short: bool = False
 
@@ -71,6 +74,18 @@ class Ranking:
         else:
             left = self._estimate_promising(rows, every, deadline, found)
         return sorted(found, key=lambda one: one.seconds), left
+
+    def add(self, rows: Rows, found: list[Estimate]) -> float:
+        """Estimate others that may be the fastest; what the rest of them takes at least. [s]
+
+        Parameters
+        ----------
+        rows
+            As of `of`.
+        found
+            Estimates so far, to which these are added.
+        """
+        return self._estimate_all(rows, False, self.deadline, found)
 
     def _estimate_promising(
         self,
@@ -129,7 +144,7 @@ class Ranking:
         """
         capacity = self.capacity
         fitting = (one.seconds for one in found if one.memory <= capacity)
-        best = min(fitting, default=math.inf)
+        best = min(self.limit, min(fitting, default=math.inf))
         refused: set[object] = set()
         for floor, choice in rows:
             late = deadline.passed and bool(found)

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation.host_links import host_of
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
+from planner.joint.offload import can_wait
+from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
@@ -58,6 +61,10 @@ class JointResult:
         Global choices there are, and those as wished for. [items]
     estimates
         Of those that can be among the best, the fastest first.
+    costs
+        What all of them cost.
+    offloads
+        Whether what does not fit may wait in the memory of the hosts.
     left_out
         Why ways of parallelism were left out that do not fit the network.
     stopped_by
@@ -71,6 +78,8 @@ class JointResult:
     num_choices: int
     num_wished: int
     estimates: tuple[Estimate, ...] = ()
+    costs: Estimates | None = None
+    offloads: bool = False
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
     any_split: float = 0.0
@@ -106,6 +115,7 @@ class JointSearch:
     num_wished: int = 0
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
+    heavy: list[Choice] = field(default_factory=list)
     cut_short: bool = False
     estimates: Estimates = field(init=False)
 
@@ -129,9 +139,7 @@ class JointSearch:
         """
         self.estimates = Estimates(self.setting, self.runtime)
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        # frameworks compute all blocks again or none
-        free = "recompute" not in self.wishes.keep and self.wishes.framework is None
-        partly = free and bool(self.estimates.cuts.first)
+        partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
         bounds = ChoiceBounds(
             setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
         )
@@ -153,6 +161,12 @@ class JointSearch:
             if simulates:
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
+                if self._offloads:
+                    ranked, least = with_offload(
+                        ranking, ranked, heavy_rows(self.setting, self.heavy, floors)
+                    )
+                    left = min(left, least)
+                    self.cut_short |= ranking.cut_short
                 self._simulate(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
@@ -171,9 +185,18 @@ class JointSearch:
             num_choices=self.num_choices,
             num_wished=self.num_wished,
             estimates=tuple(ranked),
+            costs=self.estimates,
+            offloads=simulates and (self._offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )
+
+    @property
+    def _offloads(self) -> bool:
+        """Whether what does not fit may wait in the memory of the hosts."""
+        cluster = self.setting.cluster
+        known = cluster.host is not None and not cluster.groups
+        return known and self.wishes.framework is None and self.wishes.kept_offload is None
 
     def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:
         """All choices whose weights fit, with what no step of them takes less than, by that.
@@ -192,12 +215,16 @@ class JointSearch:
         """
         fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
+        kept = self.wishes.kept_offload
+        if kept:
+            host_of(self.setting.cluster)
         for choice in choices(self.setting, list(insides(self.setting))):
             self.num_choices += 1
-            if self.wishes.allows(choice):
+            if kept:
+                choice = replace(choice, offload=kept)
+            if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
-                if weights.fit(choice):
-                    fitting.append(choice)
+                (fitting if weights.fit(choice) else self.heavy).append(choice)
         if self.wishes.any and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(
@@ -246,7 +273,7 @@ class JointSearch:
     def _work(self, choice: Choice) -> int:
         """Layers that a simulation lays out, once for each micro-batch that is not folded."""
         count = choice.micro_batches
-        each = count if choice.zero > 2 else min(count, FEW_LAID_OUT)
+        each = count if choice.zero > 2 or choice.offload else min(count, FEW_LAID_OUT)
         return len(self.setting.graph.compute_layers) * each
 
     def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
@@ -269,12 +296,17 @@ class JointSearch:
             return 0.0  # there is no plan to bound
         fastest = self.best.seconds
         rows: list[tuple[float, float, Choice]] = []
-        for one in ranked:
+        beside: set[Choice] = set()  # that are bounded with what they are without offload
+        for one in sorted(ranked, key=lambda one: len(one.choice.offload)):
             self.cut_short |= self.deadline.passed
             if self.deadline.passed:
                 return 0.0
-            if not one.choice.again:
+            if not one.choice.again and one.choice not in beside:
                 rows.append((bounds.of(one.choice), one.seconds, one.choice))
+                if self._may_offload(one):
+                    others = bounds.offloaded(one.choice, fastest)
+                    rows += [(least, one.seconds, other) for least, other in others]
+                    beside.update(other for _, other in others)
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         work = 0
         for place, (least, _, choice) in enumerate(rows):
@@ -291,6 +323,12 @@ class JointSearch:
             for other in members:
                 self._try(other, min(left, least))
         return left
+
+    def _may_offload(self, one: Estimate) -> bool:
+        """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""
+        least = self.setting.cluster.device.memory * (1.0 - MEMORY_MARGIN)
+        fits = one.memory <= least or one.choice in self.fitting
+        return self._offloads and not one.choice.offload and not fits
 
     def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
         """Whether all that a bound is of was simulated."""

@@ -122,11 +122,11 @@ class StageCosts:
 
     def standing(self, choice: Choice) -> Floats:
         """Weights, gradients and optimizer state of each group. [B]"""
-        rows = (
-            self.weights / (self.ranks if choice.zero > 2 else 1.0)
-            + self.gradients / (self.ranks if choice.zero > 1 else 1.0)
-            + self.state / (self.ranks if choice.zero > 0 else 1.0)
-        )
+        rows = self.gradients / (self.ranks if choice.zero > 1 else 1.0)
+        if "weights" not in choice.offload:
+            rows = rows + self.weights / (self.ranks if choice.zero > 2 else 1.0)
+        if "optimizer" not in choice.offload:
+            rows = rows + self.state / (self.ranks if choice.zero > 0 else 1.0)
         total: Floats = rows.sum(axis=0)
         return total
 
@@ -198,7 +198,23 @@ class StageCosts:
         return gathers, scatters
 
     def with_gathers(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
-        """Both passes of each stage where weights are gathered unit by unit. [s]
+        """Both passes of each stage where weights are gathered unit by unit. [s]"""
+        forward, backward = self.with_gathers_by_unit(choice, exchanges)
+        return self.of_stages(forward), self.of_stages(backward)
+
+    def of_stages(self, values: Floats) -> Floats:
+        """What values of all layers are for each stage."""
+        return np.add.reduceat(values, self.starts).reshape(self.forward.shape)
+
+    def of_units(self, values: Floats) -> Floats:
+        """What values of all layers are for each unit, at its first layer."""
+        found = np.zeros(len(values))
+        for places in self.units:
+            found[places[0]] = values[places].sum()
+        return found
+
+    def with_gathers_by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
+        """Both passes of each unit, at its first layer, where weights are gathered. [s]
 
         Beside a unit travel the weights of the next one, and the gradients of the one before.
         """
@@ -222,8 +238,7 @@ class StageCosts:
             unit = np.zeros_like(work)
             np.add.at(unit, owner, work[order])
             # what is gathered behind computation slows it down
-            both = np.maximum(unit, moved) + OVERLAP_FACTOR * np.minimum(unit, moved)
-            rows.append(np.add.reduceat(both, self.starts).reshape(self.forward.shape))
+            rows.append(np.maximum(unit, moved) + OVERLAP_FACTOR * np.minimum(unit, moved))
         return rows[0], rows[1]
 
     def largest_units(self, choice: Choice, inside: MicroBatch) -> float:

@@ -18,6 +18,8 @@ from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from search.problem.notes import Note
 
+# Those that ways to train run under.
+RUNTIMES = (DEFAULT_RUNTIME, "zero1", "fsdp")
 # The single stage of a network with more layers is not searched layer by layer: that takes longer
 # than the rest of the answer. [items]
 MOST_LAYERS = 500
@@ -112,7 +114,8 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     if found.stopped_by and not found.simulated:
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
-    least = least_held(setting) / setting.gpus + device.reserved_memory
+    held, what = _least_on_devices(setting, found)
+    least = held / setting.gpus + device.reserved_memory
     proven = least > device.memory
     tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
@@ -122,16 +125,16 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
         else "none could be simulated"
     )
     verdict = (
-        f"no plan fits in memory: weights, gradients and optimizer state alone are "
-        f"{format_bytes(least)} a GPU with what the framework reserves"
+        f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
+        "framework reserves"
         if proven
         else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
         f"not proven that there is none: {smallest}"
     )
     holder = f" (layer '{layer}' holds most of it)" if layer and not proven else ""
     return InfeasibleError(
-        f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; use more GPUs or "
-        "a smaller batch",
+        f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; "
+        f"{_remedy(setting, found)}use more GPUs or a smaller batch",
         missing_bytes=max(short, 0.0),
         layer=layer,
         proven=proven,
@@ -139,12 +142,41 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     )
 
 
+def _least_on_devices(setting: Setting, found: JointResult) -> tuple[float, str]:
+    """What all devices hold together at least, beside what their hosts have room for. [B]
+
+    Returns
+    -------
+    How much that is, and of what.
+    """
+    held, host = least_held(setting), setting.cluster.host
+    if host is None or not found.offloads:
+        return held, "weights, gradients and optimizer state alone are"
+    gradients = float(setting.graph.parameters) * min(
+        setting.under(load_runtime(name)).machine.training.gradient_size for name in RUNTIMES
+    )
+    hosts = -(-setting.gpus // setting.cluster.devices_per_host)
+    beside = held - hosts * host.memory
+    if gradients >= beside:
+        return gradients, "gradients alone, with all else in the memory of the hosts, are"
+    return beside, "weights, gradients and optimizer state, beside what hosts have room for, are"
+
+
+def _remedy(setting: Setting, found: JointResult) -> str:
+    """What else would make room: the memory of hosts that are not used."""
+    if found.offloads or setting.cluster.groups:
+        return ""
+    if setting.cluster.host is None:
+        return "say what its hosts hold, with a [host] table in the cluster's file, or "
+    return "let some of it wait in the memory of the hosts (offload), "
+
+
 def least_held(setting: Setting) -> float:
     """What all devices hold together at least of weights, gradients and optimizer state. [B]
 
     Whatever the runtime that a way to train runs under, whose precision recipes differ.
     """
-    runtimes = (load_runtime(name) for name in (DEFAULT_RUNTIME, "zero1", "fsdp"))
+    runtimes = map(load_runtime, RUNTIMES)
     each = min(setting.under(one).machine.training.parameter_size for one in runtimes)
     return float(setting.graph.parameters) * each
 

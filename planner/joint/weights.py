@@ -32,6 +32,8 @@ class LeastWeights:
     def of(self, choice: Choice) -> float:
         """What the fullest group of devices holds at least: the mean of all. [B]"""
         weight, gradient, state = self.sizes[choice.zero > 2]
+        weight *= "weights" not in choice.offload
+        state *= "optimizer" not in choice.offload
         ranks = choice.dp * choice.inside.cp
         total = 0.0
         for parameters, ways in ((self.others, 1), (self.experts, choice.inside.ep)):
@@ -41,6 +43,11 @@ class LeastWeights:
             each += state / (same if choice.zero > 0 else 1.0)
             total += parameters / ways * each
         return total / choice.inside.tp / choice.pp
+
+    def least_parameters(self, choice: Choice) -> float:
+        """Those of a device at least, as the mean of all groups, where no replica cuts them."""
+        each = self.others + self.experts / choice.inside.ep
+        return each / choice.inside.tp / choice.pp
 
     def fit(self, choice: Choice) -> bool:
         """Whether that is within the memory of a device."""

@@ -11,6 +11,7 @@ from costmodels.step.training import Training
 from planner.errors import ConflictError
 from planner.joint.choices import Choice
 from planner.request.frameworks import FRAMEWORKS, WayToTrain
+from planner.request.inputs.degrees import OFFLOADED, names_of
 
 # What can be held fixed, and what it is of a choice.
 KEPT: Mapping[str, Callable[[Choice], object]] = {
@@ -26,6 +27,7 @@ KEPT: Mapping[str, Callable[[Choice], object]] = {
     "zero": lambda one: one.zero,
     "recompute": lambda one: one.inside.recompute,
     "schedule": lambda one: one.schedule,
+    "offload": lambda one: "+".join(one.offload) or "none",
 }
 _WORDS = {"yes": 1, "true": 1, "no": 0, "false": 0}
 # What can be ruled out, and when a choice has it.
@@ -40,7 +42,7 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "interleaving": lambda one: one.chunks > 1,
     "sharding": lambda one: one.zero > 0,
     "recompute": lambda one: one.inside.recompute != "none",
-    "offload": lambda one: bool(one.inside.offload),
+    "offload": lambda one: bool(one.offload),
 }
 
 # What a plan of one stage, without micro-batches, has.
@@ -50,6 +52,7 @@ _ONE_STAGE: Mapping[str, object] = {
     "chunks": 1,
     "zero": 0,
     "recompute": "none",
+    "offload": "none",
 }
 # What is no split of a layer; without the first, a plan is nothing but splits.
 _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute"})
@@ -81,11 +84,26 @@ class Wishes:
         return bool(self.keep or self.forbid or self.framework)
 
     @property
+    def kept_offload(self) -> tuple[str, ...] | None:
+        """What must wait in the memory of the hosts, None where that is free."""
+        if "offload" in self.forbid:
+            return ()
+        kept = self.keep.get("offload")
+        if kept is None:
+            return None
+        return () if kept == "none" else tuple(str(kept).split("+"))
+
+    @property
     def leaves_splits(self) -> bool:
         """Whether the splits of one stage are free, layer by layer."""
         whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
         free = self.framework is None or FRAMEWORKS[self.framework].by_layer
         return free and whole and _BEYOND_SPLITS.issuperset(self.forbid)
+
+    @property
+    def leaves_some_again(self) -> bool:
+        """Whether some blocks may be computed again: frameworks compute all of them or none."""
+        return "recompute" not in self.keep and self.framework is None
 
     @property
     def splits_alone(self) -> bool:
@@ -114,6 +132,7 @@ class Wishes:
             return
         framework = FRAMEWORKS[self.framework]
         for name, value in self.keep.items():
+            value = self.kept_offload if name == "offload" else value
             usual = getattr(WayToTrain(), name, None)
             if usual is None or not isinstance(value, type(usual) | int):
                 continue
@@ -154,7 +173,7 @@ def way_of(choice: Choice, attends: bool) -> WayToTrain:
         attends=attends,
         sequence_parallel=inside.sequence_parallel,
         micro_batches=choice.micro_batches,
-        offload=tuple(inside.offload or ()),
+        offload=choice.offload,
     )
 
 
@@ -181,6 +200,9 @@ def parse_keep(text: str) -> dict[str, object]:
                 f"use {closest(name, list(KEPT))}" if name not in KEPT else "correct it",
             )
         number = value.isascii() and value.isdecimal() and len(value) < 10
+        if name == "offload" and value != "none":
+            names = names_of(value.replace("+", ","), OFFLOADED, "what is kept of offload (--keep)")
+            value = "+".join(one for one in OFFLOADED if one in names)
         kept[name] = int(value) if number else _WORDS.get(value, value)
     return kept
 

@@ -41,6 +41,9 @@ class CheckedPlan(Protocol):
     def gpus(self) -> int: ...
 
     @property
+    def idle_gpus(self) -> int: ...
+
+    @property
     def global_batch_size(self) -> int: ...
 
     @property
@@ -137,6 +140,8 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
     for what, count in counts.items():
         if not 1 <= count <= MOST:
             yield f"{what} must be from 1 to 2**53", f"is {count}"
+    if not 0 <= plan.idle_gpus <= MOST:
+        yield "idle_gpus must be from 0 to 2**53", f"is {plan.idle_gpus}"
     if math.prod(plan.shape) != plan.gpus:
         yield f"the product of shape must be gpus, {plan.gpus},", f"shape is {list(plan.shape)}"
     if len(plan.level_names) != len(plan.shape):

@@ -65,8 +65,8 @@ class Plan:
         How it was found.
     layers
         Every layer in the order of the forward pass, with its times over all micro-batches.
-    stages, schedule
-        The pipeline, of which a plan of a single stage says nothing, and its micro-batches.
+    idle_gpus, stages, schedule
+        GPUs left without work; the pipeline, none for a single stage, and its micro-batches.
     gather_again, ring_attention, keep_products, offload, shares
         As of `costmodels.strategy.Strategy`.
     sharding
@@ -130,6 +130,7 @@ class Plan:
     keep_products: bool = False
     offload: tuple[str, ...] = ()
     shares: tuple[BatchShare, ...] = ()
+    idle_gpus: int = 0
     sharding: Sharding | None = None
     format: str = FORMAT
     version: int = VERSION
@@ -228,6 +229,7 @@ class Plan:
             "model": self.model,
             "cluster": self.cluster,
             "gpus": self.gpus,
+            "idle_gpus": self.idle_gpus,
             "global_batch_size": self.global_batch_size,
             "precision": self.training.precision,
             "step_time_s": self.step_time_s,
@@ -264,8 +266,9 @@ class Plan:
         document = msgspec.json.decode(_encoded(plan))
         # layers keep the order of the forward pass, which sorting by name would lose
         document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
-        if not self.shares:
-            del document["shares"]
+        for name in ("shares", "idle_gpus"):
+            if not getattr(self, name):
+                del document[name]
         if self.carried.cluster is not None and not self.carried.cluster.groups:
             del document["carried"]["cluster"]["groups"]
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

@@ -120,10 +120,10 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
         setting = setting.under(runtime)
     try:
         strategy, graph, name = strategy_by_degrees(setting, degrees)
+        placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
+        return simulate_stages(placed, runtime, degrees), ""
     except InputError as error:
         return None, str(error)
-    placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-    return simulate_stages(placed, runtime, degrees), ""
 
 
 def usual_degrees(setting: Setting) -> dict[str, Degrees]:

@@ -59,7 +59,7 @@ def _heading_text(plan: Plan) -> str:
         f"{figures.shape(plan)}; {plan.training.precision}, {plan.training.optimizer}",
         "",
     ]
-    if plan.gpus_at_work < plan.gpus:
+    if sentences.idle_sentence(plan):
         lines += [f"**{sentences.idle_sentence(plan)}.**", ""]
     if verdict(plan):
         lines += [f"**{verdict(plan)}**", ""]

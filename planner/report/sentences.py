@@ -28,11 +28,13 @@ def memory_sentence(plan: Plan) -> str:
 
 
 def idle_sentence(plan: Plan) -> str:
-    """How many GPUs would be enough, where some have no work of their own."""
-    enough = plan.gpus_at_work
-    return words(
-        Note.of("gpus-without-work", idle=plan.gpus - enough, gpus=plan.gpus, enough=enough)
-    )
+    """How many GPUs are left idle or repeat the work of others; empty where all have their own."""
+    enough, gpus = plan.gpus_at_work, plan.gpus + plan.idle_gpus
+    if plan.idle_gpus:
+        return words(Note.of("gpus-left-idle", idle=gpus - enough, gpus=gpus))
+    if enough == gpus:
+        return ""
+    return words(Note.of("gpus-without-work", idle=gpus - enough, gpus=gpus, enough=enough))
 
 
 def quality_sentence(plan: Plan) -> str:
@@ -86,6 +88,8 @@ def training_sentence(plan: Plan) -> str:
         if plan.keep_products:
             what = "what is cheap of blocks"
         parts.append(f"{what} computed again for backward")
+    if plan.offload:
+        parts.append(f"{' and '.join(plan.offload)} in the memory of the hosts")
     return ", ".join(parts)
 
 

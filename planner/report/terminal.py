@@ -72,6 +72,8 @@ def plan_line(plan: Plan) -> str:
     if plan.gpus_at_work < plan.gpus:
         enough = "1 GPU" if plan.gpus_at_work == 1 else f"{figures.count(plan.gpus_at_work)} GPUs"
         parts.append(f"{enough} would be enough")
+    if plan.idle_gpus:
+        parts.append(f"{figures.count(plan.idle_gpus)} GPUs left without work")
     if not plan.fits:
         parts.append("DOES NOT FIT")
     return ", ".join(parts)
@@ -84,8 +86,9 @@ def _gap(plan: Plan) -> str:
 
 
 def _show_heading(plan: Plan, console: Console) -> None:
-    if plan.gpus_at_work < plan.gpus:
-        console.print(Text(sentences.idle_sentence(plan), style="bold yellow"))
+    idle = sentences.idle_sentence(plan)
+    if idle:
+        console.print(Text(idle, style="bold yellow"))
     advice = verdict(plan)
     if advice:
         console.print(Text(advice, style="bold green" if plan.fits else "bold red"))

@@ -209,10 +209,10 @@ def test_what_cannot_fit_is_proven(config):
     with pytest.raises(
         InfeasibleError, match=r"weights, gradients and optimizer state|no plan that fits"
     ) as caught:
-        planner.optimize(config, memory="1.1 GiB", keep="pp=1", **QUESTION)
+        planner.optimize(config, memory="1.1 GiB", keep="pp=1", forbid="offload", **QUESTION)
     assert caught.value.proven == ("not proven" not in str(caught.value))
     with pytest.raises(InfeasibleError, match="optimizer state alone are") as caught:
-        planner.optimize("gpt3-175b", gpus=8, cluster="dgx-a100", keep="tp=8")
+        planner.optimize("gpt3-175b", gpus=8, cluster="dgx-a100", keep="tp=8", forbid="offload")
     assert caught.value.proven
 
 

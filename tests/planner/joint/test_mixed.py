@@ -244,7 +244,7 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     plan = planned(setting_of(tmp_path, where, "resnet18", batch=64))
     assert plan.gpus == 1
     assert plan.device == "h100"
-    assert any("left idle" in note for note in plan.fallbacks)
+    assert plan.idle_gpus > 0
 
 
 def test_an_interrupt_keeps_the_best_so_far(tmp_path, monkeypatch):

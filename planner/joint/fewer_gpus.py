@@ -1,0 +1,188 @@
+"""Fewer GPUs, the others without work: a number that divides neither batch nor blocks costs time.
+
+Every plan of fewer GPUs is one of more. All smaller numbers are estimated with what micro-batches
+are known to cost; those that may be faster are asked for in full, the most promising first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from costmodels.simulation import load_runtime
+from planner.errors import InfeasibleError
+from planner.joint.choices import Choice, choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fewer_again import with_fewer_again
+from planner.joint.hosts import on_gpus
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.search import choice_runtime
+from planner.joint.weights import LeastWeights
+from planner.joint.wishes import Wishes
+from planner.joint.work import least_work
+from planner.plan import Plan
+from planner.planning.staged import tried
+from planner.planning.summary import PROVEN_GAP
+from planner.request.setting import DEFAULT_RUNTIME, Setting
+from search.problem.deadline import Deadline
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FewerGpus:
+    """The smaller numbers of GPUs of one question.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    wishes
+        What is held fixed or ruled out.
+    estimates
+        Of all its GPUs, whose costs of micro-batches hold for fewer.
+    deadline
+        When to stop.
+    """
+
+    setting: Setting
+    wishes: Wishes
+    estimates: Estimates
+    deadline: Deadline
+    floors: PipelineBounds = field(init=False)
+    weights: LeastWeights = field(init=False)
+
+    def faster_plan(
+        self,
+        plan: Plan | InfeasibleError,
+        asked: Callable[[Setting], Plan | InfeasibleError],
+    ) -> Plan | InfeasibleError:
+        """The plan of all GPUs, or that of fewer where the others would cost time.
+
+        Parameters
+        ----------
+        plan
+            That of all GPUs, or why there is none.
+        asked
+            The answer to a question on all of its GPUs.
+        """
+        best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
+        stopped = ""
+        try:
+            for expected, part in self._promising(best):
+                if self.deadline.passed:
+                    break
+                if expected.seconds >= best and not self._is_faster(expected, part, best):
+                    continue
+                other = asked(part)
+                if isinstance(other, Plan) and other.step_time_s < best:
+                    best = other.step_time_s
+                    plan = _left_idle(other, self.setting.gpus - part.gpus, plan)
+        except KeyboardInterrupt:
+            stopped = "interrupt"
+        if self.deadline.passed:
+            stopped = stopped or "time limit"
+        if isinstance(plan, InfeasibleError) or not stopped:
+            return plan
+        return replace(plan, search=replace(plan.search, stopped_by=stopped))
+
+    def _is_faster(self, expected: Estimate, part: Setting, seconds: float) -> bool:
+        """Whether what is estimated to be as fast is faster when it is simulated.
+
+        Parameters
+        ----------
+        expected, part
+            As of `_promising`.
+        seconds
+            The best step so far. [s]
+        """
+        runtime = choice_runtime(load_runtime(DEFAULT_RUNTIME), expected.choice)
+        trial, _ = tried(part, expected.choice.degrees, runtime)
+        return trial is not None and trial.fits and trial.seconds < seconds
+
+    def _promising(self, seconds: float) -> list[tuple[Estimate, Setting]]:
+        """The smaller numbers that may be faster, the most promising first.
+
+        Parameters
+        ----------
+        seconds
+            The step of all GPUs. [s]
+
+        Returns
+        -------
+        What is estimated to be the fastest with each, and the question for it.
+        """
+        self.floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
+        self.weights = LeastWeights(self.setting)
+        rows = []
+        for part in self._parts(seconds):
+            if self.deadline.passed:
+                break
+            expected = self._expected(part, seconds)
+            if expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
+                rows.append((expected, part))
+        return sorted(rows, key=lambda row: row[0].seconds)
+
+    def _parts(self, seconds: float) -> Iterator[Setting]:
+        """The question for every smaller number whose work alone does not take as long."""
+        setting = self.setting
+        work = least_work(setting) * setting.gpus
+        for gpus in range(setting.gpus - 1, 0, -1):
+            if work / gpus >= seconds:
+                return
+            if setting.cluster.can_use(gpus):
+                yield on_gpus(setting, gpus)
+
+    def _expected(self, part: Setting, limit: float) -> Estimate | None:
+        """What is estimated to be the fastest way to train on fewer GPUs, if any fits.
+
+        Parameters
+        ----------
+        part
+            The question.
+        limit
+            Steps that take longer do not matter. [s]
+        """
+        estimates, floors = self.estimates.on(part), self.floors.on(part)
+        fitting: list[Choice] = [
+            choice
+            for choice in choices(part, list(insides(part)))
+            if self.wishes.allows(choice) and self.weights.fit(choice)
+        ]
+        rows = [(floors.floor(one), one) for one in sorted(fitting, key=lambda one: -one.samples)]
+        rows = sorted((row for row in rows if row[0] < limit), key=lambda row: row[0])
+        capacity = part.cluster.device.memory
+        ranking = Ranking(
+            estimates=estimates, deadline=self.deadline, capacity=capacity, limit=limit
+        )
+        ranked, _ = ranking.of(rows, every=False)
+        if self.wishes.leaves_some_again and estimates.cuts.first:
+            ranked = with_fewer_again(estimates, ranked)
+        most = capacity * (1.0 + MEMORY_MARGIN)
+        return next((one for one in ranked if one.memory <= most), None)
+
+
+def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
+    """A plan that leaves GPUs without work, with a bound of what was asked for besides.
+
+    Parameters
+    ----------
+    plan, idle
+        The plan, and how many it leaves.
+    other
+        That of more GPUs, or why there was none.
+    """
+    bound, choices = plan.search.lower_bound_s, plan.search.num_choices
+    if isinstance(other, Plan):
+        bound = min(bound, other.search.lower_bound_s)
+        choices += other.search.num_choices
+    gap = (plan.step_time_s - bound) / plan.step_time_s
+    search = replace(
+        plan.search,
+        lower_bound_s=bound,
+        gap=gap,
+        proven_optimal=gap <= PROVEN_GAP,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        num_choices=choices,
+    )
+    return replace(plan, search=search, idle_gpus=idle)

@@ -1,0 +1,178 @@
+"""What may wait in the memory of the hosts where a choice does not fit: copies, updates and room.
+
+Copies run beside computation, unit of layers by unit, and what they take longer is waited for. The
+processors of the hosts update the weights whose optimizer's state waits there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.compute.work import TRAFFIC
+from costmodels.simulation.host_links import host_of
+from planner.joint.choices import Choice
+from planner.joint.inside import MicroBatch
+from planner.request.inputs.degrees import OFFLOADED
+from planner.request.setting import Setting
+
+Floats = NDArray[np.float64]
+# Whatever may wait in the memory of the hosts, less of it first.
+WAYS = tuple(names for count in (1, 2, 3) for names in itertools.combinations(OFFLOADED, count))
+# Units of layers whose tensors are on the device although they wait in the host: in use, under way.
+UNITS = 2
+
+
+def offloaded(choice: Choice) -> list[Choice]:
+    """A choice with whatever may wait in the memory of the hosts."""
+    ways = (replace(choice, offload=names) for names in WAYS)
+    return [one for one in ways if can_wait(one)]
+
+
+def can_wait(choice: Choice) -> bool:
+    """Whether weights that wait in the hosts are cut like their optimizer's state."""
+    return "weights" not in choice.offload or choice.zero in (0, 3)
+
+
+def least_copied(setting: Setting, choice: Choice, parameters: float) -> float:
+    """What copies of weights and of their gradients, and updates in the hosts take at least. [s]
+
+    Parameters
+    ----------
+    setting, choice
+        The question, and a choice of which some waits in the memory of the hosts.
+    parameters
+        Of a device whose weights are whole. [items]
+    """
+    rates = HostRates.of(setting, setting.gpus // choice.pp)
+    ranks = choice.dp * choice.inside.cp
+    cut = parameters / (ranks if choice.zero > 2 else 1)
+    updated = parameters / (ranks if choice.zero else 1)
+    found = 0.0
+    if "weights" in choice.offload:
+        found = choice.micro_batches * cut * rates.sent * rates.copy
+    if "optimizer" in choice.offload:
+        found = max(found, updated * rates.update)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRates:
+    """What the memory of the hosts and the links to it take.
+
+    Parameters
+    ----------
+    copy
+        Of a byte in one direction, which all devices copy at once. [s/B]
+    update
+        Of a parameter of each device. [s]
+    sent
+        Of a weight, as it is copied. [B]
+    memory
+        Of a host. [B]
+    devices
+        Of the question in a host. [items]
+    """
+
+    copy: float
+    update: float
+    sent: float
+    memory: float
+    devices: int
+
+    @classmethod
+    def of(cls, setting: Setting, devices: int) -> HostRates:
+        """Where so many neighbouring devices at least do the same.
+
+        Parameters
+        ----------
+        setting
+            The question.
+        devices
+            How many. [items]
+        """
+        cluster, training = setting.cluster, setting.machine.training
+        host = host_of(cluster)
+        on_link = min(devices, host.devices_per_link) / host.link_bandwidth
+        each = min(devices, cluster.devices_per_host) / host.memory_bandwidth
+        _, _, traffic = TRAFFIC[f"{training.optimizer}_update", "forward"]
+        return cls(
+            copy=max(on_link, each),
+            update=traffic * each,
+            sent=float(training.held.weights),
+            memory=host.memory,
+            devices=min(setting.gpus, cluster.devices_per_host),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Copies:
+    """What a device copies for each layer of the network.
+
+    Parameters
+    ----------
+    forward_out, forward_in, backward_in
+        In a micro-batch. [B]
+    update_out, update_in
+        Once a step, for the update. [B]
+    updated
+        Parameters that the hosts update. [items]
+    """
+
+    forward_out: Floats
+    forward_in: Floats
+    backward_in: Floats
+    update_out: Floats
+    update_in: Floats
+    updated: Floats
+
+    @classmethod
+    def of(
+        cls,
+        choice: Choice,
+        inside: MicroBatch,
+        ranks: Floats,
+        sent: float,
+        units: Sequence[Sequence[int]],
+    ) -> Copies:
+        """Those of a choice.
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        ranks
+            That hold the weight of each layer. [items]
+        sent
+            Of a weight, as it is copied. [B]
+        units
+            The layers of each unit.
+        """
+        nothing = np.zeros(len(inside.kept))
+        kept = nothing
+        if "activations" in choice.offload:
+            # the backward pass follows at once, and begins with what is still there
+            kept = inside.kept.copy()
+            kept[[place for places in units[-UNITS:] for place in places]] = 0.0
+        state = ranks if choice.zero else 1.0
+        weights, updated, back = nothing, nothing, nothing
+        if "weights" in choice.offload:
+            weights = inside.parameters * sent / (ranks if choice.zero > 2 else 1.0)
+        gradients = nothing
+        if "optimizer" in choice.offload:
+            updated, gradients = inside.parameters / state, inside.gradients / state
+            back = nothing if "weights" in choice.offload else updated * sent
+        else:
+            gradients = weights  # updated weights go back
+        return cls(
+            forward_out=kept,
+            forward_in=weights,
+            backward_in=kept + weights,
+            update_out=gradients,
+            update_in=back,
+            updated=updated,
+        )

@@ -1,0 +1,76 @@
+"""Choices that do not fit, with some of what they hold in the memory of the hosts.
+
+Where a choice fits, nothing is gained by that: copies only add to what a step takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.joint.choices import Choice
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimate
+from planner.joint.offload import least_copied, offloaded
+from planner.joint.ranking import Ranking, Rows
+from planner.joint.weights import LeastWeights
+from planner.request.setting import Setting
+
+# Choices that do not fit of which that is estimated, the fastest without it first. [items]
+MOST_REFINED = 64
+
+
+def with_offload(
+    ranking: Ranking, ranked: Sequence[Estimate], heavy: Rows
+) -> tuple[list[Estimate], float]:
+    """Estimates with those of choices that fit with some of them in the hosts, the fastest first.
+
+    Parameters
+    ----------
+    ranking
+        Of the choices that may fit without.
+    ranked
+        Their estimates, the fastest first.
+    heavy
+        Choices whose weights do not fit without, by what no step of them takes less than. [s]
+
+    Returns
+    -------
+    All estimates, and what no other of the heavy ones takes less than. [s]
+    """
+    capacity = ranking.capacity
+    best = min((one.seconds for one in ranked if one.memory <= capacity), default=math.inf)
+    found = list(ranked)
+    alone = [one for one in ranked if one.memory > capacity and not one.choice.again]
+    for one in alone[:MOST_REFINED]:
+        if one.seconds > best:
+            break
+        others = [ranking.estimates.of(other) for other in offloaded(one.choice)]
+        found += [other for other in others if other.memory <= capacity]
+        best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
+    left = ranking.add(heavy, found)
+    return sorted(found, key=lambda one: one.seconds), left
+
+
+def heavy_rows(
+    setting: Setting, heavy: Sequence[Choice], floors: PipelineBounds
+) -> list[tuple[float, Choice]]:
+    """Choices whose weights fit with some of them in the hosts, by what none takes less than. [s]
+
+    Parameters
+    ----------
+    setting
+        The question.
+    heavy
+        Choices whose weights do not fit.
+    floors
+        What no step of them takes less than by computation alone.
+    """
+    weights, rows = LeastWeights(setting), []
+    for choice in heavy:
+        fitting = [one for one in offloaded(choice) if weights.fit(one)]
+        floor = floors.floor(choice) if fitting else math.inf
+        for one in fitting:
+            copied = least_copied(setting, one, weights.least_parameters(one))
+            rows.append((max(floor, copied), one))
+    return sorted(rows, key=lambda row: row[0])

@@ -1,0 +1,78 @@
+"""More GPUs never make a step slower: a number that divides nothing leaves some without work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import planner
+from planner.cli.command import planner_command
+from planner.plan import Plan
+
+QUESTION = {"cluster": "dgx-h100", "precision": "bf16", "optimizer": "adam"}
+# Times are equal within that: see docs/search.md.
+EQUAL = 1e-3
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "num_hidden_layers": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plans(config):
+    return {n: planner.optimize(config, gpus=n, global_batch_size=64, **QUESTION) for n in (16, 24)}
+
+
+def test_a_number_of_gpus_that_divides_no_batch_is_not_slower_than_a_smaller_one(plans):
+    few, more = plans[16], plans[24]
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+    assert more.gpus + more.idle_gpus == 24
+    assert more.search.lower_bound_s <= more.step_time_s
+    assert few.idle_gpus == 0
+
+
+def test_a_plan_says_first_which_gpus_it_leaves_without_work(config, plans, tmp_path):
+    assert plans[24].idle_gpus == 8
+    path = tmp_path / "plan.json"
+    plans[24].save(path)
+    again = Plan.load(path)
+    assert again.idle_gpus == 8
+    assert planner.simulate(again).step_time == pytest.approx(again.step_time_s, rel=1e-9)
+    shown = CliRunner().invoke(planner_command, ["report", str(path)])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("8 of 24 GPUs are left without work")
+    plans[16].save(path)
+    assert "idle_gpus" not in path.read_text()
+
+
+def test_what_is_kept_holds_for_fewer_gpus_as_well(config):
+    plan = planner.optimize(config, gpus=24, global_batch_size=64, keep="tp=2", **QUESTION)
+    dims = {dim for layer in plan.layers.values() for dim in layer.degrees}
+    assert dims & {"filter", "head", "hidden"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [480, 512])
+@pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "bert-large", "mixtral-8x7b"])
+def test_more_gpus_never_take_longer(model, batch):
+    best = float("inf")
+    for gpus in (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 120, 128, 160, 192, 256, 384, 512):
+        plan = planner.optimize(model, gpus=gpus, global_batch_size=batch, **QUESTION)
+        assert plan.step_time_s <= best * (1.0 + EQUAL), gpus
+        best = min(best, plan.step_time_s)

@@ -1,0 +1,136 @@
+"""What does not fit waits in the memory of the hosts: found, bounded, ruled out and kept."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+import planner
+from costmodels.errors import InputError
+from costmodels.simulation import load_runtime
+from planner.errors import InfeasibleError
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimates
+from planner.joint.offload import least_copied, offloaded
+from planner.joint.search import choice_runtime
+from planner.joint.weights import LeastWeights
+from planner.joint.wishes import parse_keep
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
+
+DDP = load_runtime("ddp")
+
+
+def config_of(path, **fields):
+    described = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "num_hidden_layers": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described | fields))
+    return str(path)
+
+
+QUESTION = {
+    "gpus": 4,
+    "cluster": "dgx-a100",
+    "global_batch_size": 8,
+    "precision": "bf16",
+    "optimizer": "adam",
+}
+
+
+@pytest.mark.parametrize(
+    ("tied", "optimizer", "cluster"),
+    [
+        (False, "adam", "dgx-a100"),
+        pytest.param(True, "sgd", "dgx1-v100", marks=pytest.mark.slow),
+        pytest.param(True, "adam", "lassen", marks=pytest.mark.slow),
+    ],
+)
+def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, cluster):
+    model = config_of(tmp_path / "config.json", tie_word_embeddings=tied)
+    asked = {**QUESTION, "model": model, "optimizer": optimizer, "cluster": cluster}
+    asked |= {"precision": "bf16" if cluster == "dgx-a100" else "fp16"}
+    setting = resolve(make_request("optimize", asked))
+    estimates = Estimates(setting, DDP)
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, chain=floors.chain)
+    weights = LeastWeights(setting)
+    everything = list(choices(setting, list(insides(setting))))
+    off = []
+    for choice in random.Random(5).sample(everything, 14):
+        alone, _ = tried(setting, estimates.of(choice).choice.degrees, choice_runtime(DDP, choice))
+        other = random.Random(len(off)).choice(offloaded(choice))
+        one = estimates.of(other)
+        found, reason = tried(setting, one.choice.degrees, choice_runtime(DDP, choice))
+        assert found is not None, reason
+        assert alone is not None
+        assert bounds.of(other) <= found.seconds
+        assert least_copied(setting, other, weights.least_parameters(other)) <= found.seconds
+        inside = estimates.insides(other.zero).of(other.inside, other.samples)
+        assert bounds.least_memory(other, inside) <= found.peak_memory
+        assert weights.of(other) <= found.peak_memory
+        # copies only add to what a step takes: where a choice fits, nothing is gained by them
+        assert found.seconds >= alone.seconds * (1 - 1e-3)
+        off.append(abs(one.seconds / found.seconds - 1.0))
+    assert sorted(off)[len(off) // 2] < 0.15
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A question that does not fit unless something waits in the memory of the hosts."""
+    model = config_of(tmp_path_factory.mktemp("model") / "config.json")
+    # 0.17 billion parameters of 16 bytes or more over four GPUs, beside what is reserved
+    return {**QUESTION, "model": model, "memory": "1.5 GiB"}
+
+
+def test_what_does_not_fit_is_planned_with_offload(short):
+    asked = {**short}
+    model = asked.pop("model")
+    with pytest.raises(InfeasibleError, match="offload"):
+        planner.optimize(model, **asked, forbid="offload")
+    plan = planner.optimize(model, **asked)
+    assert plan.fits
+    assert plan.offload
+    assert 0.0 < plan.search.lower_bound_s <= plan.step_time_s
+    assert planner.simulate(plan).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
+
+
+def test_what_is_kept_waits_in_the_hosts(short):
+    asked = {**short, "memory": None}
+    model = asked.pop("model")
+    free = planner.optimize(model, **asked)
+    kept = planner.optimize(model, **asked, keep="offload=optimizer")
+    assert not free.offload
+    assert kept.offload == ("optimizer",)
+    assert kept.step_time_s > free.step_time_s
+    elsewhere = {**asked, "cluster": "aws-p3.2xlarge", "precision": "fp16"}
+    with pytest.raises(InputError, match=r"\[host\] table"):
+        planner.optimize(model, **elsewhere, keep="offload=weights")
+
+
+def test_names_of_what_is_kept_are_checked_and_ordered():
+    assert parse_keep("offload=optimizer+activations") == {"offload": "activations+optimizer"}
+    assert parse_keep("offload=none") == {"offload": "none"}
+    with pytest.raises(InputError, match="activations, weights, optimizer"):
+        parse_keep("offload=optimiser")
+
+
+def test_weights_wait_in_the_hosts_only_where_they_are_cut_like_the_state(short):
+    setting = resolve(make_request("optimize", short))
+    choice = next(one for one in choices(setting, list(insides(setting))) if one.dp > 1)
+    for zero, count in ((0, 7), (1, 3), (2, 3), (3, 7)):
+        assert len(offloaded(replace(choice, zero=zero))) == count
