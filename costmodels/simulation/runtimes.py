@@ -72,6 +72,8 @@ class Runtime:
         Time to agree on what is ready, and what each rank adds to it. [s]
     shard
         What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
+    zero
+        Stages of ZeRO that it runs where a strategy says which; empty for what `shard` says alone.
     each_micro_batch
         Whether gradients are reduced after every micro-batch, instead of after the last.
     weight_beside
@@ -169,6 +171,7 @@ class Runtime:
     negotiation_base: float = 0.0
     negotiation_per_rank: float = 0.0
     shard: tuple[str, ...] = ()
+    zero: tuple[int, ...] = ()
     each_micro_batch: bool = False
     weight_beside: bool = False
     prefetch: int = 0
@@ -246,6 +249,10 @@ class Runtime:
                     f"'{name}'",
                     "correct it",
                 )
+        if not set(self.zero) <= set(range(4)):
+            raise InputError.rule(
+                f"runtime {self.name}: zero", "be stages of ZeRO, 0 to 3", self.zero, "correct it"
+            )
         if self.recipe is not None and self.recipe not in recipe_families():
             raise InputError.rule(
                 f"runtime {self.name}: recipe",
@@ -272,6 +279,21 @@ class Runtime:
             gradients="gradients" in self.shard,
             state="state" in self.shard,
         )
+
+    @property
+    def usual_zero(self) -> int:
+        """The stage of ZeRO that `shard` is."""
+        cuts = ("state", "gradients", "weights")
+        return max((cuts.index(what) + 1 for what in self.shard), default=0)
+
+    @property
+    def stages_of_zero(self) -> tuple[int, ...]:
+        """The stages of ZeRO that it runs, the least first."""
+        return tuple(sorted(set(self.zero))) or (self.usual_zero,)
+
+    def scatters(self, memory: MemoryConfig) -> bool:
+        """Whether a rank gets the sum of its own part of a gradient only."""
+        return memory.gradients or (memory.state and self.gradient == "reduce_scatter")
 
     def passes(self, members: int, one_way: float = 1.0) -> float:
         """How many times as many bytes an all-reduce moves as around a ring.

@@ -11,6 +11,7 @@ from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.mixed import MixedSearch
+from planner.joint.runtimes import searched_runtime, splits_by_layer
 from planner.joint.search import JointResult, JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
@@ -79,8 +80,11 @@ def joint_plan(
     """
     deadline = deadline or Deadline(options.time_limit)
     one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
-    if wishes.splits_alone or (not wishes.any and one_stage):
+    by_layer = splits_by_layer(setting)
+    if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
         return plan_for(setting, options, deadline, known)
+    if not by_layer:
+        _refuse_by_layer(setting, options, wishes)
     if one_stage and setting.gpus > 1:
         raise ConflictError(
             "--least-memory and --dump-problem are of the splits of one stage, of which --keep and "
@@ -101,6 +105,28 @@ def joint_plan(
         return _joint_plan(setting, options, deadline, known, wishes)
 
 
+def _refuse_by_layer(setting: Setting, options: SearchOptions, wishes: Wishes) -> None:
+    """Refuse what is of splits layer by layer, which are searched under the usual runtime alone.
+
+    Parameters
+    ----------
+    setting, options, wishes
+        As of `joint_plan`.
+    """
+    asked = {
+        "--least-memory": options.least_memory,
+        "--dump-problem": options.dump_problem is not None,
+        f"--for {wishes.framework}": wishes.framework is not None and wishes.leaves_splits,
+    }
+    for given, is_asked in asked.items():
+        runtime = setting.asked_runtime
+        if is_asked and runtime is not None:
+            raise ConflictError(
+                f"{given} is of splits layer by layer, which are searched under the usual runtime "
+                f"alone, but --runtime is {runtime.name}; leave one out"
+            )
+
+
 def _joint_plan(
     setting: Setting,
     options: SearchOptions,
@@ -115,17 +141,18 @@ def _joint_plan(
     setting, options, deadline, known, wishes
         As of `joint_plan`.
     """
-    if not wishes.any and not is_transformer(setting.graph):
+    by_layer = splits_by_layer(setting) and wishes.leaves_splits
+    if by_layer and not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if _few_layers(setting, wishes) else deadline,
+        deadline.part(SHARE) if by_layer and _few_layers(setting) else deadline,
         wishes,
         until=deadline,
     )
     single = None
-    if wishes.leaves_splits and _worth_splitting(setting, found):
+    if by_layer and _worth_splitting(setting, found):
         try:
             single = plan_for(setting, options, deadline, known)
             cut_short = single.search.stopped_by
@@ -189,7 +216,7 @@ def _searched(
     options.tell("estimating pipelines")
     search = JointSearch(
         setting=setting,
-        runtime=load_runtime(DEFAULT_RUNTIME),
+        runtime=searched_runtime(setting),
         options=options,
         deadline=deadline,
         wishes=wishes,
@@ -200,7 +227,13 @@ def _searched(
         until = Deadline(0.0)
     usual: tuple[UsualTrial, ...] = ()
     try:
-        usual = usual_trials(setting, search.runtime, until, usual_of(setting, found))
+        usual = usual_trials(
+            setting,
+            search.runtime,
+            until,
+            usual_of(setting, found),
+            under_one=setting.asked_runtime is not None,
+        )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     return (found if wishes.any else _with_usual(found, usual)), usual
@@ -278,9 +311,9 @@ def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
     return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
 
 
-def _few_layers(setting: Setting, wishes: Wishes) -> bool:
+def _few_layers(setting: Setting) -> bool:
     """Whether the splits of one stage may be searched as well."""
-    return wishes.leaves_splits and len(setting.graph.compute_layers) <= MOST_LAYERS
+    return len(setting.graph.compute_layers) <= MOST_LAYERS
 
 
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:
@@ -288,7 +321,7 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     if found.stopped_by == "interrupt":
         return False
     if found.best is None:
-        return len(setting.graph.compute_layers) <= MOST_LAYERS
+        return _few_layers(setting)
     return single_stage_left_out(found, found.best) is None
 
 

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation import Runtime
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
@@ -62,6 +63,8 @@ class JointResult:
         Why ways of parallelism were left out that do not fit the network.
     stopped_by
         What cut the search short.
+    runtime
+        The name of the runtime that was asked for, None where none was.
     """
 
     best: StagedStep | None
@@ -74,6 +77,7 @@ class JointResult:
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
     any_split: float = 0.0
+    runtime: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -162,11 +166,13 @@ class JointSearch:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short) and not stopped:
             stopped = "time limit"
+        asked = self.setting.asked_runtime
         return JointResult(
             best=self.best,
             simulated=tuple(self.simulated),
             bound=bound,
             any_split=anyhow,
+            runtime=None if asked is None else asked.name,
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
@@ -192,7 +198,10 @@ class JointSearch:
         """
         fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
-        for choice in choices(self.setting, list(insides(self.setting))):
+        zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
+        for choice in choices(self.setting, list(insides(self.setting)), zero):
+            if not cuts.are_possible(choice.parts):
+                continue
             self.num_choices += 1
             if self.wishes.allows(choice):
                 self.num_wished += 1
@@ -301,7 +310,7 @@ class JointSearch:
         if choice in self.tried:
             return
         self.tried.add(choice)
-        runtime = choice_runtime(self.runtime, choice)
+        runtime = choice_runtime(self.runtime, choice.zero)
         found, reason = tried(self.setting, choice.degrees, runtime)
         if found is None:
             self.left_out.append(reason)
@@ -312,8 +321,3 @@ class JointSearch:
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
-
-
-def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:
-    """The runtime of a choice: one that gathers weights ahead where those are cut."""
-    return load_runtime("fsdp") if choice.zero == 3 else runtime

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import msgspec
 
@@ -33,12 +34,15 @@ class Carried:
     ----------
     network, cluster
         Those it was made for; None where they are built in.
+    runtime
+        The figures of the runtime that differ from those of a runtime that says nothing.
     tables
         The measured times that it rests on, in the order in which they were given.
     """
 
     network: Network | None = None
     cluster: Cluster | None = None
+    runtime: Mapping[str, Any] | None = None
     tables: tuple[CarriedTable, ...] = ()
 
 

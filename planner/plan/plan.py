@@ -173,12 +173,13 @@ class Plan:
             stages=self.stages or (whole,),
             distributions={name: layer.distribution for name, layer in self.layers.items()},
             schedule=self.schedule,
+            # what is cut, and nothing else, whatever the runtime cuts by itself
             memory={
                 name: MemoryConfig(
                     **dict.fromkeys(layer.sharded, True), shard_size=layer.shard_size
                 )
                 for name, layer in self.layers.items()
-                if layer.sharded
+                if layer.weights_bytes
             },
             gather_again=self.gather_again,
             ring_attention=self.ring_attention,
@@ -266,6 +267,8 @@ class Plan:
         document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
         if not self.shares:
             del document["shares"]
+        if self.carried.runtime is None:
+            del document["carried"]["runtime"]
         if self.carried.cluster is not None and not self.carried.cluster.groups:
             del document["carried"]["cluster"]["groups"]
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
