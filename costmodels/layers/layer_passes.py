@@ -20,7 +20,7 @@ from costmodels.distribution import Candidates
 from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
 from costmodels.layers.local_work import local_size, local_work, side_work, update_work
-from costmodels.layers.reduced_precision import cast_work, runs_in_fp8
+from costmodels.layers.reduced_precision import cast, cast_work, runs_in_fp8
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time, outermost_time
 
@@ -113,10 +113,15 @@ def layer_computation(
         rate = BANDWIDTH_FRACTION * device.memory_bandwidth
         backward_weight = backward_weight + parameters * machine.training.accumulated / rate
     if layer.parameters and layer.shares_weight_with is None:
-        time, source = machine.compute.time(update_work(parameters, machine.training.optimizer))
-        # optimizers update all weights in a few fused kernels: no fixed cost for each layer
-        update = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
-        by_source[source, np.arange(count)] += update
+        works = [update_work(parameters, machine.training.optimizer)]
+        if machine.training.precision == "fp8" and runs_in_fp8(layer):
+            works.append(cast(parameters))
+        for work in works:
+            time, source = machine.compute.time(work)
+            # all weights are updated in a few fused kernels: no fixed cost for each layer
+            time = np.maximum(time - machine.compute.device.kernel_latency, 0.0)
+            update = update + time
+            by_source[source, np.arange(count)] += time
     return Computation(forward, backward_data, backward_weight, update, by_source)
 
 

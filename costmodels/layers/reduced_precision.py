@@ -4,8 +4,10 @@ Linear layers within the blocks of a transformer multiply in FP8, where their di
 16; embeddings, the head, routers of few experts, attention and all that multiplies nothing stay in
 16 bits, as do activations between layers. What a product reads is cast by a kernel that also
 transposes it and finds the largest value for the scale of a later step (delayed scaling): the input
-and the weight before the forward pass, the gradient of the output before the backward pass
-(docs.nvidia.com/deeplearning/transformer-engine, "Using FP8").
+before the forward pass, the gradient of the output before the backward pass, and the weight once a
+step, when it is updated, since micro-batches share it (docs.nvidia.com/deeplearning/
+transformer-engine, "Using FP8", and `is_first_microbatch` of its modules, which Megatron-LM sets;
+torchao's all-gather in FP8 casts what a rank has updated, too).
 """
 
 from __future__ import annotations
@@ -19,9 +21,6 @@ from costmodels.graph import Layer
 from costmodels.layers.local_work import local_size
 from costmodels.step.training import Training
 
-# A weight in FP8 and its transpose, kept from the forward to the backward pass beside the weight in
-# 16 bits, its master copy and its gradient, of which FP8 takes nothing away. [B]
-_COPIES = 2
 # What extents of a product in FP8 are multiples of.
 _MULTIPLE = 16
 
@@ -35,12 +34,12 @@ def runs_in_fp8(layer: Layer) -> bool:
 
 
 def weight_copies(layer: Layer, training: Training) -> int:
-    """Copies in FP8 of each number of a layer's weight. [B]"""
-    return _COPIES if training.precision == "fp8" and runs_in_fp8(layer) else 0
+    """What products in FP8 hold of each number of a layer's weight besides. [B]"""
+    return training.held.fp8_copies if training.precision == "fp8" and runs_in_fp8(layer) else 0
 
 
 def cast_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work]:
-    """The casts of one pass.
+    """The casts of one pass over a micro-batch.
 
     Parameters
     ----------
@@ -49,16 +48,14 @@ def cast_work(layer: Layer, candidates: Candidates, direction: str) -> list[Work
     """
     # the gradient of the output is cast once for both products of the backward pass
     if direction == "backward_weight":
-        return [_cast(local_size(layer.output, candidates))]
+        return [cast(local_size(layer.output, candidates))]
     if direction != "forward":
         return []
-    weight = np.ones(1)
-    for dim in layer.weight_dims:
-        weight = weight * candidates.local(dim, layer.dims[dim])
-    return [_cast(local_size(layer.inputs[0], candidates)), _cast(weight)]
+    return [cast(local_size(layer.inputs[0], candidates))]
 
 
-def _cast(numbers: NDArray[np.float64]) -> Work:
+def cast(numbers: NDArray[np.float64]) -> Work:
+    """A cast of so many numbers, with its transpose."""
     one = np.ones(1)
     return Work(
         operation="fp8_cast", direction="forward", samples=numbers, channels=one, filters=one

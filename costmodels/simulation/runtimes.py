@@ -80,6 +80,9 @@ class Runtime:
         Whether reductions of gradients of activations run beside the backward pass of the weight of
         the same layer, and gathers of its input beside that of the data (Korthikanti et al. 2022,
         section 4.2.2), instead of before or after.
+    pipelines_products
+        Whether products of tensor parallelism run in parts, beside what gathers their input or
+        reduces their output (`costmodels.simulation.pipelining`).
     prefetch
         Units of layers whose weights are gathered ahead of their computation. [items]
     overlap
@@ -174,6 +177,7 @@ class Runtime:
     zero: tuple[int, ...] = ()
     each_micro_batch: bool = False
     weight_beside: bool = False
+    pipelines_products: bool = False
     prefetch: int = 0
     overlap: bool = True
     synchronous: bool = True

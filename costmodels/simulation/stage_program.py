@@ -21,6 +21,7 @@ from costmodels.simulation.operations import (
 )
 from costmodels.simulation.passes import last_operation, pass_operations, statistics_operations
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.pipelining import pipeline_products
 from costmodels.simulation.ring import gradient_operations, ring_operations, ring_ranks
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
 from costmodels.simulation.sends import send_operations
@@ -60,6 +61,10 @@ class StageProgram:
         self._all_backward()
         self._drop_fresh()
         free_unread(self.phases.values())
+        if view.runtime.pipelines_products:
+            products = {layer.name for layer in self.layers if layer.is_dense and layer.parameters}
+            for phase, operations in self.phases.items():
+                self.phases[phase] = pipeline_products(operations, (number, phase), products)
 
     # forward
 

@@ -33,6 +33,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         The gradient once more, in the buffers in which it travels. [B]
     update
         What the optimizer has of it while it updates, cut like `master`. [B]
+    fp8_copies
+        Where products run in FP8: the weight in that type and its transpose, less what they take
+        the place of. [B]
     """
 
     weights: int = 4
@@ -42,6 +45,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fresh: int = 0
     buckets: int = 0
     update: int = 0
+    fp8_copies: int = 2
 
 
 class _Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import PUBLISHED_TABLES, STATEMENTS
 from benchmarks.accuracy.cells import Summary
+from benchmarks.accuracy.llm.compare import compare_llm_files
 from benchmarks.accuracy.measured import RowComparison, RowQuestion, compare_files, measured_files
 from benchmarks.published import juwels, proteus
 from benchmarks.published.congestion import congestion_findings
@@ -63,6 +64,17 @@ def test_strategies_of_proteus_are_in_order(config: str) -> None:
 def test_statements_on_congestion_hold() -> None:
     found = congestion_findings()
     assert [f.counts[0] for f in found] == CEILINGS["stated"]["congestion"]["holding"]
+
+
+def test_rows_that_lie_with_the_project_are_predicted_as_well_as_they_were() -> None:
+    (table,) = compare_llm_files([Path("benchmarks/published/data/nemo_performance.csv")])
+    found = table.summary
+    ceiling = CEILINGS["transformers"][found.source]
+    assert found.rows == ceiling["cells"]
+    assert not found.left_out
+    assert found.mean_error <= ceiling["mean"]
+    assert abs(found.worst_error) <= ceiling["worst"]
+    assert found.oom_false_alarms <= ceiling["false_alarms"]
 
 
 @lru_cache(maxsize=1)

@@ -9,13 +9,18 @@ from click.testing import CliRunner
 
 import planner
 from costmodels.cluster import dump_cluster, load_cluster, load_device
+from costmodels.compute.roofline import BANDWIDTH_FRACTION
 from planner.cli.command import planner_command
 
 ASKED = {"gpus": 8, "cluster": "dgx-h100", "global_batch_size": 8, "input_size": 2048, "tp": 2}
 
 
+def step_tasks(simulation):
+    return simulation.simulated.task_times.graph.tasks
+
+
 def seconds(simulation, layer: str, kind: str) -> float:
-    tasks = simulation.simulated.task_times.graph.tasks
+    tasks = step_tasks(simulation)
     return sum(t.seconds for t in tasks if t.name == layer and t.kind == kind)
 
 
@@ -52,6 +57,17 @@ def test_weights_in_fp8_and_their_transposes_are_held_beside_all_else(steps):
         assert eighth[holder] == half[holder]
 
 
+def test_nemo_holds_weights_in_fp8_instead_of_16_bits_and_gradients_of_two_bytes():
+    asked = {**ASKED, "cluster": "dgx-b200", "precision": "fp8"}
+    roles = [
+        planner.simulate("llama3-8b", runtime=name, **asked).simulated.roles[0].memory.holders
+        for name in ("megatron-core", "nemo")
+    ]
+    blocks = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
+    assert roles[0]["weights"] - roles[1]["weights"] == 2 * blocks / 2  # over two ranks
+    assert roles[0]["weight gradients"] == 2 * roles[1]["weight gradients"]
+
+
 def test_faster_memory_makes_casts_faster(tmp_path):
     cluster = load_cluster("dgx-h100")
     times = []
@@ -73,3 +89,18 @@ def test_a_device_without_fp8_is_refused_and_told_who_has_it(command):
     assert len(result.stderr.strip().splitlines()) == 1
     for name in ("a100-80gb", "h100", "h200", "b200", "choose bf16"):
         assert name in result.stderr
+
+
+def test_weights_are_cast_once_a_step_and_not_for_every_micro_batch():
+    asked = {"gpus": 2, "cluster": "dgx-h100", "input_size": 128, "tp": 2, "global_batch_size": 8}
+    asked |= {"execution": "captured"}
+    updates, products = [], []
+    for precision in ("bf16", "fp8"):
+        step = planner.simulate("llama3-8b", precision=precision, **asked, micro_batches=8)
+        updates.append(sum(t.seconds for t in step_tasks(step) if t.kind == "update"))
+        products.append(seconds(step, "layers.3.mlp.down", "forward"))
+    linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) / 2
+    moved = 4 * linear / (BANDWIDTH_FRACTION * load_device("h100").memory_bandwidth)
+    assert updates[1] - updates[0] == pytest.approx(moved, rel=1e-3)
+    # 128 tokens leave a product bound by its weight, which FP8 halves
+    assert products[1] < products[0]
