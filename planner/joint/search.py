@@ -16,7 +16,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.weights import LeastWeights
@@ -35,6 +35,8 @@ MOST_SIMULATED = 3
 MOST_WORK, MOST_COMPARED = 6_000, 40_000
 # Micro-batches that are, where the others are folded. [items]
 FEW_LAID_OUT = 4
+# What is slower than the best by more is not faster with a block less computed again. [times]
+PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
 
@@ -158,6 +160,8 @@ class JointSearch:
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
                 self._simulate(ranked, bound)
+                if partly:
+                    self._compute_fewer_again(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
             else:
@@ -241,6 +245,31 @@ class JointSearch:
                 break
             self._try(one.choice, bound)
             count += 1
+
+    def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
+
+        Estimates of memory are not exact, and what fits by a little is found by simulation alone.
+        """
+        if self.best is None:
+            return
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
+        near = [
+            one.choice
+            for one in ranked
+            if one.choice.inside.recompute == "full"
+            and one.memory <= most
+            and one.seconds < self.best.seconds * PROMISING_AGAIN
+        ]
+        rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
+        work = 0
+        for one in sorted(rows, key=lambda row: row.seconds):
+            work += self._work(one.choice)
+            late = work > MOST_WORK or self.deadline.passed
+            if late or one.seconds >= self.best.seconds:
+                return
+            if one.memory <= most:
+                self._try(one.choice, bound)
 
     def _computes_more(self, choice: Choice) -> bool:
         """Whether a choice that was simulated and fits is the same and computes less again."""

@@ -87,7 +87,7 @@ def _carried_runtime(runtime: Runtime | None) -> dict[str, object] | None:
     return {name: value for name, (value, usual) in values.items() if value != usual}
 
 
-def runtime_of(plan: Plan) -> Runtime:
+def made_under(plan: Plan) -> Runtime:
     """The runtime that a plan was made for.
 
     Raises
@@ -142,7 +142,7 @@ def made_as(plan: Plan, request: Request) -> Request:
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
-        **({"runtime": runtime_of(plan)} if request.servers is None else {}),
+        **({"runtime": made_under(plan)} if request.servers is None else {}),
         # what only a runtime decides is no input
         **{k: v for k, v in training.items() if hasattr(request, k)},
     }

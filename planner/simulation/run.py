@@ -26,7 +26,7 @@ from planner.request.inputs import simulating as inputs
 from planner.request.named_degrees import with_named_degrees
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
-from planner.request.plans import runtime_of
+from planner.request.plans import made_under
 from planner.request.request import Request
 from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
@@ -83,7 +83,7 @@ def _simulate(request: Request) -> Simulation:
     placed = place_network(request)
     plan = placed.plan
     if plan is not None and request.runtime is None and request.servers is None:
-        runtime = runtime_of(plan)
+        runtime = made_under(plan)
     else:
         runtime = find_runtime(request)
     if request.congestion != 1.0:
