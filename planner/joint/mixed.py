@@ -205,6 +205,7 @@ class MixedSearch:
             "status": "optimal" if gap <= PROVEN_GAP else "feasible",
             "stopped_by": self.stopped_by,
             "num_choices": self.num_choices,
+            "idle_gpus": self._idle,
         }
         if isinstance(best, Plan):
             said = tuple(words(note) for note in notes)
@@ -236,9 +237,17 @@ class MixedSearch:
             under_one=self.setting.asked_runtime is not None,
         )
 
+    @property
+    def _idle(self) -> int:
+        """GPUs that the best leaves idle. [items]"""
+        best = self.best
+        assert best is not None, "what is idle is so beside a plan"
+        return self.setting.gpus - (
+            best.gpus if isinstance(best, Plan) else best.placed.setting.gpus
+        )
+
     def _notes(self) -> list[Note]:
-        cluster, best = self.setting.cluster, self.best
-        assert best is not None, "notes are of a plan"
+        cluster = self.setting.cluster
         rows = ", ".join(
             f"{group.hosts} hosts {group.name} of {group.device.name}" for group in cluster.groups
         )
@@ -250,9 +259,8 @@ class MixedSearch:
                 bound=format_seconds(self.bound),
             )
         ]
-        gpus = best.gpus if isinstance(best, Plan) else best.placed.setting.gpus
-        if gpus < self.setting.gpus:
-            notes.append(Note.of("idle-hosts", idle=self.setting.gpus - gpus))
+        if self._idle:
+            notes.append(Note.of("idle-hosts", idle=self._idle))
         if self.stopped_by:
             notes.append(Note.of("search-stopped", reason=self.stopped_by))
         return notes

@@ -229,15 +229,16 @@ class JointSearch:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
-        # where what is expected to fit does not, what holds the least may do after all
+        # where what may fit does not, what is expected to fit, and what holds the least, may do
+        surely = [one for one in fitting if one.memory <= capacity][:MOST_MISSES]
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         work, count = 0, 0
-        for one in [*fitting[:MOST_MISSES], *smallest]:
+        for one in [*fitting[:MOST_MISSES], *surely, *smallest]:
             best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
             if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
-            if self._computes_more(one.choice):
+            if self._computes_more(one.choice) or one.choice in self.tried:
                 continue
             work += self._work(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED

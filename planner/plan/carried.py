@@ -7,7 +7,7 @@ times, so that its file can be used where theirs are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,6 +47,21 @@ class Carried:
 
 
 NOTHING_CARRIED = Carried()
+
+
+def leave_out_unsaid(document: MutableMapping[str, dict[str, object]]) -> None:
+    """Take out of the document of a plan what only few plans say, and this one does not."""
+    carried: Any = document["carried"]
+    rows: list[tuple[Any, str]] = [
+        (document, "shares"),
+        (document["search"], "idle_gpus"),
+        (carried, "runtime"),
+    ]
+    if carried["cluster"] is not None:
+        rows.append((carried["cluster"], "groups"))
+    for place, name in rows:
+        if not place[name]:
+            del place[name]
 
 
 def digest(value: object) -> str:

@@ -144,6 +144,8 @@ class SearchSummary:
     num_choices
         Global choices (stages, micro-batches, replicas, what is cut and computed again) that were
         looked at; 0 where only the splits of one stage were searched. [items]
+    idle_gpus
+        GPUs that were asked for and that the plan leaves idle. [items]
     memory_binds
         Whether the fastest splits of one stage that were met need more memory than there is.
     """
@@ -159,6 +161,7 @@ class SearchSummary:
     num_costed: int
     stopped_by: str = ""
     num_choices: int = 0
+    idle_gpus: int = 0
     memory_binds: bool = False
 
 

@@ -72,6 +72,8 @@ def plan_line(plan: Plan) -> str:
     if plan.gpus_at_work < plan.gpus:
         enough = "1 GPU" if plan.gpus_at_work == 1 else f"{figures.count(plan.gpus_at_work)} GPUs"
         parts.append(f"{enough} would be enough")
+    if found.idle_gpus:
+        parts.append(f"{found.idle_gpus:,} of {plan.gpus + found.idle_gpus:,} GPUs idle")
     if not plan.fits:
         parts.append("DOES NOT FIT")
     return ", ".join(parts)

@@ -15,6 +15,16 @@ def verdict(plan: Plan) -> str:
     """What to do, how much that gains and how much more there could be; empty for a given plan."""
     if plan.search.status == "given":
         return ""
+    return _advice(plan) + _idle(plan)
+
+
+def _idle(plan: Plan) -> str:
+    """What is left idle of what was asked for, if anything is."""
+    idle = plan.search.idle_gpus
+    return f"; {idle:,} of {plan.gpus + idle:,} GPUs are left idle" if idle else ""
+
+
+def _advice(plan: Plan) -> str:
     if plan.is_staged:
         advice = f"Train with {how(plan)}: "
         advice += f"{_compared(plan)}, {_distance(plan)}"

@@ -144,14 +144,21 @@ def _agrees(setting, steps, shares):
         before = result.best.seconds
 
 
-def test_as_few_blocks_as_fit_are_computed_again_where_estimates_are_a_little_above(tmp_path):
-    setting = _setting(tmp_path / "config.json", random.Random(17))
-    fewer = Degrees(
-        tp=4, sequence_parallel=True, recompute=2, micro_batches=4, dp=1, schedule="1f1b"
-    )
-    fitting, reason = tried(setting, fewer, searched_runtime(setting))
+@pytest.mark.parametrize(
+    ("seed", "room", "degrees"),
+    [
+        # estimated to hold a little more than there is, with one block less computed again
+        (17, 1.0, {"sequence_parallel": True, "recompute": 2, "micro_batches": 4}),
+        # behind many that are estimated to hold a little more, of which none fits
+        (21, 1.021, {"micro_batches": 8}),
+    ],
+)
+def test_what_fits_is_found_where_estimates_of_memory_are_off(tmp_path, seed, room, degrees):
+    setting = _setting(tmp_path / "config.json", random.Random(seed))
+    given = Degrees(tp=4, dp=1, **degrees)
+    fitting, reason = tried(setting, given, searched_runtime(setting))
     assert fitting is not None, reason
-    limited = _limited(setting, fitting.peak_memory)
+    limited = _limited(setting, fitting.peak_memory * room)
     search = JointSearch(
         setting=limited,
         runtime=searched_runtime(limited),

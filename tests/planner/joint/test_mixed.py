@@ -24,6 +24,8 @@ from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
 from planner.planning.staged import simulate_stages, tried
+from planner.report.terminal import plan_line
+from planner.report.verdict import verdict
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
@@ -245,6 +247,15 @@ def test_slow_hosts_may_be_left_idle(tmp_path):
     assert plan.gpus == 1
     assert plan.device == "h100"
     assert any("left idle" in note for note in plan.fallbacks)
+    assert verdict(plan).endswith("; 1 of 2 GPUs are left idle")
+    assert "1 of 2 GPUs idle" in plan_line(plan)
+    assert Plan.from_json(plan.to_json()).search.idle_gpus == 1
+
+
+def test_a_front_is_of_one_kind_of_hosts(tmp_path):
+    where = cluster_of(tmp_path, (1, "h100"), (1, "k80"), size=1, precision="fp32")
+    with pytest.raises(InputError, match="must be of hosts of one kind"):
+        planner.pareto("resnet18", gpus=2, cluster=where)
 
 
 def test_what_fits_nowhere_is_proven_not_to(tmp_path):
