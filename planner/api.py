@@ -59,6 +59,7 @@ def optimize(
     keep: str | None = None,
     forbid: str | None = None,
     framework: str | None = None,
+    runtime: str | Runtime | None = None,
     dump_problem: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Find the fastest plan that fits in memory.
@@ -107,6 +108,7 @@ def pareto(
     time_limit: float | None = None,
     keep: str | None = None,
     forbid: str | None = None,
+    runtime: str | Runtime | None = None,
 ) -> list[Plan]:
     """Find plans of which none is both faster and smaller than another, the fastest first.
 
@@ -203,6 +205,7 @@ def scale(
     cap: int | None = None,
     num_best: int = 4,
     tune_trials: int = 0,
+    runtime: str | Runtime | None = None,
 ) -> Iterator[Plan | InfeasibleError]:
     """Find the best plan for each number of GPUs, one after the other.
 

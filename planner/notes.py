@@ -117,6 +117,10 @@ WORDS: Mapping[str, str] = {
         "the splits of one stage without micro-batches were not searched layer by layer: those by "
         "degrees that fit are estimated to take {estimate}; none takes less than {bound}"
     ),
+    "single-stage-under": (
+        "the splits of one stage were not searched layer by layer, which is done under the usual "
+        "runtime alone, and not under {runtime}"
+    ),
     "usual-is-faster": (
         "the plan is a usual way to train under the runtime {runtime}, which was simulated as it "
         "is: ways like it with other degrees were not searched"

@@ -49,6 +49,19 @@ def unit_of(name: str) -> str:
     return name
 
 
+def travelling_part(runtime: Runtime, training: Training) -> float:
+    """The size of gradients as they travel, as part of that in which they are kept.
+
+    Parameters
+    ----------
+    runtime, training
+        How the step runs.
+    """
+    if runtime.low_precision_gradients:
+        return training.activation_size / training.gradient_size
+    return 1.0
+
+
 def runtime_buckets(
     layers: Sequence[Layer],
     pieces: Mapping[str, Piece],
@@ -72,9 +85,7 @@ def runtime_buckets(
     memory
         What is cut of a layer.
     """
-    shrink = 1.0
-    if runtime.low_precision_gradients:
-        shrink = training.activation_size / training.gradient_size
+    shrink = travelling_part(runtime, training)
     # servers of their own have the weights even of a lone worker
     served = runtime.gradient == "push_pull" and runtime.servers > 0
     by_unit = runtime.bucket is None and runtime.fusion is None
@@ -100,7 +111,7 @@ def runtime_buckets(
                 close(key)
         last_unit = unit_of(name)
         kept = memory(name)
-        key = (piece.gradient_group, _scatters(kept, runtime), reduced_late(kept, runtime))
+        key = (piece.gradient_group, runtime.scatters(kept), reduced_late(kept, runtime))
         names, size = filling.get(key, ([], 0.0))
         filling[key] = ([*names, name], size + num_bytes * shrink)
         limit = math.inf if key[2] else runtime.bucket
@@ -116,8 +127,3 @@ def runtime_buckets(
 def reduced_late(memory: MemoryConfig, runtime: Runtime) -> bool:
     """Whether a gradient is reduced with all others, after the backward pass."""
     return runtime.waits_to_reduce and (memory.gradients or memory.state)
-
-
-def _scatters(memory: MemoryConfig, runtime: Runtime) -> bool:
-    """Whether a rank gets the sum of its own part of a gradient only."""
-    return memory.gradients or (memory.state and runtime.gradient == "reduce_scatter")

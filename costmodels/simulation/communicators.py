@@ -9,7 +9,7 @@ from costmodels.simulation.stage_program import StageProgram
 
 # NCCL's buffers of one communicator on an H100 host (aiconfigurator); what a device reserves has
 # those of one, see the sources of the devices. [B]
-_COMMUNICATOR = 392 * 2**20
+COMMUNICATOR = 392 * 2**20
 
 
 def communicator_memory(programs: Sequence[StageProgram]) -> float:
@@ -26,4 +26,4 @@ def communicator_memory(programs: Sequence[StageProgram]) -> float:
     groups |= {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
     count = sum(math.prod(group) > 1 for group in groups)
     count += len(programs[0].view.strategy.stages) > 1
-    return float(count * _COMMUNICATOR)
+    return float(count * COMMUNICATOR)

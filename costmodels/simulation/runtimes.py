@@ -8,46 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodels.errors import InputError, require_between
-from costmodels.graph import FUSIONS
-from costmodels.step.recipes import recipe_families
+from costmodels.simulation.runtime_checks import check_runtime
 from costmodels.strategy import MemoryConfig
 
-# Smaller pieces would make millions of messages. [B]
-_SMALLEST = 65536
-GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
 # MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
 # 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass
 # (ryujaehun/pytorch-gpu-benchmark; the rows enter no score).
 COPY = 0.44
-AGGREGATIONS = ("peers", "rooted", "one_device")
-
-
-# What figures can be: the least, the most, the unit.
-_RANGES = {
-    "bucket": (1.0, 1e18, "B"),
-    "first_bucket": (1.0, 1e18, "B"),
-    "fusion": (1.0, 1e18, "B"),
-    "cycle": (0.0, 60.0, "s"),
-    "negotiation_base": (0.0, 60.0, "s"),
-    "negotiation_per_rank": (0.0, 60.0, "s"),
-    "launch_time": (0.0, 1.0, "s"),
-    "outside_layers": (0.0, 60.0, "s"),
-    "activation_copies": (0.0, 100.0, ""),
-    "activation_waits": (0.0, 100.0, ""),
-    "server_rate": (1e3, 1e18, "B/s"),
-    "stack_bandwidth": (1e3, 1e18, "B/s"),
-    "cpu_bandwidth": (1e3, 1e18, "B/s"),
-    "servers": (0, 2**20, ""),
-    "devices_per_cpu_link": (1, 2**20, ""),
-    "logit_kept": (0.0, 64.0, "B"),
-    "logit_scratch": (0.0, 64.0, "B"),
-    "collective_launches": (0.0, 100.0, ""),
-    "launches_ahead": (0, 2**20, ""),
-    "check_near": (0.0, 60.0, "s"),
-    "check_far": (0.0, 60.0, "s"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +40,8 @@ class Runtime:
         Time to agree on what is ready, and what each rank adds to it. [s]
     shard
         What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
+    zero
+        Stages of ZeRO that it runs where a strategy says which; empty for what `shard` says alone.
     each_micro_batch
         Whether gradients are reduced after every micro-batch, instead of after the last.
     weight_beside
@@ -184,6 +154,7 @@ class Runtime:
     negotiation_base: float = 0.0
     negotiation_per_rank: float = 0.0
     shard: tuple[str, ...] = ()
+    zero: tuple[int, ...] = ()
     each_micro_batch: bool = False
     weight_beside: bool = False
     pipelines_products: bool = False
@@ -237,52 +208,7 @@ class Runtime:
     caching: bool = False
 
     def __post_init__(self) -> None:
-        for field, (least, most, unit) in _RANGES.items():
-            value = getattr(self, field)
-            # rates are infinite where they set no limit
-            unlimited = unit == "B/s" and value == float("inf")
-            if value is not None and not unlimited:
-                what = f"runtime {self.name}: {field}"
-                require_between(what, value, (least, most), "correct it", unit=unit)
-        if self.gradient not in GRADIENTS:
-            raise InputError.rule(
-                f"runtime {self.name}: gradient",
-                f"be one of {', '.join(GRADIENTS)}",
-                f"'{self.gradient}'",
-                "choose one",
-            )
-        if self.aggregation not in AGGREGATIONS:
-            raise InputError.rule(
-                f"runtime {self.name}: aggregation",
-                f"be one of {', '.join(AGGREGATIONS)}",
-                f"'{self.aggregation}'",
-                "choose one",
-            )
-        for name in self.fuses:
-            if name not in FUSIONS:
-                raise InputError.rule(
-                    f"runtime {self.name}: fuses",
-                    f"be some of {', '.join(FUSIONS)}",
-                    f"'{name}'",
-                    "correct it",
-                )
-        if self.recipe is not None and self.recipe not in recipe_families():
-            raise InputError.rule(
-                f"runtime {self.name}: recipe",
-                f"be one of {', '.join(recipe_families())}",
-                f"'{self.recipe}'",
-                "choose one",
-            )
-        if self.crosses_steps and self.gradient != "push_pull":
-            raise InputError(
-                f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
-                f"'{self.gradient}'; leave crosses_steps out"
-            )
-        if self.gradient == "push_pull" and self.bucket is not None and self.bucket < _SMALLEST:
-            raise InputError(
-                f"runtime {self.name}: pieces for parameter servers must be at least "
-                f"{_SMALLEST} bytes but bucket is {self.bucket:g}; raise it"
-            )
+        check_runtime(self)
 
     @property
     def memory(self) -> MemoryConfig:
@@ -292,6 +218,21 @@ class Runtime:
             gradients="gradients" in self.shard,
             state="state" in self.shard,
         )
+
+    @property
+    def usual_zero(self) -> int:
+        """The stage of ZeRO that `shard` is."""
+        cuts = ("state", "gradients", "weights")
+        return max((cuts.index(what) + 1 for what in self.shard), default=0)
+
+    @property
+    def stages_of_zero(self) -> tuple[int, ...]:
+        """The stages of ZeRO that it runs, the least first."""
+        return tuple(sorted(set(self.zero))) or (self.usual_zero,)
+
+    def scatters(self, memory: MemoryConfig) -> bool:
+        """Whether a rank gets the sum of its own part of a gradient only."""
+        return memory.gradients or (memory.state and self.gradient == "reduce_scatter")
 
     def passes(self, members: int, one_way: float = 1.0) -> float:
         """How many times as many bytes an all-reduce moves as around a ring.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.recomputation import computed_again
 
 Floats = NDArray[np.float64]
 
@@ -52,17 +53,24 @@ class Recomputation:
         For each layer of the whole network, the one that it is like.
     layers
         Of the whole network, in the order of the forward pass.
+    stops_early
+        Whether it ends with the last tensor that a backward pass reads.
     """
 
-    def __init__(self, graph: Graph, like: Mapping[str, str], layers: Sequence[str]) -> None:
+    def __init__(
+        self, graph: Graph, like: Mapping[str, str], layers: Sequence[str], stops_early: bool
+    ) -> None:
         self.attends = np.array([graph.layers[like[n]].kind == "attention" for n in layers])
         self.blocks = [places for places in units_of(layers).values() if len(places) > 1]
+        self.inside = np.zeros(len(layers), dtype=bool)
         self.computed = np.zeros(len(layers), dtype=bool)
         self.leaves = np.zeros(len(layers), dtype=bool)
         for places in self.blocks:
-            self.computed[places] = True
-            for place in places:
-                name = like[layers[place]]
+            names = [like[layers[place]] for place in places]
+            again = computed_again(graph, names, {}, stops_early)
+            self.inside[places] = True
+            self.computed[places] = [name in again for name in names]
+            for place, name in zip(places, names, strict=True):
                 readers = graph.consumers[name]
                 # what other units read stays
                 self.leaves[place] = any(unit_of(e.target) != unit_of(name) for e in readers)
@@ -79,7 +87,7 @@ class Recomputation:
 
     def full(self, kept: Floats, output: Floats) -> Again:
         """Blocks are computed again from what they read of others. [B]"""
-        left = np.where(self.computed, np.where(self.leaves, output, 0.0), kept)
+        left = np.where(self.inside, np.where(self.leaves, output, 0.0), kept)
         saved = kept - left
         most = max((float(saved[places].sum()) for places in self.blocks), default=0.0)
         return Again(computed=self.computed, kept=left, passing=max(most, 0.0))

@@ -13,7 +13,9 @@ from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
-from planner.joint.search import JointResult, JointSearch
+from planner.joint.result import JointResult
+from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
+from planner.joint.search import JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
     infeasible,
@@ -81,8 +83,11 @@ def joint_plan(
     """
     deadline = deadline or Deadline(options.time_limit)
     one_stage = options.least_memory or options.dump_problem is not None or setting.gpus == 1
-    if wishes.splits_alone or (not wishes.any and one_stage):
+    by_layer = splits_by_layer(setting)
+    if by_layer and (wishes.splits_alone or (not wishes.any and one_stage)):
         return plan_for(setting, options, deadline, known)
+    if not by_layer:
+        refuse_by_layer(setting, options, wishes)
     if one_stage and setting.gpus > 1:
         raise ConflictError(
             "--least-memory and --dump-problem are of the splits of one stage, of which --keep and "
@@ -117,7 +122,8 @@ def _joint_plan(
     setting, options, deadline, known, wishes
         As of `joint_plan`.
     """
-    if not wishes.any and not is_transformer(setting.graph):
+    by_layer = splits_by_layer(setting) and wishes.leaves_splits
+    if by_layer and not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
     asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
     found, plan = asked(setting)
@@ -146,15 +152,16 @@ def _plan_of_all(
     setting, options, deadline, known, wishes
         As of `joint_plan`.
     """
+    by_layer = splits_by_layer(setting) and wishes.leaves_splits
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if _few_layers(setting, wishes) else deadline,
+        deadline.part(SHARE) if by_layer and _few_layers(setting) else deadline,
         wishes,
         until=deadline,
     )
     single = None
-    if wishes.leaves_splits and _worth_splitting(setting, found):
+    if by_layer and _worth_splitting(setting, found):
         try:
             single = plan_for(setting, options, deadline, known)
             cut_short = single.search.stopped_by
@@ -221,7 +228,7 @@ def _searched(
     options.tell("estimating pipelines")
     search = JointSearch(
         setting=setting,
-        runtime=load_runtime(DEFAULT_RUNTIME),
+        runtime=searched_runtime(setting),
         options=options,
         deadline=deadline,
         wishes=wishes,
@@ -232,7 +239,13 @@ def _searched(
         until = Deadline(0.0)
     usual: tuple[UsualTrial, ...] = ()
     try:
-        usual = usual_trials(setting, search.runtime, until, usual_of(setting, found))
+        usual = usual_trials(
+            setting,
+            search.runtime,
+            until,
+            usual_of(setting, found),
+            under_one=setting.asked_runtime is not None,
+        )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     return (found if wishes.any else _with_usual(found, usual)), usual
@@ -310,9 +323,9 @@ def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
     return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
 
 
-def _few_layers(setting: Setting, wishes: Wishes) -> bool:
+def _few_layers(setting: Setting) -> bool:
     """Whether the splits of one stage may be searched as well."""
-    return wishes.leaves_splits and len(setting.graph.compute_layers) <= MOST_LAYERS
+    return len(setting.graph.compute_layers) <= MOST_LAYERS
 
 
 def _worth_splitting(setting: Setting, found: JointResult) -> bool:
@@ -320,7 +333,7 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
     if found.stopped_by == "interrupt":
         return False
     if found.best is None:
-        return len(setting.graph.compute_layers) <= MOST_LAYERS
+        return _few_layers(setting)
     return single_stage_left_out(found, found.best) is None
 
 

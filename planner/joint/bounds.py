@@ -195,16 +195,13 @@ class ChoiceBounds:
         than in a single one, and a gradient that fills a bucket has one of its own.
         """
         exchanges = self.estimates.exchanges
-        kind = "reduce_scatter" if choice.zero > 1 else "all_reduce"
-        limit = self.estimates.runtime.bucket
+        gradients = exchanges.gradients(choice.zero)
+        kind, limit = gradients.kind, gradients.limit
         found = 0.0
         for number, cut in enumerate(inside.cuts):
-            sizes = inside.gradients[inside.cut_of == number]
-            if choice.zero == 3:
-                size = self.setting.machine.training.activation_size
-                sizes = inside.parameters[inside.cut_of == number] * size
+            sizes = inside.gradients[inside.cut_of == number] * gradients.part
             whole = exchanges.time(kind, choice.pp, cut, float(sizes.sum()))
-            if choice.zero < 3 and limit is not None:
+            if limit is not None:
                 values, counts = np.unique(sizes[sizes >= limit], return_counts=True)
                 times = [exchanges.time(kind, choice.pp, cut, float(size)) for size in values]
                 whole = max(whole, float(counts @ np.array(times)) if times else 0.0)
@@ -226,7 +223,7 @@ class ChoiceBounds:
             return float(standing.sum()) / pp + reserved
         least = float(standing.sum() + inside.kept.sum()) / pp
         first = self.estimates.cuts.first
-        if choice.chunks == 1 and first:
+        if choice.chunks == 1 and first and not self.estimates.cuts.by_shares:
             held = np.add.reduceat(standing, first)
             kept = np.add.reduceat(inside.kept, first)
             flying = np.minimum(pp - np.arange(pp), choice.micro_batches)

@@ -128,7 +128,9 @@ def num_blocks(graph: Graph) -> int:
     return max(len(set(block_numbers(names).values())), 1)
 
 
-def choices(setting: Setting, found: Sequence[Degrees]) -> Iterator[Choice]:
+def choices(
+    setting: Setting, found: Sequence[Degrees], stages_of_zero: Sequence[int]
+) -> Iterator[Choice]:
     """Every global choice that a machine, a batch and a network can have.
 
     Parameters
@@ -137,6 +139,8 @@ def choices(setting: Setting, found: Sequence[Degrees]) -> Iterator[Choice]:
         The question.
     found
         As of `insides`, those that fit the network.
+    stages_of_zero
+        What is cut over replicas, where there are several.
     """
     shape = setting.machine.topology.shape
     blocks = num_blocks(setting.graph)
@@ -154,7 +158,7 @@ def choices(setting: Setting, found: Sequence[Degrees]) -> Iterator[Choice]:
             for samples in _micro_batch_sizes(each):
                 count = each // samples
                 for chunks in _chunks(pp, count, blocks):
-                    for zero in range(4) if dp > 1 else (0,):
+                    for zero in stages_of_zero if dp > 1 else (0,):
                         yield Choice(
                             inside=inside,
                             samples=samples,

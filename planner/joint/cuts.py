@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import block_numbers, cut_stages, is_transformer
+from costmodels.strategy.shares import cut_by_shares
 
 # The heaviest stage of a cut is at most that part heavier than that of the best cut.
 _EXACT = 1e-4
@@ -21,10 +23,12 @@ class Cuts:
     ----------
     graph
         The network.
+    by_shares
+        Whether stages have equal shares of the weights, see `costmodels.strategy.shares`.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, by_shares: bool = False) -> None:
+        self.graph, self.by_shares = graph, by_shares
         names = [layer.name for layer in graph.compute_layers]
         self.place = {name: number for number, name in enumerate(names)}
         self.first: list[int] = []  # of each block the first layer; what comes before with it
@@ -37,7 +41,14 @@ class Cuts:
 
     def divides(self, parts: int) -> bool:
         """Whether stages have equally many blocks, or need none."""
-        return not self.first or len(self.first) % parts == 0
+        return self.by_shares or not self.first or len(self.first) % parts == 0
+
+    def are_possible(self, parts: int) -> bool:
+        """Whether there is a cut into so many stages."""
+        try:
+            return not self.by_shares or bool(self.starts(parts))
+        except InputError:
+            return False
 
     def starts(self, parts: int, blocks: Sequence[int] = ()) -> tuple[int, ...]:
         """The first layer of each stage.
@@ -52,7 +63,10 @@ class Cuts:
         if blocks:
             return tuple(self.first[sum(blocks[:stage])] for stage in range(parts))
         if parts not in self.known:
-            if self.first and self.divides(parts):
+            if self.by_shares:
+                rows = cut_by_shares(self.graph, parts)
+                self.known[parts] = tuple(self.place[names[0]] for names in rows)
+            elif self.first and self.divides(parts):
                 each = len(self.first) // parts
                 self.known[parts] = tuple(self.first[::each])
             else:

@@ -15,12 +15,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation import Runtime
+from costmodels.simulation.communicators import COMMUNICATOR
 from planner.joint.choices import Choice
 from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides, MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
+from planner.joint.runtimes import choice_runtime
 from planner.joint.stages import StageCosts
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -64,8 +66,8 @@ class Estimates:
         self.setting, self.runtime = setting, runtime
         self.plain = Insides(setting, runtime)
         self.sharded: Insides | None = None
-        self.exchanges = Exchanges(setting)
-        self.cuts = Cuts(setting.graph)
+        self.exchanges = Exchanges(setting, runtime)
+        self.cuts = Cuts(setting.graph, by_shares=runtime.stages_by_shares)
         self.stages: dict[tuple[object, ...], StageCosts] = {}
         self.balanced: dict[tuple[object, ...], tuple[int, ...]] = {}
 
@@ -74,7 +76,7 @@ class Estimates:
         # before it is copied, so that both know what either costs
         self.insides(3)
         other = copy(self)
-        other.setting, other.exchanges, other.stages = setting, Exchanges(setting), {}
+        other.setting, other.exchanges, other.stages = setting, Exchanges(setting, self.runtime), {}
         return other
 
     def insides(self, zero: int) -> Insides:
@@ -82,8 +84,9 @@ class Estimates:
         if zero < 3:
             return self.plain
         if self.sharded is None:
-            runtime = load_runtime("fsdp")
-            self.sharded = Insides(self.setting.under(runtime), runtime)
+            runtime = choice_runtime(self.runtime, zero)
+            setting = self.setting.under(runtime)
+            self.sharded = Insides(setting, runtime, cuts_weights=True)
         return self.sharded
 
     def of(self, choice: Choice) -> Estimate:
@@ -95,7 +98,11 @@ class Estimates:
         inside = insides.of(choice.inside, choice.samples)
         if not choice.blocks and not self.cuts.divides(choice.parts) and choice.chunks == 1:
             choice = self._balanced(choice, inside)
-        elif choice.chunks == 1 < choice.pp and self.cuts.first and not choice.blocks:
+        elif (
+            choice.chunks == 1 < choice.pp
+            and self.cuts.first
+            and not (choice.blocks or self.cuts.by_shares)
+        ):
             rows = [self._estimate(one, inside) for one in (choice, self._balanced(choice, inside))]
             capacity = self.setting.cluster.device.memory
             better = rows[1].seconds < rows[0].seconds * (1.0 - WORTH_BALANCING)
@@ -115,10 +122,15 @@ class Estimates:
         stages = self._stages(choice, inside)
         forward, backward = stages.forward, stages.backward
         copies = self.copies(choice, inside) if choice.offload else None
+        gradients = self.exchanges.gradients(choice.zero)
         if copies is not None:
             forward, backward = self._beside_copies(choice, stages, copies)
-        elif choice.zero == 3:
+        elif choice.zero == 3 or gradients.by_unit:
             forward, backward = stages.with_gathers(choice, self.exchanges)
+        if gradients.each_micro_batch and not gradients.by_unit:
+            moved, _ = stages.reductions(choice, self.exchanges)
+            both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
+            backward = both
         send = 0.0
         if choice.pp > 1:
             send = self.exchanges.send(choice.pp, stages.sent)
@@ -209,7 +221,7 @@ class Estimates:
         total, last = stages.reductions(choice, self.exchanges)
         at = np.full(choice.pp, -math.inf)
         spent = np.zeros(choice.pp)
-        overlaps = self.runtime.overlap
+        overlaps = self.exchanges.gradients(choice.zero).overlap
         for chunk in reversed(range(choice.chunks)):
             # a chunk is through so many passes of the later ones before the end
             rounds = min(choice.pp, choice.micro_batches)
@@ -229,9 +241,12 @@ class Estimates:
     def _memory(self, choice: Choice, stages: StageCosts, inside: MicroBatch) -> float:
         """The most that a device holds. [B]"""
         standing = stages.standing(choice)
+        packed = self.setting.machine.training.held.buckets
         buffers = min(2.0 * (self.runtime.bucket or 0.0), float(stages.gradients.sum(axis=0).max()))
         if choice.zero == 3:
             buffers = stages.largest_units(choice, inside)
+        elif self.runtime.views_buckets or packed:
+            buffers = packed * float(stages.parameters.sum(axis=0).max())
         kept = activations(choice, stages.kept)
         if "activations" in choice.offload:
             # some are on their way out, and some on their way back
@@ -241,8 +256,18 @@ class Estimates:
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
             held = held + UNITS * float(stages.of_units(inside.weights).max())
+        most = float(held.max())
         reserved = self.setting.cluster.device.reserved_memory
-        return float(held.max()) + inside.passing + buffers + reserved
+        if self.runtime.caching:
+            reserved += self._communicators(choice, inside) * COMMUNICATOR
+        return most + inside.passing + buffers + reserved
+
+    def _communicators(self, choice: Choice, inside: MicroBatch) -> int:
+        """Groups of ranks of different kinds that a device communicates in. [items]"""
+        groups = {self.exchanges.group(choice.pp, cut) for cut in inside.cuts}
+        one = choice.inside
+        rows = (*map(math.prod, groups), one.tp, one.cp, one.ep, choice.parts)
+        return sum(ways > 1 for ways in rows)
 
 
 def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:

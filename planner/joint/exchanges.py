@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.communication.collectives import send_recv_time
+from costmodels.simulation import Runtime
+from costmodels.simulation.buckets import reduced_late, travelling_part
 from costmodels.simulation.messages import StageLinks
-from costmodels.strategy import Stage
+from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
+from planner.joint.runtimes import choice_runtime
 from planner.request.setting import Setting
 
 Cut = tuple[int, ...]
 Floats = NDArray[np.float64]
+
+
+class Gradients(NamedTuple):
+    """How gradients travel.
+
+    Parameters
+    ----------
+    kind
+        Of the collective.
+    part
+        Of their size as they are kept.
+    by_unit, each_micro_batch
+        Whether those of every unit of layers travel by themselves, after every micro-batch; and
+        whether all do after every micro-batch.
+    limit
+        When a bucket of them is full, None for never. [B]
+    overlap
+        Whether they travel while the backward pass goes on.
+    """
+
+    kind: str
+    part: float
+    by_unit: bool
+    each_micro_batch: bool
+    limit: float | None
+    overlap: bool
 
 
 class Exchanges:
@@ -22,18 +52,40 @@ class Exchanges:
 
     Parameters
     ----------
-    setting
-        The question.
+    setting, runtime
+        The question, and the runtime that exchanges gradients.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, runtime: Runtime) -> None:
+        self.setting, self.runtime = setting, runtime
         self.whole = setting.machine.topology
         self.links: dict[int, StageLinks] = {}
         self.times: dict[tuple[object, ...], float] = {}
         self.sizes: dict[tuple[int, Cut], int] = {}
+        self.travels: dict[int, Gradients] = {}
         # what is exchanged of each unit, see `planner.joint.stages`
-        self.by_unit: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+        self.by_unit: dict[tuple[int, int, bool, str], tuple[Floats, Floats]] = {}
+
+    def gradients(self, zero: int) -> Gradients:
+        """How gradients travel under a stage of ZeRO."""
+        if zero not in self.travels:
+            self.travels[zero] = self._gradients(zero)
+        return self.travels[zero]
+
+    def _gradients(self, zero: int) -> Gradients:
+        runtime = choice_runtime(self.runtime, zero)
+        memory = MemoryConfig(weights=zero > 2, gradients=zero > 1, state=zero > 0)
+        scatters = runtime.scatters(memory)
+        waits = reduced_late(memory, runtime)
+        training = self.setting.under(runtime).machine.training
+        return Gradients(
+            kind="reduce_scatter" if scatters else "all_reduce",
+            part=travelling_part(runtime, training),
+            by_unit=runtime.bucket is None and runtime.each_micro_batch,
+            each_micro_batch=runtime.each_micro_batch,
+            limit=None if waits else runtime.bucket,
+            overlap=runtime.overlap and not waits,
+        )
 
     def _links(self, pp: int) -> StageLinks:
         """Links of the devices of a stage, of so many groups."""
@@ -74,7 +126,10 @@ class Exchanges:
             return 0.0
         key = (kind, pp, cut, num_bytes)
         if key not in self.times:
-            message = self._links(pp).collective(kind, np.array(self.group(pp, cut)), num_bytes)
+            links, members = self._links(pp), self.group(pp, cut)
+            if kind == "all_reduce":
+                num_bytes *= self.runtime.passes(math.prod(members), links.one_way(members))
+            message = links.collective(kind, np.array(members), num_bytes)
             self.times[key] = message.time
         return self.times[key]
 

@@ -53,6 +53,21 @@ def with_fewer_again(estimates: Estimates, ranked: Sequence[Estimate]) -> list[E
     return sorted(found, key=lambda one: one.seconds)
 
 
+def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
+    """The estimate of a choice with one block less of each stage computed again, if there is one.
+
+    Parameters
+    ----------
+    estimates
+        Makes it.
+    choice
+        Blocks of it are computed again.
+    """
+    starts = estimates.cuts.starts(choice.parts, choice.blocks)
+    count = choice.again or estimates.insides(choice.zero).most_again(starts)
+    return [estimates.of(replace(choice, again=count - 1))] if count > 1 else []
+
+
 def _fewest(estimates: Estimates, full: Estimate, most: float) -> Choice:
     """The choice that computes the fewest blocks again and holds no more than that.
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from costmodels.simulation import load_runtime
 from planner.errors import InfeasibleError
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
@@ -18,14 +17,14 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.hosts import on_gpus
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
-from planner.joint.search import choice_runtime
+from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.staged import tried
 from planner.planning.summary import PROVEN_GAP
-from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
 
@@ -96,7 +95,7 @@ class FewerGpus:
         seconds
             The best step so far. [s]
         """
-        runtime = choice_runtime(load_runtime(DEFAULT_RUNTIME), expected.choice)
+        runtime = choice_runtime(searched_runtime(part), expected.choice.zero)
         trial, _ = tried(part, expected.choice.degrees, runtime)
         return trial is not None and trial.fits and trial.seconds < seconds
 
@@ -146,7 +145,7 @@ class FewerGpus:
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         fitting: list[Choice] = [
             choice
-            for choice in choices(part, list(insides(part)))
+            for choice in choices(part, list(insides(part)), stages_of_zero(part))
             if self.wishes.allows(choice) and self.weights.fit(choice)
         ]
         rows = [(floors.floor(one), one) for one in sorted(fitting, key=lambda one: -one.samples)]

@@ -20,6 +20,8 @@ from costmodels.communication.topology import Topology
 from costmodels.graph import Graph
 from costmodels.simulation import Behaviour, Compiler, Job, Queue, Runtime, run_graph
 from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.host import launches
+from costmodels.simulation.operations import Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.simulation.shared_pieces import KnownPieces
@@ -27,7 +29,7 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
 from planner.joint.choices import Choice
-from planner.joint.operations import full_buckets, seconds_of_layers, spans_of_units
+from planner.joint.operations import full_buckets, layer_of, seconds_of_layers, spans_of_units
 from planner.joint.reduced import Reduced
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
@@ -52,6 +54,8 @@ class MicroBatch:
         Computation, and communication of activations; recomputation is part of backward. [s]
     computed, forward_computed
         Computation of both, and of the forward pass. [s]
+    launched, launched_forward
+        What the host takes to launch both, and the forward pass, ahead of the device. [s]
     least, least_forward
         What no device spends less on both, or on the forward pass, whatever it does beside them: of
         layers, or of whole blocks at their first layer. [s]
@@ -76,6 +80,8 @@ class MicroBatch:
     backward: Floats
     computed: Floats
     forward_computed: Floats
+    launched: Floats
+    launched_forward: Floats
     least: Floats
     least_forward: Floats
     kept: Floats
@@ -100,10 +106,16 @@ class Insides:
         The question.
     runtime
         Under which the step is simulated.
+    cuts_weights
+        Whether weights are cut over replicas.
     """
 
-    def __init__(self, setting: Setting, runtime: Runtime) -> None:
-        self.setting, self.runtime = setting, runtime
+    def __init__(self, setting: Setting, runtime: Runtime, *, cuts_weights: bool = False) -> None:
+        # how long the host takes depends on all that a stage does, see `MicroBatch.launched`
+        self.setting, self.runtime = setting, replace(runtime, runs_ahead=False)
+        self.runs_ahead = setting.machine.training.runs_ahead
+        zero = 3 if cuts_weights else 0
+        self.zero = None if runtime.usual_zero == zero else zero
         self.reduced = Reduced.of(setting.model)
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
@@ -156,7 +168,7 @@ class Insides:
             again[places] = seen[stage] <= choice.again
         mixed = {
             name: np.where(again, getattr(whole, name), getattr(kept, name))
-            for name in ("backward", "computed", "least", "kept")
+            for name in ("backward", "computed", "launched", "least", "kept")
         }
         return replace(kept, passing=whole.passing, **mixed)
 
@@ -181,10 +193,11 @@ class Insides:
         small = replace(
             setting, model=network, graph=graph, machine=machine, batch=batch, gpus=gpus
         )
-        strategy, _, _ = strategy_by_degrees(small, replace(degrees, dp=dp))
+        strategy, _, _ = strategy_by_degrees(small, replace(degrees, dp=dp, zero=self.zero))
         whole = self._measured(small, strategy, known)
         if self.recomputation is None:
-            self.recomputation = Recomputation(graph, self.reduced.like, self.layers)
+            early = self.runtime.stops_early
+            self.recomputation = Recomputation(graph, self.reduced.like, self.layers, early)
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),
@@ -196,6 +209,7 @@ class Insides:
                 whole,
                 backward=whole.backward + anew,
                 computed=whole.computed + anew,
+                launched=whole.launched + whole.launched_forward * rows.computed,
                 least=self._least(whole, rows, what),
                 kept=rows.kept,
                 passing=whole.passing + rows.passing,
@@ -250,6 +264,7 @@ class Insides:
             phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))
             for phase in seconds
         }
+        host = {phase: self._rows(self._launched(phases[phase], compiler)) for phase in seconds}
         least = alone
         if self.by_blocks:
             least = {
@@ -273,6 +288,8 @@ class Insides:
             backward=self._rows(seconds[BACKWARD]),
             computed=alone[FORWARD] + alone[BACKWARD],
             forward_computed=alone[FORWARD],
+            launched=host[FORWARD] + host[BACKWARD],
+            launched_forward=host[FORWARD],
             least=least[FORWARD] + least[BACKWARD],
             least_forward=least[FORWARD],
             kept=self._rows(kept),
@@ -285,6 +302,21 @@ class Insides:
             passing=max(memory.total - standing - sum(kept.values()), 0.0),
             **self._cuts(small.machine.topology.shape, pieces),
         )
+
+    def _launched(self, operations: Sequence[Operation], compiler: Compiler) -> dict[str, float]:
+        """What the host takes to launch the operations of each layer, if it runs ahead. [s]"""
+        found: dict[str, float] = {}
+        if not self.runs_ahead:
+            return found
+        view = compiler.view
+        counts = launches(operations, view.graph, self.runtime, view.fresh_size > 0.0)
+        for operation, count in zip(operations, counts, strict=True):
+            seconds = count * view.launch_time
+            if operation.queue == Queue.FEATURE:
+                seconds += self.runtime.check(operation.ranks)
+            name = layer_of(operation.name, view.pieces)
+            found[name] = found.get(name, 0.0) + seconds
+        return found
 
     def _cuts(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
         """By how many ways weights are cut, and in which buckets their gradients travel.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
@@ -20,7 +19,9 @@ from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
 from planner.joint.pipelines import GroupedPipelines
 from planner.joint.replicas import Replicas
-from planner.joint.search import JointResult, JointSearch
+from planner.joint.result import JointResult
+from planner.joint.runtimes import searched_runtime, splits_by_layer
+from planner.joint.search import JointSearch
 from planner.joint.verdict import MOST_LAYERS, least_held, usual_of
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
@@ -32,7 +33,7 @@ from planner.planning.staged import StagedStep, UsualTrial, tried, usual_trials
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
-from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 from search.problem.notes import Note
 
@@ -150,12 +151,13 @@ class MixedSearch:
 
     def _together(self, part: Setting) -> None:
         """All ways in which several groups work on one step."""
-        runtime = load_runtime(DEFAULT_RUNTIME)
+        runtime = searched_runtime(self.setting)
         # no framework is told uneven shares
         uneven = self.wishes.framework is None
         attends, binds = is_transformer(part.graph), True
-        few = len(part.graph.compute_layers) <= MOST_LAYERS and self.wishes.leaves_splits
-        if not attends and not self.wishes.any:
+        by_layer = splits_by_layer(part) and self.wishes.leaves_splits
+        few = len(part.graph.compute_layers) <= MOST_LAYERS and by_layer
+        if not attends and not self.wishes.any and by_layer:
             single = self._planned(part, self._splits)
             self._keep(single)
             binds, few = single is None or single.search.memory_binds, False
@@ -237,9 +239,15 @@ class MixedSearch:
 
     def _usual(self) -> Sequence[UsualTrial]:
         """The usual ways to train on all of the hosts, of which none is faster than the plan."""
-        runtime = load_runtime(DEFAULT_RUNTIME)
+        runtime = searched_runtime(self.setting)
         until = Deadline(0.0) if self.stopped_by == "interrupt" else self.deadline
-        return usual_trials(self.setting, runtime, until, usual_of(self.setting, self.estimates))
+        return usual_trials(
+            self.setting,
+            runtime,
+            until,
+            usual_of(self.setting, self.estimates),
+            under_one=self.setting.asked_runtime is not None,
+        )
 
     def _notes(self) -> list[Note]:
         cluster = self.setting.cluster

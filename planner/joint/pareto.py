@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import InputError
-from costmodels.simulation import load_runtime
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
-from planner.joint.search import JointSearch, choice_runtime
+from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.search import JointSearch
 from planner.joint.verdict import infeasible, search_notes, summary
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.planning.staged_plan import plan_of_stages
-from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
 # Points of a front that are simulated: a reader compares no more. [items]
@@ -62,7 +62,7 @@ def front(
     deadline = deadline or Deadline(options.time_limit)
     search = JointSearch(
         setting=setting,
-        runtime=load_runtime(DEFAULT_RUNTIME),
+        runtime=searched_runtime(setting),
         options=options,
         deadline=deadline,
         wishes=wishes,
@@ -76,7 +76,7 @@ def front(
             if (deadline.passed or found.stopped_by == "interrupt") and trials:
                 found = replace(found, stopped_by=found.stopped_by or "time limit")
                 break
-            runtime = choice_runtime(search.runtime, one.choice)
+            runtime = choice_runtime(search.runtime, one.choice.zero)
             trial, _ = tried(setting, one.choice.degrees, runtime)
             if trial is not None:
                 trials.append(trial)

@@ -23,6 +23,7 @@ from planner.joint.estimate import staged_time
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import on_groups
 from planner.joint.inside import Insides, MicroBatch
+from planner.joint.runtimes import stages_of_zero
 from planner.joint.uneven import uneven_cut
 from planner.joint.wishes import Wishes
 from planner.planning.staged import StagedStep, simulate_stages
@@ -102,7 +103,7 @@ class GroupedPipelines:
         self.groups = {group.name: group for group in setting.cluster.groups}
         self.alone = {name: on_groups(setting, (name,)) for name in self.groups}
         self.insides = {name: Insides(one, runtime) for name, one in self.alone.items()}
-        self.exchanges = {name: Exchanges(one) for name, one in self.alone.items()}
+        self.exchanges = {name: Exchanges(one, runtime) for name, one in self.alone.items()}
         self.cuts = Cuts(setting.graph)
         self.num_looked_at = 0
 
@@ -145,6 +146,7 @@ class GroupedPipelines:
         orders = [tuple(names), tuple(reversed(names))]
         if len(names) <= MOST_ORDERED:
             orders = list(itertools.permutations(names))
+        cuts = [zero for zero in stages_of_zero(self.setting) if zero < 3]
         for inside in splits:
             ranks = inside.tp * inside.cp
             ways = [list(self._stages(name, ranks)) for name in names]
@@ -156,7 +158,7 @@ class GroupedPipelines:
                 if inside.ep > min(dp.values()) * inside.cp:
                     continue
                 for count in self._micro_batches(dp.values()):
-                    for order, zero in itertools.product(orders, range(3)):
+                    for order, zero in itertools.product(orders, cuts):
                         if zero and max(dp.values()) == 1:
                             continue
                         yield GroupedPipeline(

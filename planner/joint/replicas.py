@@ -10,14 +10,14 @@ from functools import partial
 import numpy as np
 
 from costmodels.errors import InputError
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation import Runtime
 from costmodels.strategy import BatchShare
 from costmodels.strategy.usual import hybrid
 from planner.joint.choices import LARGEST_MICRO_BATCH, Choice, divisors
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import evenly, on_groups
 from planner.joint.inside import Insides, MicroBatch
-from planner.joint.search import choice_runtime
+from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.uneven import uneven_shares
 from planner.joint.wishes import Wishes
 from planner.planning.staged import StagedStep, simulate_stages
@@ -84,7 +84,7 @@ class Replicas:
         self.setting, self.runtime, self.wishes = setting, runtime, wishes
         self.names = [group.name for group in setting.cluster.groups]
         self.alone = [on_groups(setting, (name,)) for name in self.names]
-        self.exchanges = Exchanges(evenly(setting))
+        self.exchanges = Exchanges(evenly(setting), runtime)
         self.insides: dict[tuple[int, bool], Insides] = {}
         self.num_looked_at = 0
 
@@ -105,7 +105,7 @@ class Replicas:
         """
         found: dict[UnevenReplicas, float] = {}
         for inside in splits:
-            for zero in range(4):
+            for zero in stages_of_zero(self.setting):
                 if deadline.passed:
                     break
                 try:
@@ -127,9 +127,9 @@ class Replicas:
         if key not in self.insides:
             setting, runtime = self.alone[group], self.runtime
             if zero > 2:
-                runtime = load_runtime("fsdp")
+                runtime = choice_runtime(runtime, zero)
                 setting = setting.under(runtime)
-            self.insides[key] = Insides(setting, runtime)
+            self.insides[key] = Insides(setting, runtime, cuts_weights=zero > 2)
         return self.insides[key]
 
     def _shares(self, inside: Degrees, zero: int) -> Iterator[UnevenReplicas]:
@@ -285,7 +285,7 @@ class Replicas:
 
     def tried(self, one: UnevenReplicas) -> StagedStep | None:
         """Uneven replicas, simulated; None where they cannot run."""
-        runtime = choice_runtime(self.runtime, one.choice)
+        runtime = choice_runtime(self.runtime, one.zero)
         setting = self.setting if runtime is self.runtime else self.setting.under(runtime)
         try:
             return simulate_stages(self.placed(one, setting), runtime)

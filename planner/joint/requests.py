@@ -12,6 +12,7 @@ from planner.joint.wishes import Wishes, parse_forbid, parse_keep
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.options import SearchOptions, Watch
+from planner.request.frameworks import FRAMEWORKS
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.request import Request
 from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
@@ -47,6 +48,8 @@ def optimize_request(
         watch=watch,
         dump_problem=request.dump_problem,
     )
+    if request.runtime is None and request.framework is not None:
+        request = replace(request, runtime=FRAMEWORKS[request.framework].runtime)
     setting = resolve(request)
     wishes = replace(wishes_of(request), attends=is_transformer(setting.graph))
     wishes.check(setting.machine.training)

@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
-from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.result import JointResult
+from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
@@ -37,52 +39,10 @@ MOST_SIMULATED = 3
 MOST_WORK, MOST_COMPARED = 6_000, 40_000
 # Micro-batches that are, where the others are folded. [items]
 FEW_LAID_OUT = 4
+# What is slower than the best by more is not faster with a block less computed again. [times]
+PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JointResult:
-    """What a joint search came to.
-
-    Parameters
-    ----------
-    best
-        The fastest strategy that fits, None where none was found.
-    simulated
-        All strategies that were simulated.
-    bound
-        What no step of any choice takes less than. [s]
-    any_split
-        What none takes less than, however stages split their layers. [s]
-    single_bound
-        What no step of one stage and one micro-batch takes less than. [s]
-    num_choices, num_wished
-        Global choices there are, and those as wished for. [items]
-    estimates
-        Of those that can be among the best, the fastest first.
-    costs
-        What all of them cost.
-    offloads
-        Whether what does not fit may wait in the memory of the hosts.
-    left_out
-        Why ways of parallelism were left out that do not fit the network.
-    stopped_by
-        What cut the search short.
-    """
-
-    best: StagedStep | None
-    simulated: tuple[StagedStep, ...]
-    bound: float
-    single_bound: float
-    num_choices: int
-    num_wished: int
-    estimates: tuple[Estimate, ...] = ()
-    costs: Estimates | None = None
-    offloads: bool = False
-    left_out: tuple[str, ...] = ()
-    stopped_by: str = ""
-    any_split: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -168,6 +128,8 @@ class JointSearch:
                     left = min(left, least)
                     self.cut_short |= ranking.cut_short
                 self._simulate(ranked, bound)
+                if partly:
+                    self._compute_fewer_again(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
                 bound = bound if self.best is None else min(bound, self.best.seconds)
             else:
@@ -176,11 +138,13 @@ class JointSearch:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short) and not stopped:
             stopped = "time limit"
+        asked = self.setting.asked_runtime
         return JointResult(
             best=self.best,
             simulated=tuple(self.simulated),
             bound=bound,
             any_split=anyhow,
+            runtime=None if asked is None else asked.name,
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
@@ -218,7 +182,10 @@ class JointSearch:
         kept = self.wishes.kept_offload
         if kept:
             host_of(self.setting.cluster)
-        for choice in choices(self.setting, list(insides(self.setting))):
+        zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
+        for choice in choices(self.setting, list(insides(self.setting)), zero):
+            if not cuts.are_possible(choice.parts):
+                continue
             self.num_choices += 1
             if kept:
                 choice = replace(choice, offload=kept)
@@ -243,15 +210,16 @@ class JointSearch:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
         fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
-        # where what is expected to fit does not, what holds the least may do after all
+        # where what may fit does not, what is expected to fit, and what holds the least, may do
+        surely = [one for one in fitting if one.memory <= capacity][:MOST_MISSES]
         smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         work, count = 0, 0
-        for one in [*fitting[:MOST_MISSES], *smallest]:
+        for one in [*fitting[:MOST_MISSES], *surely, *smallest]:
             best = math.inf if self.best is None else self.best.seconds
             # without one that was simulated there is no plan
             if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
                 break
-            if self._computes_more(one.choice):
+            if self._computes_more(one.choice) or one.choice in self.tried:
                 continue
             work += self._work(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED
@@ -259,6 +227,31 @@ class JointSearch:
                 break
             self._try(one.choice, bound)
             count += 1
+
+    def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
+
+        Estimates of memory are not exact, and what fits by a little is found by simulation alone.
+        """
+        if self.best is None:
+            return
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
+        near = [
+            one.choice
+            for one in ranked
+            if one.choice.inside.recompute == "full"
+            and one.memory <= most
+            and one.seconds < self.best.seconds * PROMISING_AGAIN
+        ]
+        rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
+        work = 0
+        for one in sorted(rows, key=lambda row: row.seconds):
+            work += self._work(one.choice)
+            late = work > MOST_WORK or self.deadline.passed
+            if late or one.seconds >= self.best.seconds:
+                return
+            if one.memory <= most:
+                self._try(one.choice, bound)
 
     def _computes_more(self, choice: Choice) -> bool:
         """Whether a choice that was simulated and fits is the same and computes less again."""
@@ -339,7 +332,7 @@ class JointSearch:
         if choice in self.tried:
             return
         self.tried.add(choice)
-        runtime = choice_runtime(self.runtime, choice)
+        runtime = choice_runtime(self.runtime, choice.zero)
         found, reason = tried(self.setting, choice.degrees, runtime)
         if found is None:
             self.left_out.append(reason)
@@ -350,8 +343,3 @@ class JointSearch:
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
-
-
-def choice_runtime(runtime: Runtime, choice: Choice) -> Runtime:
-    """The runtime of a choice: one that gathers weights ahead where those are cut."""
-    return load_runtime("fsdp") if choice.zero == 3 else runtime

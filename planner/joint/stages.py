@@ -28,6 +28,8 @@ class StageCosts:
         The first layer of each stage, and the layers of each unit.
     forward, backward, computed
         On one micro-batch. [s]
+    launched, launched_forward
+        What the host takes to launch both passes, and the forward pass. [s]
     kept
         What a micro-batch leaves for its backward pass. [B]
     parameters, weights, gradients, state, update
@@ -52,6 +54,8 @@ class StageCosts:
     forward: Floats
     backward: Floats
     computed: Floats
+    launched: Floats
+    launched_forward: Floats
     kept: Floats
     parameters: Floats
     weights: Floats
@@ -85,7 +89,12 @@ class StageCosts:
         """
         shape = (choice.chunks, choice.pp)
         masks = [inside.cut_of == number for number in range(len(inside.cuts))]
-        by_layer = np.stack([inside.forward, inside.backward, inside.computed, inside.kept])
+        by_layer = np.stack(
+            [
+                *(inside.forward, inside.backward, inside.computed),
+                *(inside.launched, inside.launched_forward, inside.kept),
+            ]
+        )
         rows = np.add.reduceat(by_layer, starts, axis=1).reshape(-1, *shape)
         weights = np.stack(
             [
@@ -104,10 +113,12 @@ class StageCosts:
             inside=inside,
             starts=starts,
             units=units,
-            forward=rows[0],
-            backward=rows[1],
+            forward=np.maximum(rows[0], rows[4]),
+            backward=np.maximum(rows[1], rows[3] - rows[4]),
             computed=rows[2],
-            kept=rows[3],
+            launched=rows[3],
+            launched_forward=rows[4],
+            kept=rows[5],
             parameters=groups[0],
             weights=groups[1],
             gradients=groups[2],
@@ -143,21 +154,23 @@ class StageCosts:
         choice, exchanges
             The choice, and what messages take.
         """
-        kind = "reduce_scatter" if choice.zero > 1 else "all_reduce"
-        if kind in self.reduced and choice.zero < 3:
+        gradients = exchanges.gradients(choice.zero)
+        kind = gradients.kind
+        if kind in self.reduced and not gradients.by_unit:
             return self.reduced[kind]
         total = np.zeros((choice.chunks, choice.pp))
         last = np.zeros_like(total)
-        if choice.zero == 3:
+        if gradients.by_unit:
             _, scattered = self._by_unit(choice, exchanges)
             rows = np.add.reduceat(scattered, self.starts).reshape(total.shape)
             # all but the last unit are behind the backward pass already
             firsts = scattered[list(self.starts)].reshape(total.shape)
             return firsts, np.minimum(firsts, rows)
-        firsts = self.inside.gradients[list(self.starts)].reshape(total.shape)
+        part = gradients.part
+        firsts = self.inside.gradients[list(self.starts)].reshape(total.shape) * part
         for number, cut in enumerate(self.inside.cuts):
             for place, num_bytes in np.ndenumerate(self.travels[number]):
-                whole, count = float(num_bytes), float(self.buckets[number][place])
+                whole, count = float(num_bytes) * part, float(self.buckets[number][place])
                 each = exchanges.time(kind, choice.pp, cut, whole / count)
                 total[place] += count * each
                 tail = min(max(float(firsts[place]), whole / count), whole)
@@ -178,7 +191,8 @@ class StageCosts:
         """Gathers of weights and reductions of gradients, at the first layer of each unit. [s]"""
         inside, pp = self.inside, choice.pp
         # whatever is computed again, weights are the same
-        key = (id(inside.parameters), pp)
+        gradients, cuts_weights = exchanges.gradients(choice.zero), choice.zero > 2
+        key = (id(inside.parameters), pp, cuts_weights, gradients.kind)
         if key in exchanges.by_unit:
             return exchanges.by_unit[key]
         gathers, scatters = np.zeros(len(inside.forward)), np.zeros(len(inside.forward))
@@ -187,20 +201,21 @@ class StageCosts:
             if not numbers.any():
                 continue
             cut = inside.cuts[inside.cut_of[places[int(numbers.argmax())]]]
-            if exchanges.ranks(pp, cut) > 1:
+            if exchanges.ranks(pp, cut) > 1 and cuts_weights:
                 num_bytes = float(numbers.sum()) * self.size
                 gathers[places[0]] = exchanges.time("all_gather", pp, cut, num_bytes)
             for number, other in enumerate(inside.cuts):
                 mine = inside.cut_of[places] == number
-                num_bytes = float(numbers[mine].sum()) * self.size
-                scatters[places[0]] += exchanges.time("reduce_scatter", pp, other, num_bytes)
+                num_bytes = float(inside.gradients[places][mine].sum()) * gradients.part
+                scatters[places[0]] += exchanges.time(gradients.kind, pp, other, num_bytes)
         exchanges.by_unit[key] = (gathers, scatters)
         return gathers, scatters
 
     def with_gathers(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
         """Both passes of each stage where weights are gathered unit by unit. [s]"""
-        forward, backward = self.with_gathers_by_unit(choice, exchanges)
-        return self.of_stages(forward), self.of_stages(backward)
+        forward, backward = map(self.of_stages, self.with_gathers_by_unit(choice, exchanges))
+        launched = self.launched - self.launched_forward
+        return np.maximum(forward, self.launched_forward), np.maximum(backward, launched)
 
     def of_stages(self, values: Floats) -> Floats:
         """What values of all layers are for each stage."""
@@ -219,6 +234,8 @@ class StageCosts:
         Beside a unit travel the weights of the next one, and the gradients of the one before.
         """
         gathers, scatters = self._by_unit(choice, exchanges)
+        if not exchanges.gradients(choice.zero).by_unit:
+            scatters = np.zeros_like(scatters)
         firsts = np.array([places[0] for places in self.units])
         owner = np.repeat(firsts, [len(places) for places in self.units])
         order = np.concatenate([np.asarray(places) for places in self.units])

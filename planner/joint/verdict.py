@@ -9,7 +9,8 @@ from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
 from planner.joint.ranking import MEMORY_MARGIN
-from planner.joint.search import JointResult
+from planner.joint.result import JointResult
+from planner.joint.runtimes import splits_by_layer, stages_of_zero
 from planner.plan import Plan, SearchSummary
 from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep, named, usual_degrees
@@ -73,7 +74,7 @@ def search_notes(
     left_out = None if single is not None else single_stage_left_out(found, best)
     if left_out is not None:
         notes.append(left_out)
-    if best.runtime.name not in (DEFAULT_RUNTIME, "fsdp"):
+    if found.runtime is None and best.runtime.name not in (DEFAULT_RUNTIME, "fsdp"):
         notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
     if found.left_out:
         notes.append(
@@ -86,6 +87,8 @@ def search_notes(
 
 def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     """Why the splits of one stage are not worth searching layer by layer, None where they are."""
+    if found.runtime is not None and not splits_by_layer(best.placed.setting):
+        return Note.of("single-stage-under", runtime=found.runtime)
     layers = len(best.placed.graph.compute_layers)
     least = format_seconds(found.single_bound)
     if found.single_bound >= best.seconds:
@@ -187,15 +190,16 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     Narayanan et al. 2021 (section 5.4.1) cut tensors within a host, and the rest by stages until
     the network fits; attention is computed again (Korthikanti et al. 2022).
     """
-    usual = usual_degrees(setting)
+    usual = usual_degrees(setting, stages_of_zero(setting))
     *others, megatron = usual
+    cut = usual[megatron].zero
     inside = replace(usual[megatron], micro_batch_size=None, zero=None)
     fitting = [
         one.choice.pp
         for one in (() if found is None else found.estimates)
         if one.memory <= setting.cluster.device.memory
         and one.choice.inside == inside
-        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (1, 1, 1)
+        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (cut, 1, 1)
     ]
     known = {name: usual[name] for name in others}
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))

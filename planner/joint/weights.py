@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodels.simulation import load_runtime
+from costmodels.simulation import Runtime
 from planner.joint.choices import Choice
-from planner.request.setting import DEFAULT_RUNTIME, Setting
+from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.request.setting import Setting
 
 
 class LeastWeights:
@@ -19,13 +20,13 @@ class LeastWeights:
     """
 
     def __init__(self, setting: Setting) -> None:
-        layers = setting.graph.compute_layers
+        layers, runtime = setting.graph.compute_layers, searched_runtime(setting)
         self.experts = float(sum(one.parameters for one in layers if "expert" in one.dims))
         self.others = float(setting.graph.parameters) - self.experts
         device = setting.cluster.device
         self.usable = device.memory - device.reserved_memory
         self.sizes: Mapping[bool, tuple[float, float, float]] = {
-            sharded: _bytes_each(setting, "fsdp" if sharded else DEFAULT_RUNTIME)
+            sharded: _bytes_each(setting, choice_runtime(runtime, 3 if sharded else 0))
             for sharded in (False, True)
         }
 
@@ -54,6 +55,6 @@ class LeastWeights:
         return self.of(choice) <= self.usable
 
 
-def _bytes_each(setting: Setting, runtime: str) -> tuple[float, float, float]:
-    training = setting.under(load_runtime(runtime)).machine.training
+def _bytes_each(setting: Setting, runtime: Runtime) -> tuple[float, float, float]:
+    training = setting.under(runtime).machine.training
     return training.weight_size, training.gradient_size, training.state_size

@@ -7,8 +7,9 @@ times, so that its file can be used where theirs are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import msgspec
 
@@ -33,16 +34,34 @@ class Carried:
     ----------
     network, cluster
         Those it was made for; None where they are built in.
+    runtime
+        The figures of the runtime that differ from those of a runtime that says nothing.
     tables
         The measured times that it rests on, in the order in which they were given.
     """
 
     network: Network | None = None
     cluster: Cluster | None = None
+    runtime: Mapping[str, Any] | None = None
     tables: tuple[CarriedTable, ...] = ()
 
 
 NOTHING_CARRIED = Carried()
+
+
+def leave_out_unsaid(document: MutableMapping[str, dict[str, object]]) -> None:
+    """Take out of the document of a plan what only few plans say, and this one does not."""
+    carried: Any = document["carried"]
+    rows: list[tuple[Any, str]] = [
+        (document, "shares"),
+        (document, "idle_gpus"),
+        (carried, "runtime"),
+    ]
+    if carried["cluster"] is not None:
+        rows.append((carried["cluster"], "groups"))
+    for place, name in rows:
+        if not place[name]:
+            del place[name]
 
 
 def digest(value: object) -> str:

@@ -166,7 +166,8 @@ def _counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         except InputError as error:
             yield f"the degrees of layer '{name}' must split it", f"{error}"
     found = plan.search
-    for what in ("num_sensible", "num_candidates", "cap", "num_costed", "num_choices"):
+    numbers = ("num_sensible", "num_candidates", "cap", "num_costed", "num_choices")
+    for what in numbers:
         if not 0 <= getattr(found, what) <= MOST:
             yield f"search.{what} must be from 0 to 2**53", f"is {getattr(found, what)}"
     if found.status not in STATUSES:

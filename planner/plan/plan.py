@@ -20,7 +20,7 @@ from costmodels.step.utilisation import model_flops_utilisation
 from costmodels.strategy import BatchShare, MemoryConfig, Schedule, Stage, Strategy
 from costmodels.units.tables import parse_json, read_text
 from planner.output import write_text
-from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried
+from planner.plan.carried import NOTHING_CARRIED, Carried, check_carried, leave_out_unsaid
 from planner.plan.checks import COMMUNICATION, COMPUTATION, check_plan
 from planner.plan.older import upgraded
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
@@ -174,12 +174,13 @@ class Plan:
             stages=self.stages or (whole,),
             distributions={name: layer.distribution for name, layer in self.layers.items()},
             schedule=self.schedule,
+            # what is cut, and nothing else, whatever the runtime cuts by itself
             memory={
                 name: MemoryConfig(
                     **dict.fromkeys(layer.sharded, True), shard_size=layer.shard_size
                 )
                 for name, layer in self.layers.items()
-                if layer.sharded
+                if layer.weights_bytes
             },
             gather_again=self.gather_again,
             ring_attention=self.ring_attention,
@@ -266,11 +267,7 @@ class Plan:
         document = msgspec.json.decode(_encoded(plan))
         # layers keep the order of the forward pass, which sorting by name would lose
         document["layers"] = [msgspec.to_builtins(plan.layers[name]) for name in self.layers]
-        for name in ("shares", "idle_gpus"):
-            if not getattr(self, name):
-                del document[name]
-        if self.carried.cluster is not None and not self.carried.cluster.groups:
-            del document["carried"]["cluster"]["groups"]
+        leave_out_unsaid(document)
         return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:

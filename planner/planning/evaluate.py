@@ -21,7 +21,7 @@ from planner.request.placement import (
     place_network,
     refuse_degree,
 )
-from planner.request.plans import plan_distributions, strategy_setting
+from planner.request.plans import made_under, plan_distributions, strategy_setting
 from planner.request.request import Request
 from planner.request.setting import DEFAULT_RUNTIME, resolve
 
@@ -44,9 +44,9 @@ def evaluate_request(request: Request) -> Plan:
     given = given_strategy(named)
     if given is not None:
         refuse_degree(request)
-    if isinstance(given, Plan) and given.is_staged:
+    if isinstance(given, Plan) and (given.is_staged or given.runtime != DEFAULT_RUNTIME):
         placed = place_network(request)
-        found = simulate_stages(placed, load_runtime(given.runtime))
+        found = simulate_stages(placed, made_under(given))
         return given_plan(found, "plan file", placed.notes)
     if isinstance(given, Plan):
         setting, notes = strategy_setting(given, request)

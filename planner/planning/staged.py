@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from costmodels.errors import InputError
 from costmodels.simulation import (
@@ -118,19 +118,30 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
+    if runtime.shard and degrees.sharding is None:
+        degrees = replace(degrees, zero=0)  # not what the runtime cuts by itself
     try:
-        strategy, graph, name = strategy_by_degrees(setting, degrees)
+        strategy, graph, name = strategy_by_degrees(setting, degrees, runtime)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
         return simulate_stages(placed, runtime, degrees), ""
     except InputError as error:
         return None, str(error)
 
 
-def usual_degrees(setting: Setting) -> dict[str, Degrees]:
+def usual_degrees(
+    setting: Setting, stages_of_zero: Sequence[int] = (0, 1, 2, 3)
+) -> dict[str, Degrees]:
     """The usual ways to train with several stages or micro-batches, the last by Megatron-LM.
 
     They are called as `planner evaluate --strategy` takes them. All but plain data parallelism work
     on one sample of a replica at a time, which holds the least.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    stages_of_zero
+        Those that the runtime has; ways with another one are left out.
     """
     host = math.prod(setting.machine.topology.shape[: setting.cluster.host_index + 1])
     attends = is_transformer(setting.graph)
@@ -138,15 +149,16 @@ def usual_degrees(setting: Setting) -> dict[str, Degrees]:
         tp=host,
         sequence_parallel=attends and host > 1,
         recompute="selective" if attends else "none",
-        zero=1,
+        zero=1 if 1 in stages_of_zero else stages_of_zero[-1],
         micro_batch_size=1,
     )
-    return {
+    usual = {
         "data": Degrees(),
         **named("zero1", Degrees(zero=1, micro_batch_size=1)),
         **named("fsdp", Degrees(fsdp=True, micro_batch_size=1)),
         **named("megatron", megatron),
     }
+    return {name: one for name, one in usual.items() if (one.sharding or 0) in stages_of_zero}
 
 
 def named(name: str, degrees: Degrees) -> dict[str, Degrees]:
@@ -216,6 +228,8 @@ def usual_trials(
     runtime: Runtime,
     deadline: Deadline,
     usual: Mapping[str, Degrees] | None = None,
+    *,
+    under_one: bool = False,
 ) -> tuple[UsualTrial, ...]:
     """The usual ways to train on the same inputs.
 
@@ -227,13 +241,15 @@ def usual_trials(
         After which no other is simulated.
     usual
         What they are; those of `usual_degrees` by default.
+    under_one
+        Whether all of them are, instead of each under its own framework's runtime.
     """
     rows = []
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if not deadline.passed:
             other = usual_runtime(name, degrees)
-            under = runtime if other is None else load_runtime(other)
+            under = runtime if other is None or under_one else load_runtime(other)
             (step, reason), costed = tried(setting, degrees, under), True
         rows.append(UsualTrial(name=name, step=step, reason=reason, costed=costed))
     return tuple(rows)

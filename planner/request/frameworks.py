@@ -62,6 +62,8 @@ class Framework:
     ----------
     called
         Its name in sentences.
+    runtime
+        The one of `planner runtimes` that is like it; None for the usual one.
     by_layer
         Whether every layer may be split in its own way, in one stage.
     kinds
@@ -89,6 +91,7 @@ class Framework:
     """
 
     called: str
+    runtime: str | None = None
     by_layer: bool = False
     kinds: tuple[str, ...] = ()
     always_sequence: bool = False
@@ -146,6 +149,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
     {
         "torchtitan": Framework(
             called="torchtitan",
+            runtime="torchtitan",
             kinds=_KINDS,
             always_sequence=True,
             zero=(0, 2, 3),
@@ -163,6 +167,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         ),
         "megatron": Framework(
             called="Megatron-LM",
+            runtime="megatron-core",
             kinds=_KINDS,
             zero=(0, 1),
             zero_reason="the distributed optimizer is ZeRO 1",
@@ -170,7 +175,9 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             recompute=("none", "selective", "full"),
             recompute_reason="Megatron-LM names modules of its own",
         ),
-        "deepspeed": Framework(called="DeepSpeed", zero=(0, 1, 2, 3), shards_over_some=False),
+        "deepspeed": Framework(
+            called="DeepSpeed", runtime="deepspeed", zero=(0, 1, 2, 3), shards_over_some=False
+        ),
         "accelerate": Framework(
             called="accelerate",
             zero=(0, 2, 3),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+
+import msgspec
 
 from costmodels.cluster import Cluster, list_clusters, load_cluster
 from costmodels.compute import CostTable
@@ -11,6 +13,8 @@ from costmodels.distribution import Distribution, limit_reason
 from costmodels.errors import InputError
 from costmodels.graph import Network
 from costmodels.notes import Note
+from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation.runtime_files import built_in_runtimes
 from costmodels.units import format_bytes
 from planner.models import BUILT_IN, build, resized
 from planner.plan import (
@@ -70,8 +74,35 @@ def carried_for(setting: Setting) -> Carried:
         cluster=None
         if _built_in_cluster(cluster.name, cluster.device.memory) == cluster
         else cluster,
+        runtime=_carried_runtime(setting.asked_runtime),
         tables=tuple(CarriedTable(name=table.name, text=table.text) for table in setting.tables),
     )
+
+
+def _carried_runtime(runtime: Runtime | None) -> dict[str, object] | None:
+    """What a runtime that is not built in says, None for others."""
+    if runtime is None or built_in_runtimes().get(runtime.name) == runtime:
+        return None
+    values = {one.name: (getattr(runtime, one.name), one.default) for one in fields(Runtime)}
+    return {name: value for name, (value, usual) in values.items() if value != usual}
+
+
+def made_under(plan: Plan) -> Runtime:
+    """The runtime that a plan was made for.
+
+    Raises
+    ------
+    InputError
+        When it is neither carried nor built in.
+    """
+    if plan.carried.runtime is None:
+        return load_runtime(plan.runtime)
+    try:
+        return msgspec.convert(dict(plan.carried.runtime), Runtime)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"the plan for {plan.model} carries no valid runtime ({error}); make it again"
+        ) from None
 
 
 def _built_in_network(model: Network) -> Network | None:
@@ -111,7 +142,7 @@ def made_as(plan: Plan, request: Request) -> Request:
     made_with: dict[str, object] = {
         "global_batch_size": plan.global_batch_size,
         "gpus": plan.gpus,
-        **({"runtime": plan.runtime} if request.servers is None else {}),
+        **({"runtime": made_under(plan)} if request.servers is None else {}),
         # what only a runtime decides is no input
         **{k: v for k, v in training.items() if hasattr(request, k)},
     }

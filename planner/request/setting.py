@@ -101,6 +101,12 @@ class Setting:
         machine = replace(self.machine, training=other.machine.training)
         return replace(self, graph=other.graph, machine=machine)
 
+    @property
+    def asked_runtime(self) -> Runtime | None:
+        """The runtime that was asked for, None where none was."""
+        asked = self.request is not None and self.request.runtime is not None
+        return find_runtime(self.request) if asked and self.request is not None else None
+
     def check_reserve(self) -> None:
         """That the limit on memory leaves something of a device to a plan.
 
@@ -307,15 +313,8 @@ def training_graph(model: Network, batch: int, training: Training) -> Graph:
     return apart(fused(build_graph(model, batch), training.fuses), training.apart)
 
 
-def find_runtime(request: Request, usual: str = DEFAULT_RUNTIME) -> Runtime:
-    """The runtime of a request, with the number of parameter servers where it is given.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    usual
-        The runtime where nothing is.
+def find_runtime(request: Request) -> Runtime:
+    """The runtime of a request, the usual one by default, with its parameter servers if given.
 
     Raises
     ------
@@ -324,7 +323,7 @@ def find_runtime(request: Request, usual: str = DEFAULT_RUNTIME) -> Runtime:
     """
     runtime, servers = request.runtime, request.servers
     if runtime is None:
-        runtime = usual if servers is None else "ps-sync"
+        runtime = DEFAULT_RUNTIME if servers is None else "ps-sync"
     found = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if servers is None:
         return found

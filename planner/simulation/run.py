@@ -26,6 +26,7 @@ from planner.request.inputs import simulating as inputs
 from planner.request.named_degrees import with_named_degrees
 from planner.request.parts import Loading
 from planner.request.placement import PlacedNetwork, place_network
+from planner.request.plans import made_under
 from planner.request.request import Request
 from planner.request.setting import DEFAULT_RUNTIME, find_cluster, find_runtime
 from planner.request.strategy_files import strategy_text
@@ -81,8 +82,10 @@ def _simulate(request: Request) -> Simulation:
     _check_heeded(request)
     placed = place_network(request)
     plan = placed.plan
-    usual = PLAN_RUNTIME if plan is None else plan.runtime
-    runtime = find_runtime(request, usual)
+    if plan is not None and request.runtime is None and request.servers is None:
+        runtime = made_under(plan)
+    else:
+        runtime = find_runtime(request)
     if request.congestion != 1.0:
         placed = _congested(placed, request.congestion)
     if request.bucket_bytes is not None:

@@ -12,7 +12,14 @@ from types import MappingProxyType
 from planner.request.inputs.description import AnyInput, Input, part_inputs
 from planner.request.inputs.distributed import THROUGHPUT
 from planner.request.inputs.question import EVALUATE, FRONT_SIZES, QUESTION, SCALE_SIZES, SIZE
-from planner.request.inputs.searching import DUMP_PROBLEM, FRONT, LEAST_MEMORY, SEARCH, WISHED
+from planner.request.inputs.searching import (
+    DUMP_PROBLEM,
+    FRONT,
+    LEAST_MEMORY,
+    RUNTIME,
+    SEARCH,
+    WISHED,
+)
 from planner.request.inputs.simulating import SIMULATE
 
 __all__ = ["COMMANDS", "AnyInput", "Input", "field_inputs", "part_inputs"]
@@ -24,7 +31,7 @@ COMMANDS: Mapping[str, tuple[AnyInput, ...]] = MappingProxyType(
         "simulate": (*SIMULATE, *QUESTION),
         "evaluate": (*SIZE, *EVALUATE, *QUESTION),
         "pareto": (*FRONT_SIZES, *QUESTION, *FRONT),
-        "scale": (*SCALE_SIZES, *QUESTION, *SEARCH),
+        "scale": (*SCALE_SIZES, *QUESTION, *SEARCH, RUNTIME),
         "throughput": THROUGHPUT,
     }
 )

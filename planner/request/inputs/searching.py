@@ -159,10 +159,20 @@ AGAINST: Input[str] = Input(
     text='"memory" for step time against peak memory, "gpus" for throughput against GPUs.',
     rule=one_of("what the front is against (--against)", lambda: FRONTS, "choose one"),
 )
+RUNTIME: Input[str | None] = Input(
+    name="runtime",
+    default=None,
+    option="--runtime",
+    metavar="NAME",
+    kind="object",
+    help="See 'planner runtimes'; as --for has it, else ddp, and fsdp where weights are cut.",
+    text="The framework's runtime: a name in `costmodels.simulation.runtimes`, or a runtime; by "
+    'default that of `framework`, else "ddp", and "fsdp" where weights are cut.',
+)
 # Of a search for a front.
-FRONT: tuple[AnyInput, ...] = (AGAINST, TIME_LIMIT, KEEP, FORBID)
+FRONT: tuple[AnyInput, ...] = (AGAINST, TIME_LIMIT, KEEP, FORBID, RUNTIME)
 # What a plan must be like.
-WISHED: tuple[AnyInput, ...] = (KEEP, FORBID, FRAMEWORK)
+WISHED: tuple[AnyInput, ...] = (KEEP, FORBID, FRAMEWORK, RUNTIME)
 SEARCH: tuple[AnyInput, ...] = (
     SOLVER,
     SEED,

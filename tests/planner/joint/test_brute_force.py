@@ -9,24 +9,26 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.simulation import load_runtime
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.cuts import Cuts, _filled
 from planner.joint.estimate import Estimates
-from planner.joint.search import JointSearch, choice_runtime
+from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
+from planner.joint.search import JointSearch
 from planner.joint.weights import LeastWeights
 from planner.planning.options import SearchOptions
 from planner.planning.staged import tried
+from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
 
-RUNTIME = load_runtime("ddp")
+# Runtimes that differ in what a bound is made of: buckets, units, what is cut, who waits for whom.
+RUNTIMES = ("torchtitan", "megatron", "megatron-core", "deepspeed", "nanotron", "fsdp", "horovod")
 
 
-def _setting(path, rng):
+def _setting(path, rng, runtime=None):
     """A question with a network of a few blocks and memory that may bind."""
     hidden = rng.choice([256, 512, 1024])
     path.write_text(
@@ -51,6 +53,7 @@ def _setting(path, rng):
         "global_batch_size": rng.choice([4, 8]),
         "precision": "fp16" if rng.random() < 0.3 else "fp32",
         "optimizer": "adam",
+        "runtime": runtime,
     }
     return resolve(make_request("optimize", asked))
 
@@ -67,7 +70,32 @@ def _limited(setting, memory):
 def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path, seed):
     rng = random.Random(seed)
     setting = _setting(tmp_path / "config.json", rng)
-    estimates = Estimates(setting, RUNTIME)
+    steps = _all_steps(setting)
+    _agrees(setting, steps, (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        *((name, number) for number, name in enumerate(RUNTIMES)),
+        *(
+            pytest.param(name, seed, marks=pytest.mark.slow)
+            for name in RUNTIMES
+            for seed in range(10, 16)
+        ),
+    ],
+)
+def test_so_it_is_under_every_runtime(tmp_path, name, seed):
+    setting = _setting(tmp_path / "config.json", random.Random(seed), name)
+    steps = _all_steps(setting)
+    assert {one.runtime.name for one in steps.values()} == {name}
+    _agrees(setting, steps, (1.0, 0.2, 0.0))
+
+
+def _all_steps(setting):
+    """Every choice, simulated: none takes or holds less than its bounds."""
+    runtime = searched_runtime(setting)
+    estimates = Estimates(setting, runtime)
     floors = PipelineBounds(setting, estimates.plain.reduced)
     bounds = ChoiceBounds(
         setting=setting, estimates=estimates, chain=floors.chain, partly=bool(estimates.cuts.first)
@@ -75,26 +103,35 @@ def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path
     weights = LeastWeights(setting)
     reserved = setting.cluster.device.reserved_memory
     steps = {}
-    for choice in choices(setting, list(insides(setting))):
+    for choice in choices(setting, list(insides(setting)), stages_of_zero(setting)):
+        if not estimates.cuts.are_possible(choice.parts):
+            continue
         bound, floor = bounds.of(choice), floors.floor(choice)
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         least = bounds.least_memory(choice, inside)
         for one in map(estimates.of, bounds.members(estimates.of(choice).choice)):
-            found, reason = tried(setting, one.choice.degrees, choice_runtime(RUNTIME, choice))
+            under = choice_runtime(runtime, choice.zero)
+            found, reason = tried(setting, one.choice.degrees, under)
             assert found is not None, reason
             assert bound <= found.seconds
             assert floor <= found.seconds
             assert least <= found.peak_memory
             assert weights.of(choice) + reserved <= found.peak_memory
             steps[one.choice] = found
+    return steps
+
+
+def _agrees(setting, steps, shares):
+    """The search finds the best of all choices at every limit on memory, and bounds it."""
     smallest = min(one.peak_memory for one in steps.values())
     largest = max(one.peak_memory for one in steps.values())
     before = 0.0
-    for share in (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0):
+    for share in shares:
         memory = math.ceil(smallest + share * (largest - smallest))
+        limited = _limited(setting, memory)
         search = JointSearch(
-            setting=_limited(setting, memory),
-            runtime=RUNTIME,
+            setting=limited,
+            runtime=searched_runtime(limited),
             options=SearchOptions(),
             deadline=Deadline(None),
         )
@@ -105,6 +142,32 @@ def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path
         assert best <= result.best.seconds * (1 + 1e-9) <= best * 1.03
         assert result.best.seconds >= before * (1 - 0.03)
         before = result.best.seconds
+
+
+@pytest.mark.parametrize(
+    ("seed", "room", "degrees"),
+    [
+        # estimated to hold a little more than there is, with one block less computed again
+        (17, 1.0, {"sequence_parallel": True, "recompute": 2, "micro_batches": 4}),
+        # behind many that are estimated to hold a little more, of which none fits
+        (21, 1.021, {"micro_batches": 8}),
+    ],
+)
+def test_what_fits_is_found_where_estimates_of_memory_are_off(tmp_path, seed, room, degrees):
+    setting = _setting(tmp_path / "config.json", random.Random(seed))
+    given = Degrees(tp=4, dp=1, **degrees)
+    fitting, reason = tried(setting, given, searched_runtime(setting))
+    assert fitting is not None, reason
+    limited = _limited(setting, fitting.peak_memory * room)
+    search = JointSearch(
+        setting=limited,
+        runtime=searched_runtime(limited),
+        options=SearchOptions(),
+        deadline=Deadline(None),
+    )
+    best = search.run().best
+    assert best is not None
+    assert best.seconds <= fitting.seconds
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -21,7 +21,8 @@ from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.reduced import Reduced
-from planner.joint.search import JointResult, choice_runtime
+from planner.joint.result import JointResult
+from planner.joint.search import choice_runtime
 from planner.joint.verdict import least_held, search_notes, summary
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network

@@ -260,6 +260,12 @@ def test_an_interrupt_keeps_the_best_so_far(tmp_path, monkeypatch):
     assert 0.0 < plan.search.lower_bound_s <= plan.step_time_s
 
 
+def test_a_front_is_of_one_kind_of_hosts(tmp_path):
+    where = cluster_of(tmp_path, (1, "h100"), (1, "k80"), size=1, precision="fp32")
+    with pytest.raises(InputError, match="must be of hosts of one kind"):
+        planner.pareto("resnet18", gpus=2, cluster=where)
+
+
 def test_what_fits_nowhere_is_proven_not_to(tmp_path):
     where = cluster_of(tmp_path, (1, "h100"), (1, "a100-80gb"), size=1)
     with pytest.raises(InfeasibleError, match="all GPUs together have") as caught:

@@ -1,0 +1,55 @@
+"""What a joint search came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.joint.estimate import Estimate, Estimates
+from planner.planning.staged import StagedStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JointResult:
+    """What a joint search came to.
+
+    Parameters
+    ----------
+    best
+        The fastest strategy that fits, None where none was found.
+    simulated
+        All strategies that were simulated.
+    bound
+        What no step of any choice takes less than. [s]
+    any_split
+        What none takes less than, however stages split their layers. [s]
+    single_bound
+        What no step of one stage and one micro-batch takes less than. [s]
+    num_choices, num_wished
+        Global choices there are, and those as wished for. [items]
+    estimates
+        Of those that can be among the best, the fastest first.
+    costs
+        What all of them cost.
+    offloads
+        Whether what does not fit may wait in the memory of the hosts.
+    left_out
+        Why ways of parallelism were left out that do not fit the network.
+    stopped_by
+        What cut the search short.
+    runtime
+        The name of the runtime that was asked for, None where none was.
+    """
+
+    best: StagedStep | None
+    simulated: tuple[StagedStep, ...]
+    bound: float
+    single_bound: float
+    num_choices: int
+    num_wished: int
+    estimates: tuple[Estimate, ...] = ()
+    costs: Estimates | None = None
+    offloads: bool = False
+    left_out: tuple[str, ...] = ()
+    stopped_by: str = ""
+    any_split: float = 0.0
+    runtime: str | None = None

@@ -1,0 +1,120 @@
+"""Plans under the runtime that is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import planner
+from costmodels.simulation import load_runtime
+from planner.errors import ConflictError
+from planner.joint.requests import optimize_request
+from planner.plan import Plan
+from planner.request.request import make_request
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("networks") / "config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 512,
+                "intermediate_size": 1536,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 8,
+                "num_hidden_layers": 2,
+                "vocab_size": 8000,
+                "max_position_embeddings": 512,
+            }
+        )
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "megatron", "deepspeed", "fsdp", "horovod"])
+def test_a_plan_is_what_is_simulated_under_its_runtime(model, name, tmp_path):
+    plan = planner.optimize(model, gpus=4, global_batch_size=8, runtime=name)
+    assert plan.runtime == name
+    assert plan.search.lower_bound_s <= plan.step_time_s
+    fitting = [row.step_time_s for row in plan.baselines if row.fits and row.step_time_s]
+    assert plan.step_time_s <= min(fitting)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    again = Plan.load(path)
+    assert planner.simulate(again).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
+    evaluated = planner.evaluate(model, gpus=4, strategy=again)
+    assert evaluated.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
+    assert evaluated.runtime == name
+
+
+def test_usual_ways_are_simulated_under_the_runtime_and_those_it_lacks_are_left_out(model):
+    plan = planner.optimize(model, gpus=4, global_batch_size=8, runtime="megatron-core")
+    names = {row.name for row in plan.baselines}
+    assert not any(name.startswith("fsdp") for name in names)
+    zero1 = next(row for row in plan.baselines if row.name.startswith("zero1"))
+    found = planner.simulate(
+        model, gpus=4, global_batch_size=8, zero=1, micro_batch_size=1, runtime="megatron-core"
+    )
+    assert zero1.step_time_s == pytest.approx(found.step_time, rel=1e-9)
+
+
+def test_what_a_runtime_cuts_is_all_that_is_tried(model):
+    cut = planner.optimize(model, gpus=4, global_batch_size=8, runtime="zero2")
+    assert cut.runtime == "zero2"
+    sharded = {layer.sharded for layer in cut.layers.values() if layer.weights_bytes}
+    assert sharded in ({("gradients", "state")}, {()})
+    with pytest.raises(planner.InputError, match="must leave something"):
+        planner.optimize(model, gpus=4, global_batch_size=8, runtime="megatron", keep="zero=3")
+
+
+@pytest.mark.parametrize(
+    ("framework", "runtime"),
+    [("torchtitan", "torchtitan"), ("megatron", "megatron-core"), ("deepspeed", "deepspeed")],
+)
+def test_a_framework_implies_its_runtime_unless_one_is_named(model, framework, runtime):
+    asked = {"model": model, "gpus": 4, "global_batch_size": 8, "framework": framework}
+    assert optimize_request(make_request("optimize", asked)).runtime == runtime
+    named = optimize_request(make_request("optimize", {**asked, "runtime": "fsdp"}))
+    assert named.runtime == "fsdp"
+
+
+def test_a_runtime_of_ones_own_is_carried_by_the_plan(model, tmp_path):
+    own = replace(load_runtime("megatron-core"), name="mine", bucket=8e6)
+    plan = planner.optimize(model, gpus=4, global_batch_size=8, runtime=own)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    again = Plan.load(path)
+    assert again.runtime == "mine"
+    assert planner.simulate(again).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
+
+
+def test_a_network_without_attention_and_one_gpu_have_runtimes_too():
+    plan = planner.optimize("alexnet", gpus=4, runtime="horovod")
+    assert plan.runtime == "horovod"
+    assert any("not under horovod" in note for note in plan.fallbacks)
+    assert planner.optimize("gpt2", gpus=1, runtime="torchtitan").runtime == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"runtime": "ps-sync"}, "parameter servers"),
+        ({"runtime": "megatron", "bucket_bytes": "50 MB"}, "leave --bucket-size out"),
+        ({"runtime": "megatron", "least_memory": True}, "leave one out"),
+        ({"runtime": "megatron", "framework": "fsdp2"}, "leave one out"),
+    ],
+)
+def test_what_a_runtime_rules_out_is_refused_in_a_sentence(more, sentence):
+    with pytest.raises(ConflictError, match=sentence):
+        planner.optimize("alexnet", gpus=4, **more)
+
+
+def test_fronts_and_scales_are_under_the_runtime(model):
+    points = planner.pareto(model, gpus=4, global_batch_size=8, runtime="torchtitan")
+    assert {one.runtime for one in points} == {"torchtitan"}
+    rows = list(planner.scale(model, gpus="2,4", global_batch_size=8, runtime="torchtitan"))
+    assert {one.runtime for one in rows} == {"torchtitan"}
