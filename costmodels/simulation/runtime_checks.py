@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
 from costmodels.step.recipes import recipe_families
-
-if TYPE_CHECKING:
-    from costmodels.simulation.runtimes import Runtime
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
@@ -42,8 +39,8 @@ _RANGES = {
 }
 
 
-def check_runtime(runtime: Runtime) -> None:
-    """Refuse a runtime that cannot be.
+def check_runtime(runtime: Any) -> None:
+    """Refuse a `Runtime` that cannot be.
 
     Raises
     ------
