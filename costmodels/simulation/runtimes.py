@@ -8,14 +8,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodels.simulation.runtime_checks import check_runtime
+from costmodels.errors import InputError, require_between
+from costmodels.graph import FUSIONS
+from costmodels.step.recipes import recipe_families
 from costmodels.strategy import MemoryConfig
 
+# Smaller pieces would make millions of messages. [B]
+_SMALLEST = 65536
+GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
+AGGREGATIONS = ("peers", "rooted", "one_device")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
 # MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
 # 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass
 # (ryujaehun/pytorch-gpu-benchmark; the rows enter no score).
 COPY = 0.44
+
+
+# What figures can be: the least, the most, the unit.
+_RANGES = {
+    "bucket": (1.0, 1e18, "B"),
+    "first_bucket": (1.0, 1e18, "B"),
+    "fusion": (1.0, 1e18, "B"),
+    "cycle": (0.0, 60.0, "s"),
+    "negotiation_base": (0.0, 60.0, "s"),
+    "negotiation_per_rank": (0.0, 60.0, "s"),
+    "launch_time": (0.0, 1.0, "s"),
+    "outside_layers": (0.0, 60.0, "s"),
+    "activation_copies": (0.0, 100.0, ""),
+    "activation_waits": (0.0, 100.0, ""),
+    "server_rate": (1e3, 1e18, "B/s"),
+    "stack_bandwidth": (1e3, 1e18, "B/s"),
+    "cpu_bandwidth": (1e3, 1e18, "B/s"),
+    "servers": (0, 2**20, ""),
+    "devices_per_cpu_link": (1, 2**20, ""),
+    "logit_kept": (0.0, 64.0, "B"),
+    "logit_scratch": (0.0, 64.0, "B"),
+    "collective_launches": (0.0, 100.0, ""),
+    "launches_ahead": (0, 2**20, ""),
+    "check_near": (0.0, 60.0, "s"),
+    "check_far": (0.0, 60.0, "s"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +240,38 @@ class Runtime:
     caching: bool = False
 
     def __post_init__(self) -> None:
-        check_runtime(self)
+        for field, (least, most, unit) in _RANGES.items():
+            value = getattr(self, field)
+            # rates are infinite where they set no limit
+            unlimited = unit == "B/s" and value == float("inf")
+            if value is not None and not unlimited:
+                what = f"runtime {self.name}: {field}"
+                require_between(what, value, (least, most), "correct it", unit=unit)
+        recipes = tuple(recipe_families())
+        named: list[tuple[str, str, tuple[str, ...]]] = [
+            ("gradient", self.gradient, GRADIENTS),
+            ("aggregation", self.aggregation, AGGREGATIONS),
+            ("recipe", self.recipe or recipes[0], recipes),
+            *(("fuses", name, FUSIONS) for name in self.fuses),
+        ]
+        for field, name, known in named:
+            what, rule = f"runtime {self.name}: {field}", f"be one of {', '.join(known)}"
+            if name not in known:
+                raise InputError.rule(what, rule, f"'{name}'", "choose one")
+        if not set(self.zero) <= set(range(4)):
+            raise InputError.rule(
+                f"runtime {self.name}: zero", "be stages of ZeRO, 0 to 3", self.zero, "correct it"
+            )
+        if self.crosses_steps and self.gradient != "push_pull":
+            raise InputError(
+                f"runtime {self.name}: steps can only cross with gradient 'push_pull' but it is "
+                f"'{self.gradient}'; leave crosses_steps out"
+            )
+        if self.gradient == "push_pull" and self.bucket is not None and self.bucket < _SMALLEST:
+            raise InputError(
+                f"runtime {self.name}: pieces for parameter servers must be at least "
+                f"{_SMALLEST} bytes but bucket is {self.bucket:g}; raise it"
+            )
 
     @property
     def memory(self) -> MemoryConfig:
