@@ -242,7 +242,8 @@ class Estimates:
         """The most that a device holds. [B]"""
         standing = stages.standing(choice)
         packed = self.setting.machine.training.held.buckets
-        buffers = min(2.0 * (self.runtime.bucket or 0.0), float(stages.gradients.sum(axis=0).max()))
+        bucket = self.runtime.bucket or self.runtime.fusion or 0.0
+        buffers = min(2.0 * bucket, float(stages.gradients.sum(axis=0).max()))
         if choice.zero == 3:
             buffers = stages.largest_units(choice, inside)
         elif self.runtime.views_buckets or packed:
@@ -266,7 +267,9 @@ class Estimates:
         """Groups of ranks of different kinds that a device communicates in. [items]"""
         groups = {self.exchanges.group(choice.pp, cut) for cut in inside.cuts}
         one = choice.inside
-        rows = (*map(math.prod, groups), one.tp, one.cp, one.ep, choice.parts)
+        # ranks that exchange features may be those that hold the same weights
+        groups.add(self.exchanges.innermost(choice.pp, one.tp))
+        rows = (*map(math.prod, groups), one.cp, one.ep, choice.parts)
         return sum(ways > 1 for ways in rows)
 
 

@@ -103,6 +103,14 @@ class Exchanges:
         shape = self._links(pp).topology.shape
         return tuple(max(size // ways, 1) for size, ways in zip(shape, cut, strict=True))
 
+    def innermost(self, pp: int, ways: int) -> tuple[int, ...]:
+        """So many ranks next to each other, at each level. [items]"""
+        sizes = []
+        for size in self._links(pp).topology.shape:
+            sizes.append(math.gcd(size, ways))
+            ways //= sizes[-1]
+        return tuple(sizes)
+
     def ranks(self, pp: int, cut: Cut) -> int:
         """How many those are. [items]"""
         key = (pp, cut)
