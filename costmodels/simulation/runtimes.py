@@ -256,6 +256,8 @@ class Runtime:
         ]
         for field, name, known in named:
             what, rule = f"runtime {self.name}: {field}", f"be one of {', '.join(known)}"
+            if field == "fuses":
+                rule = rule.replace("one", "some", 1)
             if name not in known:
                 raise InputError.rule(what, rule, f"'{name}'", "choose one")
         if not set(self.zero) <= set(range(4)):

@@ -129,7 +129,7 @@ def num_blocks(graph: Graph) -> int:
 
 
 def choices(
-    setting: Setting, found: Sequence[Degrees], stages_of_zero: Sequence[int]
+    setting: Setting, found: Sequence[Degrees], stages_of_zero: Sequence[int] = (0, 1, 2, 3)
 ) -> Iterator[Choice]:
     """Every global choice that a machine, a batch and a network can have.
 

@@ -27,6 +27,9 @@ from planner.planning.summary import PROVEN_GAP
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
+# Where nothing fits on so many smaller numbers that promised it, others are not asked for. [items]
+MOST_MISSES_OF_FEWER = 2
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FewerGpus:
@@ -66,14 +69,17 @@ class FewerGpus:
             The answer to a question on all of its GPUs.
         """
         best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
-        stopped = ""
+        stopped, misses = "", 0
         try:
             for expected, part in self._promising(best):
                 if self.deadline.passed:
                     break
                 if expected.seconds >= best and not self._is_faster(expected, part, best):
                     continue
+                if misses == MOST_MISSES_OF_FEWER:
+                    break
                 other = asked(part)
+                misses += isinstance(other, InfeasibleError)
                 if isinstance(other, Plan) and other.step_time_s < best:
                     best = other.step_time_s
                     plan = _left_idle(other, self.setting.gpus - part.gpus, plan)
@@ -184,4 +190,6 @@ def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
         status="optimal" if gap <= PROVEN_GAP else "feasible",
         num_choices=choices,
     )
-    return replace(plan, search=search, idle_gpus=idle)
+    # others are compared with as they are on all GPUs
+    baselines = other.baselines if isinstance(other, Plan) else plan.baselines
+    return replace(plan, search=search, idle_gpus=idle, baselines=baselines)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
+from costmodels.strategy.blocks import is_transformer
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
 from planner.joint.computation import PipelineBounds
@@ -160,6 +161,8 @@ class JointSearch:
         """Whether what does not fit may wait in the memory of the hosts."""
         cluster = self.setting.cluster
         known = cluster.host is not None and not cluster.groups
+        # images leave much to copy for what they compute
+        known = known and is_transformer(self.setting.graph)
         return known and self.wishes.framework is None and self.wishes.kept_offload is None
 
     def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:

@@ -30,6 +30,7 @@ OWN_MEANING = {
     "--export": "of networks or clusters",
     "--device": "a GPU of a worker, and what is measured",
     "--ranks": "of a plan that is verified, and of links that are measured",
+    "--runtime": "under which a step is simulated, and under which plans are searched",
     "--storage": "of samples that a step loads, and of the answers of a study",
 }
 

@@ -72,10 +72,12 @@ def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, clu
     everything = list(choices(setting, list(insides(setting))))
     off = []
     for choice in random.Random(5).sample(everything, 14):
-        alone, _ = tried(setting, estimates.of(choice).choice.degrees, choice_runtime(DDP, choice))
+        alone, _ = tried(
+            setting, estimates.of(choice).choice.degrees, choice_runtime(DDP, choice.zero)
+        )
         other = random.Random(len(off)).choice(offloaded(choice))
         one = estimates.of(other)
-        found, reason = tried(setting, one.choice.degrees, choice_runtime(DDP, choice))
+        found, reason = tried(setting, one.choice.degrees, choice_runtime(DDP, choice.zero))
         assert found is not None, reason
         assert alone is not None
         assert bounds.of(other) <= found.seconds

@@ -46,7 +46,7 @@ def test_a_plan_is_what_is_simulated_under_its_runtime(model, name, tmp_path):
     plan.save(path)
     again = Plan.load(path)
     assert planner.simulate(again).step_time == pytest.approx(plan.step_time_s, rel=1e-9)
-    evaluated = planner.evaluate(model, gpus=4, strategy=again)
+    evaluated = planner.evaluate(model, gpus=plan.gpus, strategy=again)
     assert evaluated.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
     assert evaluated.runtime == name
 
