@@ -243,8 +243,7 @@ class Runtime:
         for field, (least, most, unit) in _RANGES.items():
             value = getattr(self, field)
             # rates are infinite where they set no limit
-            unlimited = unit == "B/s" and value == float("inf")
-            if value is not None and not unlimited:
+            if value is not None and not (unit == "B/s" and value == float("inf")):
                 what = f"runtime {self.name}: {field}"
                 require_between(what, value, (least, most), "correct it", unit=unit)
         recipes = tuple(recipe_families())
@@ -255,11 +254,11 @@ class Runtime:
             *(("fuses", name, FUSIONS) for name in self.fuses),
         ]
         for field, name, known in named:
-            what, rule = f"runtime {self.name}: {field}", f"be one of {', '.join(known)}"
-            if field == "fuses":
-                rule = rule.replace("one", "some", 1)
+            rule = f"be {'some' if field == 'fuses' else 'one'} of {', '.join(known)}"
             if name not in known:
-                raise InputError.rule(what, rule, f"'{name}'", "choose one")
+                raise InputError.rule(
+                    f"runtime {self.name}: {field}", rule, f"'{name}'", "choose one"
+                )
         if not set(self.zero) <= set(range(4)):
             raise InputError.rule(
                 f"runtime {self.name}: zero", "be stages of ZeRO, 0 to 3", self.zero, "correct it"
