@@ -35,7 +35,14 @@ def model(tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "megatron", "deepspeed", "fsdp", "horovod"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torchtitan",
+        "megatron",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("deepspeed", "fsdp", "horovod")),
+    ],
+)
 def test_a_plan_is_what_is_simulated_under_its_runtime(model, name, tmp_path):
     plan = planner.optimize(model, gpus=4, global_batch_size=8, runtime=name)
     assert plan.runtime == name
