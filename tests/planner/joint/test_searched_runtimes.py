@@ -38,9 +38,11 @@ def model(tmp_path_factory):
 @pytest.mark.parametrize(
     "name",
     [
-        "torchtitan",
         "megatron",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("deepspeed", "fsdp", "horovod")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("torchtitan", "deepspeed", "fsdp", "horovod")
+        ),
     ],
 )
 def test_a_plan_is_what_is_simulated_under_its_runtime(model, name, tmp_path):
@@ -120,6 +122,7 @@ def test_what_a_runtime_rules_out_is_refused_in_a_sentence(more, sentence):
         planner.optimize("alexnet", gpus=4, **more)
 
 
+@pytest.mark.slow
 def test_fronts_and_scales_are_under_the_runtime(model):
     points = planner.pareto(model, gpus=4, global_batch_size=8, runtime="torchtitan")
     assert {one.runtime for one in points} == {"torchtitan"}
