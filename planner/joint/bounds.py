@@ -144,12 +144,10 @@ class ChoiceBounds:
         """
         copies, count = self.estimates.copies(choice, inside), choice.micro_batches
         rates = HostRates.of(self.setting, self.setting.gpus // choice.pp)
-        sizes = [
-            np.array([float(row[places].sum()) for places in self.estimates.plain.units])
-            for row in (copies.forward_out, copies.forward_in, copies.backward_in)
-        ]
-        away, there, back = (float(row.sum()) for row in sizes)
-        stay = UNITS * float(sizes[2].max())
+        moved = (copies.forward_out, copies.forward_in, copies.backward_in)
+        away, there, back = (float(row.sum()) for row in moved)
+        units = np.bincount(self.estimates.plain.unit_of_layer, weights=copies.backward_in)
+        stay = UNITS * float(units.max())
         out = count * max(away - stay, 0.0) + float(copies.update_out.sum())
         into = count * (there + max(back - stay, 0.0)) + float(copies.update_in.sum())
         return max(out, into) * rates.copy

@@ -190,6 +190,8 @@ def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
         status="optimal" if gap <= PROVEN_GAP else "feasible",
         num_choices=choices,
     )
-    # others are compared with as they are on all GPUs
-    baselines = other.baselines if isinstance(other, Plan) else plan.baselines
+    # others are compared with as they are on all GPUs, if any can use them
+    baselines = plan.baselines
+    if isinstance(other, Plan) and any(one.step_time_s for one in other.baselines):
+        baselines = other.baselines
     return replace(plan, search=search, idle_gpus=idle, baselines=baselines)

@@ -122,6 +122,8 @@ class Insides:
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
+        # of each layer, a number for its unit
+        self.unit_of_layer = np.unique([*map(unit_of, self.layers)], return_inverse=True)[1]
         self.blocks = [places for places in self.units if len(places) > 1]
         # stages of a transformer are made of whole blocks
         self.by_blocks = is_transformer(setting.graph) and all(
