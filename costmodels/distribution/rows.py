@@ -1,4 +1,4 @@
-"""Equal rows of whole-number tables, found by packing each row into one number."""
+"""Equal whole numbers, and equal rows of tables, found by packing each row into one number."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def unique_rows(table: Ints) -> tuple[Ints, Ints]:
         size *= radix
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return first, inverse.reshape(-1)
+
+
+def distinct(values: Ints) -> Ints:
+    """The distinct numbers in rising order.
+
+    The same as `numpy.unique`, which first imports masked arrays.
+    """
+    ordered = np.sort(values)
+    found: Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return found

@@ -111,6 +111,8 @@ class CachingAllocator:
     def __init__(self, limit: float = math.inf, catch_up: Callable[[], None] | None = None) -> None:
         self.limit, self.catch_up = limit, catch_up
         self.reserved = self.peak = 0
+        # the most that it would have had, had nothing gone back when it was asked for more
+        self.wanted = 0
         self.failed = False
         self._small, self._large = _Pool(_BLOCK), _Pool(_SMALL + 1)
         self._held: dict[Hashable, tuple[_Pool, int]] = {}
@@ -137,6 +139,7 @@ class CachingAllocator:
         return self.reserved + segment <= self.limit
 
     def _grow(self, pool: _Pool, segment: int) -> None:
+        self.wanted = max(self.wanted, self.reserved + segment)
         if not self._fits(segment):
             if self.catch_up:
                 self.catch_up()

@@ -72,6 +72,8 @@ class WeightArrivals:
             if shards.is_cut(operation.name) or shards.in_host(operation.name) is not None:
                 units.setdefault(unit_of(operation.name), {})[operation.name] = None
         brought: list[Operation] = []
+        # a part that is gathered is read in the whole
+        gathered = {unit: self._all_cut(names) for unit, names in units.items()}
         last = ""
         for operation in rows:
             unit = unit_of(operation.name)
@@ -80,8 +82,7 @@ class WeightArrivals:
             if unit != last:
                 last, brought = unit, self._brought(unit, units[unit])
                 self.operations += brought
-            # a part that is gathered is read in the whole
-            whole = brought[-1:] if self._all_cut(units[unit]) else brought
+            whole = brought[-1:] if gathered[unit] else brought
             self._read[operation.key] = tuple(whole)
             self.unit_ends |= {op.key: operation.key for op in brought}
 

@@ -126,13 +126,17 @@ class Compiler:
 
     def _begin(self) -> None:
         """Work out what happens to the weights, before anything is laid out."""
-        job = self.job
+        job, usual = self.job, self.job.runtime.memory
+
+        def memory(name: str) -> MemoryConfig:
+            return job.strategy.memory.get(name, usual)
+
         self.folded: Mapping[int, Mapping[str, FoldedPass]] = {}
         self.weights: list[WeightWork] = []
         for program in self.programs:
             count = sum(len(work.fused_groups) for work in self.weights)
             work = WeightWork(
-                program, job.cluster, job.runtime, job.training, self._memory, first_group=count
+                program, job.cluster, job.runtime, job.training, memory, first_group=count
             )
             self.weights.append(work)
         for work in self.weights:
@@ -142,10 +146,6 @@ class Compiler:
         self.extra_after: dict[int, list[Mark]] = {}
         # by role and queue the ends of units whose weights it has brought
         self.units: dict[tuple[int, int], list[Mark]] = {}
-
-    def _memory(self, name: str) -> MemoryConfig:
-        """What is cut of a layer: as the strategy says, else as the runtime does."""
-        return self.job.strategy.memory.get(name, self.job.runtime.memory)
 
     @property
     def sources(self) -> Mapping[str, float]:
@@ -286,32 +286,31 @@ class Compiler:
 
     def _task(self, number: int) -> Task:
         role, step, stage, micro, op = self.rows[number]
-        after = tuple([self._id(step, micro, ref) for ref in op.after])
-        for mark in self.extra_after.get(number, ()):
-            after = (*after, self.ids[mark])
+        extra = [self.ids[mark] for mark in self.extra_after.get(number, ())]
+        after = (*[self._id(step, micro, ref) for ref in op.after], *extra)
         retained = self.job.training.memory_model == "retained"
         # tensors that no step frees are the same in every step
         tag = (0 if retained else step * STEP_TAG) + max(micro, 0)
-        return Task(
-            name=op.name,
-            kind=op.kind,
-            role=role,
-            queue=int(op.queue),
-            step=step,
-            stage=stage,
-            micro=micro,
-            seconds=op.seconds,
-            transfer=op.transfer,
-            loads=op.loads,
-            after=after,
-            num_bytes=op.num_bytes,
-            group=op.key[2] if op.kind == "fused" else -1,
-            makes=tuple([((tag, *key), holder, size) for key, holder, size in op.makes]),
-            takes=() if retained else tuple([(tag, *key) for key in op.takes]),
-            uses=() if retained else tuple([(tag, *key) for key in op.uses]),
-            scratch=op.scratch,
-            buffer=op.buffer,
-            inside=op.inside,
+        return Task(  # by place, since there are hundreds of thousands
+            op.name,
+            op.kind,
+            role,
+            int(op.queue),
+            step,
+            stage,
+            micro,
+            op.seconds,
+            op.transfer,
+            op.loads,
+            after,
+            op.num_bytes,
+            op.key[2] if op.kind == "fused" else -1,
+            tuple([((tag, *key), holder, size) for key, holder, size in op.makes]),
+            () if retained else tuple([(tag, *key) for key in op.takes]),
+            () if retained else tuple([(tag, *key) for key in op.uses]),
+            op.scratch,
+            op.buffer,
+            op.inside,
         )
 
     def _roles(self) -> Iterator[Role]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.simulation.execution import ASYNCHRONOUS, ExecutionGraph, Queue
@@ -20,6 +21,7 @@ from costmodels.simulation.sharing import Sharing
 _QUEUES = tuple(int(queue) for queue in Queue)
 _COMPUTE, _GRADIENT = int(Queue.COMPUTE), int(Queue.GRADIENT)
 _ASYNC = tuple(int(queue) for queue in ASYNCHRONOUS)
+_ASYNC_FIRST, _COMPUTE_FIRST = (*_ASYNC, _COMPUTE), (_COMPUTE, *_ASYNC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,7 @@ def execute(graph: ExecutionGraph, behaviour: Behaviour, ledger: Ledger | None =
         What keeps account of memory; a plain one by default.
     """
     run = _Run(graph, behaviour, ledger or Ledger(graph.roles, graph.tasks))
-    run.start_all()
-    while run.events:
-        run.step()
+    run.run()
     left = [task.name for task, end in zip(graph.tasks, run.ends, strict=True) if math.isnan(end)]
     assert not left, f"tasks wait for each other: {left[:5]}"
     return TaskTimes(
@@ -120,26 +120,32 @@ class _Run:
         self.agreed: list[deque[tuple[int, float]]] = [deque() for _ in graph.roles]
         self.events: list[tuple[float, int, int, int]] = []  # time, order, task or role, version
         self.order = 0
+        # tasks whose end is new, and ~roles that are to wake, the last touched last
+        self.touched: dict[int, None] = {}
         self.now = 0.0
         self.wake: list[float] = [math.nan] * len(graph.roles)
 
-    def start_all(self) -> None:
+    def run(self) -> None:
+        """Start what can be, then go from event to event."""
         for role in range(len(self.graph.roles)):
             for queue in _QUEUES:
                 self._try(role, queue)
+        self._announce()
+        events, versions = self.events, self.version
+        while events:
+            time, _, number, version = heapq.heappop(events)
+            if version < 0:
+                if self.wake[number] == time:
+                    self.wake[number], self.now = math.nan, time
+                    self._fuse(number)
+                    self._announce()
+            elif version == versions[number]:
+                self.now = time
+                self._finish(number)
+                self._announce()
 
-    def step(self) -> None:
-        """The next event: a task has finished a part of its work, or gradients are looked for."""
-        time, _, number, version = heapq.heappop(self.events)
-        if version < 0:
-            role = number
-            if self.wake[role] == time:
-                self.wake[role], self.now = math.nan, time
-                self._fuse(role)
-            return
-        if version != self.version[number]:
-            return
-        self.now = time
+    def _finish(self, number: int) -> None:
+        """A task has finished a part of its work."""
         task = self.tasks[number]
         if not self.flowing[number] and self.transfer[number] > 0.0:
             self._flow(number)
@@ -147,11 +153,12 @@ class _Run:
         self._end(number)
         if number in self.travelling:
             for other in self.travelling.pop(number):
-                self.ends[other] = time
+                self.ends[other] = self.now
                 self._release(other)
         if task.queue == _GRADIENT:
             self._reduce(task.role)
-        self._try(task.role, task.queue)
+        if self.lines[task.role][task.queue]:
+            self._try(task.role, task.queue)
 
     def _try(self, role: int, queue: int) -> None:
         """Start the first task of a queue, if the queue is free and the task is ready."""
@@ -164,7 +171,7 @@ class _Run:
             if math.isnan(self.wake[role]):
                 ticks = math.ceil(self.now / cycle - 1e-9) if cycle > 0.0 else 0.0
                 self.wake[role] = max(ticks * cycle, self.now)
-                self._push(self.wake[role], role, -1)
+                self.touched[~role] = None
         elif self.active[role][queue] < 0:
             self._start(line.popleft(), task.seconds)
 
@@ -204,7 +211,7 @@ class _Run:
         self.ledger.start(number, task, self.now)
         self.work[number], self.since[number] = seconds, self.now
         self._repace(role, queue)
-        self._schedule(number)
+        self._touch(number)
 
     def _flow(self, number: int) -> None:
         """The bytes of a message start to flow."""
@@ -212,7 +219,7 @@ class _Run:
         self.work[number], self.since[number] = self.transfer[number], self.now
         if self.sharing is not None:
             self._shares(self.sharing.add(number, self.tasks[number].loads))
-        self._schedule(number)
+        self._touch(number)
 
     def _end(self, number: int) -> None:
         task = self.tasks[number]
@@ -233,17 +240,25 @@ class _Run:
                 task = self.tasks[after]
                 self._try(task.role, task.queue)
 
-    def _shares(self, paces: object) -> None:
-        assert isinstance(paces, dict)
+    def _shares(self, paces: Mapping[int, float]) -> None:
         for number, pace in paces.items():
             self._advance(number)
             self.share[number] = pace
-            self._schedule(number)
 
     def _advance(self, number: int) -> None:
-        """Count the work done so far."""
-        self.work[number] -= (self.now - self.since[number]) * self.pace[number]
-        self.since[number] = self.now
+        """Count the work done so far, at a pace that changes now."""
+        now = self.now
+        if self.since[number] != now:
+            self.work[number] -= (now - self.since[number]) * self.pace[number]
+            self.since[number] = now
+        self._touch(number)
+
+    def _touch(self, number: int) -> None:
+        """A task has a new end, which is announced once all that happens now is known."""
+        touched = self.touched
+        if number in touched:
+            del touched[number]
+        touched[number] = None
 
     def _repace(self, role: int, queue: int) -> None:
         """A queue has become busy or free: others of its role run slower or faster."""
@@ -251,32 +266,36 @@ class _Run:
             return
         active = self.active[role]
         if queue == _COMPUTE:
-            touched = [active[q] for q in _ASYNC] + [active[_COMPUTE]]
+            others = _ASYNC_FIRST
         elif queue in _ASYNC:
-            touched = [active[_COMPUTE]] + [active[q] for q in _ASYNC]
+            others = _COMPUTE_FIRST
         else:
             return
-        for number in touched:
-            if number >= 0:
-                self._advance(number)
-                self._schedule(number)
+        for other in others:
+            if active[other] >= 0:
+                self._advance(active[other])
 
-    def _schedule(self, number: int) -> None:
-        """Announce the end of the present part of a task at its present pace."""
-        task = self.tasks[number]
-        active = self.active[task.role]
-        pace = self.share[number] if self.flowing[number] else 1.0
-        if task.queue == _COMPUTE:
-            overlapped = any(active[q] >= 0 for q in _ASYNC)
-        else:
-            overlapped = task.queue in _ASYNC and active[_COMPUTE] >= 0
-        if overlapped:
-            pace *= self.slow
-        self.pace[number] = pace
-        self.version[number] += 1
-        left = max(self.work[number], 0.0) / pace
-        self._push(self.now + left, number, self.version[number])
-
-    def _push(self, time: float, number: int, version: int) -> None:
-        self.order += 1
-        heapq.heappush(self.events, (time, self.order, number, version))
+    def _announce(self) -> None:
+        """Announce the end of the present part of each touched task at its present pace."""
+        now, events, order = self.now, self.events, self.order
+        for number in self.touched:
+            order += 1
+            if number < 0:
+                heapq.heappush(events, (self.wake[~number], order, ~number, -1))
+                continue
+            task = self.tasks[number]
+            active, queue = self.active[task.role], task.queue
+            pace = self.share[number] if self.flowing[number] else 1.0
+            if queue == _COMPUTE:
+                for other in _ASYNC:
+                    if active[other] >= 0:
+                        pace *= self.slow
+                        break
+            elif queue in _ASYNC and active[_COMPUTE] >= 0:
+                pace *= self.slow
+            self.pace[number] = pace
+            self.version[number] = version = self.version[number] + 1
+            end = now + max(self.work[number], 0.0) / pace
+            heapq.heappush(events, (end, order, number, version))
+        self.order = order
+        self.touched.clear()

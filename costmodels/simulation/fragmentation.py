@@ -11,9 +11,9 @@ are: those are free when the device is through with them.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from typing import NamedTuple
 
 from costmodels.simulation.allocator import CachingAllocator
 from costmodels.simulation.execution import Queue
@@ -26,6 +26,59 @@ from costmodels.simulation.weights import WeightWork
 
 # Stands for the stages of the update.
 _UPDATE = -1
+# Tensors of a stage that have a number, so that none is looked for by its name again and again.
+Numbers = dict[Local, int]
+
+
+class _Launch(NamedTuple):
+    """What an operation does to memory whenever it is launched, and what its launch takes.
+
+    Parameters
+    ----------
+    operation
+        The operation.
+    takes, makes, uses
+        Tensors by their number; made ones with their size. [B]
+    own
+        What it has to itself while it runs. [B]
+    kernels, seconds
+        Its launches, and what a host that runs ahead takes for them. [items], [s]
+    """
+
+    operation: Operation
+    takes: tuple[int, ...]
+    makes: tuple[tuple[int, float], ...]
+    uses: tuple[int, ...]
+    own: tuple[float, ...]
+    kernels: float
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, operation: Operation, numbers: Numbers, kernels: float = 0.0, seconds: float = 0.0
+    ) -> _Launch:
+        """The launch of an operation.
+
+        Parameters
+        ----------
+        operation, kernels, seconds
+            As above.
+        numbers
+            Of the tensors of its stage; new ones are added.
+        """
+
+        def number(key: Local) -> int:
+            return numbers.setdefault(key, len(numbers))
+
+        return cls(
+            operation=operation,
+            takes=tuple(map(number, operation.takes)),
+            makes=tuple((number(key), size) for key, _, size in operation.makes if size),
+            uses=tuple(map(number, operation.uses)),
+            own=tuple(size for size in (operation.scratch, operation.buffer) if size),
+            kernels=kernels,
+            seconds=seconds,
+        )
 
 
 class _Clock:
@@ -81,11 +134,14 @@ class _Clock:
 class _Replay:
     """An allocator, and what operations are still to read."""
 
-    def __init__(self, readers: Mapping[int, Counter[Local]], limit: float) -> None:
+    def __init__(self, readers: Mapping[int, Sequence[int]], limit: float) -> None:
         self.allocator = CachingAllocator(limit, self._catch_up)
         self.clock: _Clock | None = None
         self.readers = readers
-        self.left: dict[tuple[int, int], Counter[Local]] = {}
+        self.left: dict[tuple[int, int], list[int]] = {}
+        # the tensors of a stage and micro-batch count on from its number
+        self.width = max(map(len, readers.values()))
+        self.first: dict[tuple[int, int], int] = {}
         # inputs that the device still reads, and until when
         self.behind: deque[tuple[float, int]] = deque()
         self.number = 0
@@ -96,18 +152,11 @@ class _Replay:
         self.left.clear()
         self.clock = _Clock(ahead) if ahead else None
 
-    def hold(
-        self, part: tuple[int, int], operation: Operation, count: float, seconds: float
-    ) -> None:
-        """Launch an operation; what a reduce-scatter reads stays until the device is through.
-
-        Parameters
-        ----------
-        part, operation, count, seconds
-            As of `_Clock.launch`.
-        """
+    def hold(self, part: tuple[int, int], launch: _Launch) -> None:
+        """Launch an operation; what a reduce-scatter reads stays until the device is through."""
         assert self.clock is not None, "only hosts that run ahead hold anything"
-        end = self.clock.launch(part, operation, count, seconds)
+        operation = launch.operation
+        end = self.clock.launch(part, operation, launch.kernels, launch.seconds)
         self._let_go()
         if operation.kind == "reduce_scatter" and operation.queue == Queue.FEATURE:
             ranks = sum(operation.ranks)
@@ -133,42 +182,62 @@ class _Replay:
             self.clock.wait()
             self._let_go()
 
-    def run(self, stage: int, micro: int, operation: Operation) -> None:
-        """An operation makes, uses and frees tensors.
-
-        Parameters
-        ----------
-        stage, micro
-            Whose it is.
-        operation
-            The operation.
-        """
-        part = (stage, micro)
+    def run(self, part: tuple[int, int], launch: _Launch) -> None:
+        """An operation of a stage and micro-batch makes, uses and frees tensors."""
         if part not in self.left:
-            self.left[part] = Counter(self.readers[stage])
-        for key in operation.takes:
-            self._read(part, key)
-        for key, _, size in operation.makes:
-            if size and not self.allocator.holds((part, key)):
-                self.allocator.allocate((part, key), size)
-        own = [size for size in (operation.scratch, operation.buffer) if size]
-        for place, size in enumerate(own):
-            self.allocator.allocate(place, size)
-        for place in range(len(own)):
-            self.allocator.free(place)
-        for key in operation.uses:
-            self._read(part, key)
+            self.left[part] = list(self.readers[part[0]])
+            self.first.setdefault(part, len(self.first) * self.width)
+        allocator, first = self.allocator, self.first[part]
+        if launch.takes:
+            self._read(part, launch.takes)
+        for number, size in launch.makes:
+            if not allocator.holds(first + number):
+                allocator.allocate(first + number, size)
+        for place, size in enumerate(launch.own):
+            allocator.allocate(~place, size)
+        for place in range(len(launch.own)):
+            allocator.free(~place)
+        if launch.uses:
+            self._read(part, launch.uses)
 
-    def _read(self, part: tuple[int, int], key: Local) -> None:
-        self.left[part][key] -= 1
-        if self.left[part][key] <= 0 and self.allocator.holds((part, key)):
-            self.allocator.free((part, key))
+    def _read(self, part: tuple[int, int], numbers: Sequence[int]) -> None:
+        left, first, allocator = self.left[part], self.first[part], self.allocator
+        for number in numbers:
+            left[number] -= 1
+            if left[number] <= 0 and allocator.holds(first + number):
+                allocator.free(first + number)
+
+
+def _launches_of(work: WeightWork, phase: str, numbers: Numbers) -> list[_Launch]:
+    """What the host launches in a pass of a stage.
+
+    Parameters
+    ----------
+    work, phase
+        The stage, and the phase of the pass.
+    numbers
+        Of its tensors.
+    """
+    program, runtime = work.program, work.runtime
+    operations: Sequence[Operation] = work.arrivals[phase].launched
+    if not runtime.launches_ahead:
+        return [_Launch.of(operation, numbers) for operation in operations]
+    adds = program.view.fresh_size > 0.0
+    # what a pass waits for its host at its end, the device does not compute
+    operations = delayed(operations, -program.late.get(phase, 0.0))
+    rows = []
+    for operation, count in zip(
+        operations, launches(operations, program.graph, runtime, adds), strict=True
+    ):
+        late = runtime.check(operation.ranks) if operation.queue == Queue.FEATURE else 0.0
+        rows.append(_Launch.of(operation, numbers, count, count * program.view.launch_time + late))
+    return rows
 
 
 def _replay_pass(
     replay: _Replay,
     work: WeightWork,
-    operations: Sequence[Operation],
+    rows: Sequence[_Launch],
     run: StagePass,
     earliest: float,
 ) -> None:
@@ -178,7 +247,7 @@ def _replay_pass(
     ----------
     replay
         What its role holds.
-    work, operations
+    work, rows
         Its stage, and what the host launches.
     run
         The pass.
@@ -191,17 +260,11 @@ def _replay_pass(
         replay.clock.earliest = earliest
     if runtime.waits_for_stages and not (first if run.phase == FORWARD else last):
         replay.wait()
-    adds = program.view.fresh_size > 0.0
-    if replay.clock:
-        # what a pass waits for its host at its end, the device does not compute
-        operations = delayed(operations, -program.late.get(run.phase, 0.0))
-    counts = launches(operations, program.graph, runtime, adds) if replay.clock else ()
-    for operation, count in zip_longest(operations, counts):
-        replay.run(run.stage, run.micro, operation)
+    part = (run.stage, run.micro)
+    for launch in rows:
+        replay.run(part, launch)
         if replay.clock:
-            late = runtime.check(operation.ranks) if operation.queue == Queue.FEATURE else 0.0
-            seconds = count * program.view.launch_time + late
-            replay.hold((run.stage, run.micro), operation, count, seconds)
+            replay.hold(part, launch)
     if runtime.waits_for_stages and run.phase == FORWARD and not last:
         replay.wait()
 
@@ -214,6 +277,9 @@ def reserved_memory(
 ) -> float:
     """What an allocator has from the device after a step; where that fails, what it took. [B]
 
+    It also fails where it has all of the device before the first communicator of a kind is made:
+    what it holds and does not use, it gives to nobody else.
+
     Parameters
     ----------
     works
@@ -225,34 +291,41 @@ def reserved_memory(
     starts
         When passes may start, of runtimes whose hosts run ahead. [s]
     """
-    update = [operation for _, operation in update_operations(tuple(works.values()))]
+    numbers: dict[int, Numbers] = {stage: {} for stage in (*works, _UPDATE)}
+    update = [
+        _Launch.of(operation, numbers[_UPDATE])
+        for _, operation in update_operations(tuple(works.values()))
+    ]
     launched = {
-        (stage, phase): work.arrivals[phase].launched
+        (stage, phase): _launches_of(work, phase, numbers[stage])
         for stage, work in works.items()
         for phase in work.program.phases
     }
-    readers: dict[int, Counter[Local]] = {stage: Counter() for stage in (*works, _UPDATE)}
-    for (stage, _), operations in (*launched.items(), ((_UPDATE, ""), update)):
-        for operation in operations:
-            readers[stage].update((*operation.takes, *operation.uses))
+    readers = {stage: [0] * len(known) for stage, known in numbers.items()}
+    for (stage, _), rows in (*launched.items(), ((_UPDATE, ""), update)):
+        for launch in rows:
+            for number in (*launch.takes, *launch.uses):
+                readers[stage][number] += 1
     runtime = next(iter(works.values())).runtime
     moments = list(_moments(works.values())) if runtime.makes_state_late else []
     late = sum(moments)
     replay = _Replay(readers, limit + late)
+    allocator, short = replay.allocator, 0
     most = most_in_flight(order) * (SIMULATED if runtime.launches_ahead else 1)
     # the passes of the first micro-batches: later ones repeat what these do to memory
     runs = [run for run in order if run.micro <= most]
     for step in range(2 if moments else 1):
         replay.begin_step(runtime.launches_ahead)
         for run in runs:
-            operations = launched[run.stage, run.phase]
-            _replay_pass(replay, works[run.stage], operations, run, starts.get(run, 0.0))
+            rows = launched[run.stage, run.phase]
+            _replay_pass(replay, works[run.stage], rows, run, starts.get(run, 0.0))
+        if runtime.communicates_late and step == 0 and allocator.wanted > allocator.limit:
+            short = allocator.wanted
         for number, size in enumerate(moments if step == 0 else ()):
-            replay.allocator.allocate(("moment", number), size)
-        for operation in update:
-            replay.run(_UPDATE, 0, operation)
-    allocator = replay.allocator
-    return float(allocator.peak if allocator.failed else allocator.reserved) - late
+            allocator.allocate(("moment", number), size)
+        for launch in update:
+            replay.run((_UPDATE, 0), launch)
+    return float(max(allocator.peak if allocator.failed else allocator.reserved, short)) - late
 
 
 def _moments(works: Iterable[WeightWork]) -> Iterator[float]:

@@ -45,13 +45,11 @@ class Ledger:
     """Reference counts of the tensors of all roles, and the most that each role ever held."""
 
     def __init__(self, roles: Sequence[Role], tasks: Sequence[Task]) -> None:
-        self.readers = [Counter[TensorKey]() for _ in roles]
+        read: list[list[TensorKey]] = [[] for _ in roles]
         for task in tasks:
-            counts = self.readers[task.role]
-            for key in task.takes:
-                counts[key] += 1
-            for key in task.uses:
-                counts[key] += 1
+            read[task.role] += task.takes
+            read[task.role] += task.uses
+        self.readers = [Counter(keys) for keys in read]
         self.roles = tuple(roles)
         self.live: list[dict[TensorKey, tuple[str, float]]] = [{} for _ in roles]
         self.now = [{**dict.fromkeys(HOLDERS, 0.0), **role.fixed_memory} for role in roles]
@@ -85,18 +83,16 @@ class Ledger:
             When. [s]
         """
         role = task.role
-        for key in task.takes:
-            self._read(role, key, time)
-        for key, holder, size in task.makes:
-            if size and key not in self.live[role]:
-                self.live[role][key] = (holder, size)
-                self.now[role][holder] += size
-                self.total[role] += size
-                self.log[role].append((time, key, holder, size))
+        if task.takes:
+            self._read(role, task.takes, time)
+        if task.makes:
+            self._make(role, task.makes, time)
+        running, extra = self.running[role], 0.0
         if task.scratch or task.buffer:
-            self.running[role][number] = task
+            running[number] = task
             self.log[role] += [(time, key, h, size) for key, h, size in _own(number, task)]
-        extra = sum(t.scratch + t.buffer for t in self.running[role].values())
+        for other in running.values():
+            extra += other.scratch + other.buffer
         if self.total[role] + extra > self.peak_total[role]:
             self._note(role, task, time, extra)
 
@@ -112,17 +108,30 @@ class Ledger:
         """
         if self.running[task.role].pop(number, None) is not None:
             self.log[task.role] += [(time, key, h, 0.0) for key, h, _ in _own(number, task)]
-        for key in task.uses:
-            self._read(task.role, key, time)
+        if task.uses:
+            self._read(task.role, task.uses, time)
 
-    def _read(self, role: int, key: TensorKey, time: float) -> None:
-        left = self.readers[role]
-        left[key] -= 1
-        if left[key] <= 0 and key in self.live[role]:
-            holder, size = self.live[role].pop(key)
-            self.now[role][holder] -= size
-            self.total[role] -= size
-            self.log[role].append((time, key, holder, 0.0))
+    def _make(self, role: int, makes: Sequence[tuple[TensorKey, str, float]], time: float) -> None:
+        """Tensors come to be, but for those that are there."""
+        live, now, log = self.live[role], self.now[role], self.log[role]
+        for key, holder, size in makes:
+            if size and key not in live:
+                live[key] = (holder, size)
+                now[holder] += size
+                self.total[role] += size
+                log.append((time, key, holder, size))
+
+    def _read(self, role: int, keys: Sequence[TensorKey], time: float) -> None:
+        """Tensors are read; what nobody is still to read goes."""
+        left, live = self.readers[role], self.live[role]
+        for key in keys:
+            readers = left[key] - 1
+            left[key] = readers
+            if readers <= 0 and key in live:
+                holder, size = live.pop(key)
+                self.now[role][holder] -= size
+                self.total[role] -= size
+                self.log[role].append((time, key, holder, 0.0))
 
     def _note(self, role: int, task: Task, time: float, extra: float) -> None:
         self.peak_total[role] = self.total[role] + extra

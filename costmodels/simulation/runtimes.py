@@ -12,6 +12,7 @@ from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
 from costmodels.step.recipes import recipe_families
 from costmodels.strategy import MemoryConfig
+from costmodels.strategy.shares import FULL
 
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
@@ -113,13 +114,10 @@ class Runtime:
         waits for the device, which then waits for the next launch. [items]
     launch_time
         Time in which the host launches an operation; none is faster; None for PyTorch's. [s]
-    winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model
+    winograd, always_cut, cuts_backward, corner_overlap, halo_overlap, memory_model, runs_ahead
         As of `costmodels.step.Training`, where the framework decides it; None where it does not.
     recipe, keeps_gates, holds_packed, norms_apart, logit_kept, logit_scratch, attention_kernel
-        The same, of what it holds of weights, gates, queries and logits, and how it computes
-        attention.
-    runs_ahead
-        The same, of how its host launches.
+        The same, of what it holds of weights, gates, queries and logits, and of attention.
     collective_launches
         Kernels whose launch takes as long as that of a collective of activations, with what the
         framework does around it; counted where the host runs ahead. [items]
@@ -135,25 +133,25 @@ class Runtime:
         of a collective make sure that all of them launch the same one, before they do (PyTorch with
         TORCH_DISTRIBUTED_DEBUG=DETAIL); counted where the host runs ahead. [s]
     gathers_again
-        Whether a layer keeps its own part of what was gathered for it, and gathers again for its
-        backward pass.
+        Whether a layer keeps its own part of what it gathered, to gather again on the way back.
     views_buckets
         Whether gradients are written into the buffers in which they travel.
     copies_updated
         Whether updated weights are gathered into a buffer of their own.
     waits_to_reduce
-        Whether gradients of which anything is cut, if only the optimizer's state, are reduced once
-        all of the backward pass is through, and all of them at once, whatever `overlap` and
-        `bucket` say.
+        Whether gradients of which anything is cut, if only the optimizer's state, are reduced at
+        once, when all of the backward pass is through, whatever `overlap` and `bucket` say.
     waits_for_stages
         Whether its host waits for the device whenever a stage receives from another one, or sends
         to it.
+    communicates_late
+        Whether the allocator must leave communicators that come last what they hold.
     makes_state_late
         Whether the optimizer makes its moments in its first update, in memory where activations
         were, instead of before the first step.
     stages_by_shares
-        Whether the stages of a pipeline have equal shares of the weights, see
-        `costmodels.strategy.shares`, instead of equally many blocks.
+        When a stage of a pipeline is full that has a share of the weights instead of equally many
+        blocks, one of `costmodels.strategy.shares.FULL`; None for blocks.
     stops_early
         Whether what is computed again ends with the last tensor that a backward pass reads.
     caching
@@ -234,8 +232,9 @@ class Runtime:
     copies_updated: bool = False
     waits_to_reduce: bool = False
     waits_for_stages: bool = False
+    communicates_late: bool = False
     makes_state_late: bool = False
-    stages_by_shares: bool = False
+    stages_by_shares: str | None = None
     stops_early: bool = False
     caching: bool = False
 
@@ -251,6 +250,7 @@ class Runtime:
             ("gradient", self.gradient, GRADIENTS),
             ("aggregation", self.aggregation, AGGREGATIONS),
             ("recipe", self.recipe or recipes[0], recipes),
+            ("stages_by_shares", self.stages_by_shares or FULL[0], FULL),
             *(("fuses", name, FUSIONS) for name in self.fuses),
         ]
         for field, name, known in named:

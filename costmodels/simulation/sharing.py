@@ -24,10 +24,13 @@ class Sharing:
         self.loads: dict[int, Loads] = {}
         self.on_link: dict[Link, set[int]] = {}
         self.paces: dict[int, float] = {}
+        # what messages share that were under way together before, by the identity of their loads
+        self.known: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self.kept: dict[int, Loads] = {}  # so that no identity is given to others
 
     def add(self, message: int, loads: Loads) -> Mapping[int, float]:
         """A message starts to flow; return those whose pace is new, the message's own included."""
-        self.loads[message] = loads
+        self.loads[message] = self.kept.setdefault(id(loads), loads)
         crowded = False
         for link, _ in loads:
             others = self.on_link.setdefault(link, set())
@@ -63,7 +66,12 @@ class Sharing:
 
     def _change(self, messages: list[int]) -> dict[int, float]:
         changed = {}
-        for message, pace in fair_paces({m: self.loads[m] for m in messages}).items():
+        loads = [self.loads[message] for message in messages]
+        key = tuple(map(id, loads))
+        if key not in self.known:
+            paces = fair_paces(dict(enumerate(loads)))
+            self.known[key] = tuple(paces[place] for place in range(len(loads)))
+        for message, pace in zip(messages, self.known[key], strict=True):
             if self.paces.get(message) != pace:
                 self.paces[message] = pace
                 changed[message] = pace

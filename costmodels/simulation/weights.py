@@ -63,8 +63,7 @@ class WeightWork:
 
     def cuts(self, name: str, what: str) -> int:
         """Ranks that one of a layer's tensors is cut over. [items]"""
-        ranks = math.prod(self.shard_group(name))
-        return ranks if getattr(self.memory(name), what) else 1
+        return math.prod(self.shard_group(name)) if getattr(self.memory(name), what) else 1
 
     def shard_group(self, name: str) -> Group:
         """Members of the groups that a layer's tensors are cut over: inner ones first. [items]"""

@@ -3,8 +3,9 @@
 As in nanotron (models/base.py, build_model): a stage takes blocks until it has its share of the
 multiply-adds of linear layers, so that a large head weighs as much as the blocks that it is worth,
 and the last stages may have few blocks. Two things are inferences from runs of 16 blocks with a
-head worth 4 of them (The Ultra-Scale Playbook): an exact share is enough, where the code goes on to
-the next block (first stages held 10 blocks of 2 and 5 of 4 stages); and no stage computes the loss
+head worth 4 of them (The Ultra-Scale Playbook): since the pipeline was mended, an exact share is
+enough, where the code went on to the next block before (between steps, processes hold 10 blocks of
+the first of 2 and 5 of the first of 4 stages, and held 11 and 6); and no stage computes the loss
 alone (8 stages took less time than it takes to send logits).
 """
 
@@ -16,9 +17,13 @@ from costmodels.strategy.blocks import block_of
 
 # Sums of whole numbers are exact, shares of them are not.
 _ROUNDING = 1e-9
+# When a stage is full: with exactly its share, or with more.
+FULL = ("reached", "exceeded")
 
 
-def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
+def cut_by_shares(
+    graph: Graph, parts: int, full_when: str = FULL[0]
+) -> tuple[tuple[str, ...], ...]:
     """The layers of each stage.
 
     Parameters
@@ -27,6 +32,8 @@ def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
         The network.
     parts
         Stages. [items]
+    full_when
+        One of `FULL`: when a stage has enough.
 
     Raises
     ------
@@ -41,13 +48,13 @@ def cut_by_shares(graph: Graph, parts: int) -> tuple[tuple[str, ...], ...]:
         weights[unit] = weights.get(unit, 0.0) + layer.macs * (layer.kind == "linear")
     total, passed = sum(weights.values()), 0.0
     stages: list[list[str]] = [[]]
-    full = False
+    full, enough = False, 1.0 if full_when == "exceeded" else -1.0
     for unit, names in units.items():
         if full and len(stages) < parts:
             stages.append([])
         stages[-1] += names
         passed += weights[unit]
-        full = passed >= total * len(stages) / parts * (1.0 - _ROUNDING)
+        full = passed >= total * len(stages) / parts * (1.0 + enough * _ROUNDING)
     idles = not any(weights.get(block_of(name) or name, 0.0) for name in stages[-1])
     if len(stages) < parts or (parts > 1 and idles):
         stages = _with_tail(stages, parts)

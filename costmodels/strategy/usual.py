@@ -177,7 +177,7 @@ def hybrid(
     blocks: str | Sequence[int] = "equal",
     max_in_flight: int | None = None,
     weights: Mapping[str, float] | None = None,
-    by_shares: bool = False,
+    by_shares: str | None = None,
 ) -> Strategy:
     """Data x context x tensor x pipeline parallelism, and experts over the first three.
 
@@ -209,8 +209,8 @@ def hybrid(
     max_in_flight
         See `Schedule`.
     by_shares
-        Whether stages are filled up by shares of the weights instead, see
-        `costmodels.strategy.shares`.
+        When a stage is full that is filled up by its share of the weights instead, one of
+        `costmodels.strategy.shares.FULL`.
 
     Raises
     ------
@@ -242,7 +242,10 @@ def hybrid(
             "for; use dp, tp and pp"
         )
     parts = pp * chunks
-    rows = cut_by_shares(graph, parts) if by_shares else cut_stages(graph, parts, weights, blocks)
+    if by_shares:
+        rows = cut_by_shares(graph, parts, by_shares)
+    else:
+        rows = cut_stages(graph, parts, weights, blocks)
     stages = pipeline_stages(rows, shape, pp)
     ways = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": tp if etp is None else etp}
     grid = _stage_grid(stages[0].shape, ways, axes)

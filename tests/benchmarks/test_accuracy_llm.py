@@ -182,6 +182,12 @@ def test_an_unknown_device_is_left_out(tmp_path):
     assert table.summary.left_out == {"no built-in device TPU v5": 1}
 
 
+def test_a_file_without_a_column_of_devices_is_read(tmp_path):
+    row = {name: value for name, value in BY_METRIC.items() if name not in ("gpu", "notes", "pp")}
+    (table,) = compare_llm_files([written(tmp_path / "rows.csv", [row])])
+    assert table.summary.left_out == {"no built-in device (none stated)": 1}
+
+
 def test_a_strategy_that_cannot_be_run_is_left_out(tmp_path):
     path = written(tmp_path / "rows.csv", [{**BY_METRIC, "micro_batch": "3"}])
     (table,) = compare_llm_files([path])
@@ -282,6 +288,9 @@ def test_the_name_decides_between_gated_and_plain(tmp_path):
     [
         *[("", (0, 0)), ("none", (0, 0)), ("ZeRO-1", (1, 0)), ("zero 3", (3, 0)), ("2", (2, 0))],
         *[("FSDP FULL_SHARD", (0, 8)), ("FSDP2 64", (0, 64)), ("ZeRO-0", (0, 0))],
+        *[("FSDP2", (0, 8)), ("FSDP SHARD_GRAD_OP", (2, 0)), ("NO_SHARD", (0, 0)), ("n/a", (0, 0))],
+        *[("distributed optimizer", (1, 0)), ("ZeRO-1 (distributed optimizer)", (1, 0))],
+        *[("DeepSpeed ZeRO stage 3", (3, 0)), ("zero_2", (2, 0)), ("-", (0, 0))],
     ],
 )
 def test_ways_to_cut_weights(text, found):
@@ -296,8 +305,25 @@ def test_ways_to_recompute():
     assert recomputation_of("selective", {}) == "selective"
     assert recomputation_of("selective", {"selective": "operations"}) == "operations"
     assert recomputation_of("3", {}) == "3"
+    assert (
+        recomputation_of("Full recompute", {}) == recomputation_of("full (uniform)", {}) == "full"
+    )
+    assert recomputation_of("n/a", {"recompute": "full"}) == recomputation_of("-", {}) == "none"
     with pytest.raises(Skip):
         recomputation_of("now and then", {})
+
+
+@pytest.mark.parametrize(
+    ("metric", "seconds"),
+    [
+        # 16 sequences of 1,024 tokens a step, on 8 GPUs
+        *[("Tokens/sec/GPU", 2.0), ("tok/s/gpu", 2.0), ("Tokens per second", 16.0)],
+        *[("throughput (tokens/s)", 16.0), ("sequences/second", 1 / 64), ("Step time (s)", 1024.0)],
+    ],
+)
+def test_metrics_are_told_however_they_are_spelled(tmp_path, metric, seconds):
+    found = read(tmp_path, metric=metric, value="1024", unit="s")
+    assert found.seconds == pytest.approx(seconds)
 
 
 def test_rates_become_seconds(tmp_path):

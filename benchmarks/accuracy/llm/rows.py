@@ -21,6 +21,7 @@ from benchmarks.accuracy.llm.machines import BusBandwidths
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, Sizes
 from benchmarks.accuracy.llm.words import (
     entry_of,
+    metric_words,
     recomputation_of,
     sharding_of,
     training_framework,
@@ -182,7 +183,7 @@ def _by_column(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _by_metric(row: Mapping[str, str]) -> dict[str, Any]:
     """Figures of a row that names its metric."""
-    entry = entry_of("metrics", row["metric"].lower())
+    entry = entry_of("metrics", metric_words(row["metric"]))
     if entry is None or "reason" in entry:
         raise Skip(entry["reason"] if entry else f"unknown metric {row['metric'] or '(none)'}")
     kind, unit = entry["kind"], row["unit"].lower()
@@ -253,10 +254,10 @@ def _configuration(row: Mapping[str, str], source: str) -> Configuration:
     return Configuration(
         sizes=_stated_sizes(row, framework),
         framework=framework["words"],
-        gpu=row["gpu"],
+        gpu=row.get("gpu", ""),
         gpus=gpus,
         per_host=host,
-        links=_network_words(f"{text} {told} {row['gpu'].lower()}"),
+        links=_network_words(f"{text} {told} {row.get('gpu', '').lower()}"),
         measured_links=BusBandwidths.of_row(row),
         dp=dp,
         ep=_whole_number(row, "ep", 1) or 1,

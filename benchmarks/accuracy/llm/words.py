@@ -17,6 +17,17 @@ def entry_of(entries: str, text: str) -> Mapping[str, Any] | None:
     return next(found, None)
 
 
+# Words of metrics that have others here.
+_SPELLED = dict.fromkeys(("sec", "secs", "second", "seconds"), "s")
+_SPELLED |= {"tok": "tokens", "token": "tokens", "toks": "tokens", "seq": "sequences"}
+
+
+def metric_words(text: str) -> str:
+    """A metric as `data/llm.toml` spells it: "Tokens/sec/GPU" is "tokens_per_s_per_gpu"."""
+    parts = re.findall(r"[a-z0-9]+", text.lower().replace("/", " per "))
+    return "_".join(_SPELLED.get(part, part) for part in parts)
+
+
 @lru_cache(maxsize=4096)
 def training_framework(text: str) -> Mapping[str, Any]:
     """How a row was trained, by its framework, source, table and notes."""
@@ -36,11 +47,14 @@ def sharding_of(text: str, dp: int) -> tuple[int, int]:
         Ways of data parallelism, over which weights are cut where no number is said. [ways]
     """
     lowered = text.lower()
-    if not lowered or re.fullmatch(r"none|no|false|0|0\.0|ddp|zero-?0", lowered):
+    if re.fullmatch(r"|none|no|n/a|-|false|0|0\.0|ddp|zero-?0|(fsdp2? )?no_shard", lowered):
         return 0, 0
+    if "shard_grad_op" in lowered:
+        return 2, 0
     if "fsdp" in lowered or "full_shard" in lowered:
         stated = re.search(r"\b(\d+)$", lowered)
         return 0, int(stated[1]) if stated else dp
+    lowered = re.sub(r"\(?distributed optimizer\)?$", "", lowered).strip() or "1"
     stage = re.search(r"\b(?:zero)?[\s_-]*(?:stage)?[\s_-]*([0-3])(?:\.0)?$", lowered)
     if not stage:
         raise Skip(f"unknown way to cut weights: {text}")
@@ -58,9 +72,9 @@ def recomputation_of(text: str, framework: Mapping[str, Any]) -> str:
         Its entry, for rows that say nothing.
     """
     lowered = text.lower().strip() or str(framework.get("recompute", "none"))
-    if lowered in ("none", "no", "false", "off", "0"):
+    if lowered in ("none", "no", "n/a", "-", "false", "off", "0"):
         return "none"
-    if re.fullmatch(r"full|yes|true|all|on", lowered):
+    if re.fullmatch(r"full\b.*|yes|true|all|on", lowered):
         return "full"
     if re.fullmatch(r"selective layer|every other( block| layer)?", lowered):
         return "half"

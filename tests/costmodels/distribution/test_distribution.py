@@ -17,6 +17,7 @@ from costmodels.distribution import (
     factorisations,
     limit_reason,
 )
+from costmodels.distribution.rows import distinct
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Axis, Layer, Tensor
 
@@ -188,3 +189,9 @@ def test_limits_name_the_layer_the_dim_and_the_numbers():
     other = Distribution(degrees={"filter": (2,)}, shape=(2,))
     assert limit_reason(some, other) == "layer 'layer' (activation) cannot be split by filter"
     assert limit_reason(some, Distribution(degrees={"filter": (1,)}, shape=(2,))) is None
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_distinct_numbers_are_each_there_once_and_rise(values):
+    found = distinct(np.array(values, dtype=np.int64))
+    assert found.tolist() == sorted(set(values))

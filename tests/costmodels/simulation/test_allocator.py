@@ -84,6 +84,7 @@ def test_free_segments_go_back_where_there_is_no_more():
     allocator.free("a")
     allocator.allocate("c", 60 * MIB)
     assert allocator.reserved == 100 * MIB
+    assert allocator.wanted == 140 * MIB
     assert not allocator.failed
     allocator.allocate("d", 2 * MIB)
     assert allocator.failed

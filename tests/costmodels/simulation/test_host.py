@@ -286,5 +286,23 @@ def test_what_waits_for_the_device_never_makes_memory_run_out():
         assert ahead <= capacity or none > 0.95 * capacity
 
 
+def test_an_allocator_that_was_short_leaves_nothing_for_later_communicators():
+    asked = {"gpus": 2, "cluster": "dgx-h100", "tp": 2, "global_batch_size": 15}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 5, "precision": "bf16"}
+    capacity = load_device("h100").memory
+    for ahead, fits in ((2**20, False), (830, True)):
+        made_first, made_late = (
+            simulate(
+                "llama3.2-1b",
+                runtime=load_runtime("nanotron", launches_ahead=ahead, communicates_late=late),
+                **asked,
+            ).simulated.peak.memory.total
+            for late in (False, True)
+        )
+        assert made_first <= capacity
+        assert (made_late <= capacity) is fits
+        assert made_late == made_first or not fits
+
+
 def test_a_loss_that_keeps_nothing_is_one_kernel():
     assert "loss" not in Training(precision="bf16", logit_kept=0.0).apart

@@ -28,8 +28,8 @@ def llama(blocks: int, vocabulary: int) -> Graph:
     return build_graph(network, 1)
 
 
-def blocks_of(graph: Graph, parts: int) -> list[int]:
-    rows = cut_by_shares(graph, parts)
+def blocks_of(graph: Graph, parts: int, full_when: str = "reached") -> list[int]:
+    rows = cut_by_shares(graph, parts, full_when)
     assert [name for row in rows for name in row] == [x.name for x in graph.compute_layers]
     return [len(Counter(block_of(name) for name in row if block_of(name))) for row in rows]
 
@@ -41,6 +41,16 @@ def test_a_large_head_weighs_as_many_blocks_as_it_has_weights():
     assert blocks_of(graph, 4) == [5, 5, 5, 1]
     assert blocks_of(graph, 8) == [3, 2, 3, 2, 3, 2, 1, 0]
     assert blocks_of(graph, 1) == [16]
+
+
+def test_a_stage_may_have_to_exceed_its_share():
+    graph = llama(16, 4 * 65536 // 64)
+    assert blocks_of(graph, 2, "exceeded") == [11, 5]
+    assert blocks_of(graph, 4, "exceeded") == [6, 5, 5, 0]
+    assert blocks_of(graph, 8, "exceeded") == [3, 3, 2, 3, 2, 3, 0, 0]
+    assert blocks_of(graph, 1, "exceeded") == [16]
+    # no share is exact
+    assert blocks_of(llama(16, 65536 // 64), 3, "exceeded") == blocks_of(llama(16, 65536 // 64), 3)
 
 
 def test_no_stage_computes_the_loss_alone():
