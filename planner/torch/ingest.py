@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.errors import InputError
 from costmodels.graph import Network
-from planner.models.traced import TracedNode, translated_nodes
-from planner.models.traced.nodes import data_nodes
+from planner.models.traced.network import translated_nodes
+from planner.models.traced.nodes import TracedNode, data_nodes
 from planner.models.traced.values import Value
 from planner.torch.nodes import nodes_of_program
 from planner.torch.trace import trace
@@ -106,7 +106,8 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
         known={node: _seen_as(one, net.known) for node, one in became.items()},
         nodes={name: tuple(origin[one] for one in rows) for name, rows in net.nodes.items()},
         moves=net.moves,
-        owners=net.owners,
+        # a weight lies as its first part does
+        owners={net.parts.get(name, name): at for name, at in reversed(net.owners.items())},
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from planner.models.traced import TracedNode
+from planner.models.traced.nodes import TracedNode
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -85,6 +85,20 @@ def make_module(reference: str) -> nn.Module:
     return made
 
 
+def require_one_input(reference: str) -> None:
+    """Refuse a module that cannot be called with the one input that a plan tells the shape of."""
+    module, _ = _module_of(_imported(reference), f"'{reference}'")
+    taken = inspect.signature(module.forward).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [one.name for one in taken if one.default is one.empty and one.kind not in variadic]
+    if len(needed) > 1:
+        raise InputError(
+            f"the module '{reference}' must take one input to be verified, since a plan tells the "
+            f"shape of one, but takes {', '.join(needed)}; verify a module that makes the others "
+            "of the first and calls this one"
+        )
+
+
 def _imported(reference: str) -> object:
     """What text names, imported from the folder that a command runs in or from elsewhere."""
     place, _, path = reference.partition(":")

@@ -11,7 +11,8 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from costmodels.errors import InputError
@@ -72,7 +73,7 @@ def trace(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with alone():
+            with alone(), redirect_stderr(StringIO()):
                 program = torch.export.export(module, tuple(args), dict(options))
     except Exception as error:
         raise InputError(_sentence(name, error)) from None

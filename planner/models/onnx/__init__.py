@@ -1,7 +1,13 @@
-"""ONNX files as networks: nothing of them is run, and their weights are not read."""
+"""ONNX files as networks: nothing of them is run, and their weights are not read.
+
+What reads them is imported when there is one: it takes long.
+"""
 
 from __future__ import annotations
 
-from planner.models.onnx.network import is_onnx_file, network_of_onnx
+import os
 
-__all__ = ["is_onnx_file", "network_of_onnx"]
+
+def is_onnx_file(source: object) -> bool:
+    """Whether a source names an ONNX file."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".onnx")

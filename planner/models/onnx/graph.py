@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodels.errors import InputError
 from planner.models.onnx.files import clean, shown
-from planner.models.traced import TracedNode
-from planner.models.traced.nodes import CREATORS, Argument, Arguments
+from planner.models.traced.nodes import CREATORS, Argument, Arguments, TracedNode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

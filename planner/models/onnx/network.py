@@ -20,17 +20,12 @@ from planner.models.onnx.graph import (
 )
 from planner.models.onnx.inputs import input_shapes
 from planner.models.onnx.operators import translate
-from planner.models.traced import network_of_nodes
+from planner.models.traced.network import network_of_nodes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-
-
-def is_onnx_file(source: object) -> bool:
-    """Whether a source names an ONNX file."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".onnx")
 
 
 def network_of_onnx(path: str | os.PathLike[str], inputs: object) -> Network:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from planner.models.onnx.files import clean
 from planner.models.onnx.graph import OnnxGraph, attributes, numbers_of
 from planner.models.onnx.windows import convolution_of, pooling_of, transposed_convolution
-from planner.models.traced import TracedNode
+from planner.models.traced.nodes import TracedNode
 
 if TYPE_CHECKING:
     from onnx import NodeProto

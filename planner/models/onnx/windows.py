@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from planner.models.onnx.graph import Attributes, OnnxGraph
-from planner.models.traced import TracedNode
+from planner.models.traced.nodes import TracedNode
 
 if TYPE_CHECKING:
     from onnx import NodeProto

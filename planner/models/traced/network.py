@@ -124,9 +124,10 @@ def _enter(net: Translation, inputs: Sequence[TracedNode]) -> None:
 
 def _input_axes(node: TracedNode) -> dict[str, int]:
     """Axes of an input: tokens where it is of whole numbers, else by its rank and its readers."""
-    extents = node.shape[1:]
+    # one number for each sample, such as the class that it is of
+    extents = node.shape[1:] or (1,)
     names = USUAL_AXES.get(len(extents), ())
-    if len(extents) == 1 and node.whole_numbers:
+    if node.shape[1:] == extents[:1] and node.whole_numbers:
         names = ("sequence",)
     readers = {one.operator for one in node.users}
     if len(extents) == 2 and any("1d" in name for name in readers):
@@ -150,12 +151,7 @@ def _translate(net: Translation, nodes: Sequence[TracedNode], data: set[TracedNo
         if not node.is_call:
             continue
         if node not in data:
-            weights = [
-                one.weights
-                for source in node.all_input_nodes
-                if isinstance(one := net.known.get(source), Constant)
-            ]
-            net.known[node] = Constant(weights=frozenset().union(*weights))
+            net.known[node] = net.constant(node)
             continue
         if node not in regions or node in left:
             _one(net, node)
@@ -178,7 +174,7 @@ def _translate(net: Translation, nodes: Sequence[TracedNode], data: set[TracedNo
 def _forget(net: Translation, count: int) -> None:
     """Take back layers that are no use."""
     for row in net.rows[count:]:
-        del net.tensors[row.name], net.nodes[row.name]
+        del net.tensors[row.name], net.layers[row.name], net.nodes[row.name]
         net.owners = {weight: at for weight, at in net.owners.items() if at != row.name}
     del net.rows[count:]
 
@@ -186,7 +182,7 @@ def _forget(net: Translation, count: int) -> None:
 def _one(net: Translation, node: TracedNode) -> None:
     """One operator: as a kind of layer where one describes it, else as an opaque one."""
     name = node.operator
-    if name == "_assert_tensor_metadata":
+    if name == "_assert_tensor_metadata" or (name == "getitem" and not node.users):
         return
     before, owners = len(net.rows), dict(net.owners)
     try:
@@ -205,7 +201,7 @@ def _forget_unread(net: Translation, read: set[str]) -> None:
     for row in reversed(net.rows):
         if row.name in read or row.kind == "loss":
             kept.append(row)
-            read.update(row.inputs)
+            read.update(row.inputs, filter(None, [row.options.get("share")]))
     net.rows = kept[::-1]
 
 

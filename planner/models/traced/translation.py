@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from costmodels.graph import SPATIAL_DIMS, LayerSpec, Tensor
+from costmodels.graph import SPATIAL_DIMS, Layer, LayerSpec, Tensor
 from costmodels.graph.kinds import KINDS, data
+from costmodels.graph.sharing import shared_dims
 from planner.models.traced.nodes import TracedNode
 from planner.models.traced.values import Value, reshaped, whole
 
@@ -22,6 +23,13 @@ USUAL_AXES: Mapping[int, tuple[str, ...]] = {
     3: ("channel", "height", "width"),
     4: ("channel", "depth", "height", "width"),
 }
+
+
+# Operators that make several tensors of one.
+SPLITS = (
+    *("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split"),
+    "unbind",
+)
 
 
 class UnsupportedError(Exception):
@@ -44,12 +52,12 @@ class Translation:
     batch
         Samples of the trace. [items]
     sizes
-        Numbers of each weight, by the name of its node. [items]
+        Numbers of each weight, by its name, and of parts of it. [items]
     leaves
         Paths of modules that call no others.
     known
         What each node that was translated is.
-    rows, tensors
+    rows, layers, tensors
         The layers, and what they write.
     nodes
         Operators that each layer is; none where it is only added.
@@ -57,19 +65,23 @@ class Translation:
         Of each layer that copies a tensor to other axes: what it reads, and what it writes.
     owners
         The layer that each weight is counted at.
+    parts
+        Of parts of weights: the weight.
     remarks
         Where layers are costed as others.
     """
 
     batch: int
-    sizes: Mapping[str, int]
+    sizes: dict[str, int]
     leaves: frozenset[str]
     known: dict[object, object] = field(default_factory=dict)
     rows: list[LayerSpec] = field(default_factory=list)
+    layers: dict[str, Layer] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     nodes: dict[str, tuple[TracedNode, ...]] = field(default_factory=dict)
     moves: dict[str, tuple[Value, Value]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
 
     def enter(self, name: str, axes: Mapping[str, int]) -> Value:
@@ -81,7 +93,7 @@ class Translation:
         """What the layer of an operator is called: its module, and itself where that has more."""
         calls = node.calls
         path = calls[-1][1] if calls else ""
-        base = path if path in self.leaves else f"{path}.{node.operator}".lstrip(".")
+        base = path if path in self.leaves else f"{path}.{node.operator or node.name}".lstrip(".")
         found, number = base, 1
         while found in self.tensors or found == "input":
             number += 1
@@ -104,6 +116,10 @@ class Translation:
         """
         name = self.name(node)
         layer = KINDS[kind](name, [self.tensors[source] for source in sources], **options)
+        owner = layer.shares_weight_with
+        if owner and not _is_alike(self.layers[owner], layer):
+            raise UnsupportedError
+        self.layers[name] = layer
         self.tensors[name] = layer.output
         self.rows.append(LayerSpec(name=name, kind=kind, inputs=sources, options=options))
         self.nodes[name] = (node,)
@@ -152,6 +168,22 @@ class Translation:
         if layer:
             self.owners |= {name: layer for name in names if name not in self.owners}
         return before
+
+    def constant(self, node: TracedNode) -> Constant:
+        """What does not depend on the samples: of a weight that is split, one part."""
+        read = [
+            one
+            for each in node.all_input_nodes
+            if isinstance(one := self.known.get(each), Constant)
+        ]
+        weights = frozenset().union(*(one.weights for one in read))
+        if node.operator == "getitem" and len(weights) == 1:
+            (name,), (source, index) = weights, node.args
+            if source.operator in SPLITS and source.all_input_nodes[0].weight == name:
+                part = f"{name}[{index} of {source.args[1:]}]"
+                self.parts[part], self.sizes[part] = name, math.prod(node.shape)
+                weights = frozenset({part})
+        return Constant(weights=weights)
 
     def new_weights(self, nodes: Sequence[object], layer: str) -> int:
         """Trained numbers of constants that no layer has counted before one does. [items]"""
@@ -237,7 +269,7 @@ class Translation:
 
     def _opaque_axes(self, shape: tuple[int, ...]) -> tuple[dict[str, int], tuple[str, ...]]:
         """Axes of a tensor of a shape; samples are told by their number alone."""
-        if not shape or shape[0] % self.batch:
+        if 0 in shape or not shape or shape[0] % self.batch:
             return {"channel": max(1, -(-math.prod(shape) // self.batch))}, ()
         rest = shape[1:]
         if shape[0] > self.batch:
@@ -247,6 +279,11 @@ class Translation:
             rest, names = (math.prod(rest),), ("channel",)
         axes = dict(zip(names, rest, strict=True)) or {"channel": 1}
         return axes, ("sample", *axes)
+
+
+def _is_alike(owner: Layer, layer: Layer) -> bool:
+    """Whether two layers hold one weight in one shape."""
+    return owner.parameters == layer.parameters and shared_dims(owner, layer) is not None
 
 
 def _flat_values(values: Sequence[object]) -> list[object]:

@@ -1,4 +1,4 @@
-"""Rules of products, of tables that are looked up, of attention and of dropout."""
+"""Rules of products, of tables that are looked up, of attention, recurrence and dropout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import torch
 from torch.autograd import Function
 from torch.nn import functional
 
-from planner.torch.apply.rules import Call, Given, Held, RankPlace, rule
+from planner.torch.apply.rules import (
+    Call,
+    Given,
+    Held,
+    OwnBlock,
+    RankPlace,
+    as_it_is,
+    rule,
+    tensors_of,
+)
 from planner.torch.apply.shaping import block_of_constant
-from planner.torch.apply.views import LayoutError, Parts, ViewLayout, ways
+from planner.torch.apply.views import LayoutError, Parts, ViewLayout, uncut, ways
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -242,3 +251,31 @@ def _dropout_rule(place: RankPlace, node: Node, given: Given) -> Call:
     cut = sorted(held.layout.cutting)
     run = Dropout(number, place.index(cut))
     return Call(run=run, given={**given, "input": held}, layout=held.layout)
+
+
+@rule("lstm", "gru", "rnn_tanh", "rnn_relu")
+def _recurrent(place: RankPlace, node: Node, given: Given) -> Call:
+    """A recurrent layer on its samples: its states have them in their second dim."""
+    if "input" not in given:
+        return as_it_is(place, node, given)  # samples of unlike lengths
+    dim = 0 if given["batch_first"] else 1
+    held, states = given["input"], given["hx"]
+    samples, kept = held.layout.dims[dim], dict(given)
+    others = [parts for n, parts in enumerate(held.layout.dims) if n != dim]
+    if held.layout.partial or any(part.axes for parts in others for part in parts):
+        raise LayoutError("it is not known on blocks other than of samples")
+    if any(not one.layout.is_whole for one in tensors_of(given["params"])):
+        raise LayoutError("its weights are cut")
+
+    def block(one: Held) -> Held | OwnBlock:
+        wanted = ViewLayout((one.layout.dims[0], samples, *one.layout.dims[2:]))
+        return one if wanted == one.layout else block_of_constant(one, wanted)
+
+    alone = isinstance(states, Held)
+    kept["hx"] = block(states) if alone else [block(one) for one in states]
+    layouts = []
+    for number, one in enumerate(node.meta["val"]):
+        dims = list(uncut(one.shape).dims)
+        dims[1 if number else dim] = samples
+        layouts.append(ViewLayout(tuple(dims)))
+    return Call(run=node.target, given=kept, layout=tuple(layouts))

@@ -198,8 +198,12 @@ def _sliced(place: RankPlace, node: Node, given: Given) -> Call:
     if not picks and not count:
         end = given.get("end")
         end = extent if end is None else min(end + extent if end < 0 else end, extent)
-        if given.get("step", 1) != 1:
-            raise LayoutError("it takes positions that are no neighbours")
+        step = given.get("step", 1)
+        if step != 1:
+            _uncut(held, [dim])
+            kept = uncut([len(range(start, end, step))]).dims
+            dims = (*held.layout.dims[:dim], *kept, *held.layout.dims[dim + 1 :])
+            return Call(run=node.target, given=given, layout=ViewLayout(dims))
         count = max(end - start, 0)
     if count == extent and not picks:
         return Call(run=_itself, given={"x": held}, layout=held.layout)

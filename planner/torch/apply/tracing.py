@@ -11,6 +11,7 @@ from torch import nn
 
 from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network
+from costmodels.graph.network import INPUT_AXES
 from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.torch.ingest import network_of_module
@@ -90,10 +91,12 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     batch = plan.global_batch_size // plan.schedule.micro_batches
     first = next(iter(model.parameters()), None)
     device = torch.device("cpu") if first is None else first.device
-    samples = samples_of(_planned_shapes(plan) if inputs is None else inputs, device, model)
+    samples = samples_of(planned_shapes(plan) if inputs is None else inputs, device, model)
     for one in samples:
         if isinstance(one.tensor, torch.Tensor):
             resized = one.tensor.new_zeros((batch, *one.tensor.shape[1:]))
+            if first is not None and resized.is_floating_point():
+                resized = resized.to(first.dtype)
             object.__setattr__(one, "tensor", resized)
     states = [(each, each.training) for each in model.modules()]
     model.train()
@@ -136,11 +139,15 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     )
 
 
-def _planned_shapes(plan: Plan) -> object:
+def planned_extents(plan: Plan) -> tuple[int, ...]:
+    """Extents of a sample of the one input of a plan, as a module reads it. [items]"""
+    return tuple(plan.input_shape[axis] for axis in INPUT_AXES if axis in plan.input_shape)
+
+
+def planned_shapes(plan: Plan) -> str:
     """The shape of the one input of a plan: tokens where that is all that there is."""
-    extents = list(plan.input_shape.values())
     kind = ":int64" if list(plan.input_shape) == ["sequence"] else ""
-    return ",".join(map(str, [2, *extents])) + kind
+    return ",".join(map(str, (2, *planned_extents(plan)))) + kind
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -223,9 +223,12 @@ def smaller_images(shape: Mapping[str, int]) -> Iterator[dict[str, int]]:
         yield {axis: min(n, extent) if axis in space else n for axis, n in shape.items()}
 
 
-def smaller_networks(network: Network) -> Iterator[Network]:
+def smaller_networks(network: Network, ranks: int = 8) -> Iterator[Network]:
     """A network with smaller images and fewer channels; with all of them where that cannot be."""
-    narrow = tuple(map(_narrower, network.layers))
+    # as many channels as ranks split are enough, which counts where windows are of three dims
+    volumes = sum(axis in SPATIAL_DIMS for axis in network.input_shape) == 3
+    least = 4 if volumes and ranks <= 4 else 8
+    narrow = tuple(_narrower(row, least) for row in network.layers)
     for shape in smaller_images(network.input_shape):
         for layers in (narrow, network.layers):
             small = replace(network, input_shape=shape, layers=layers)
@@ -237,20 +240,20 @@ def smaller_networks(network: Network) -> Iterator[Network]:
             break
 
 
-def _narrower(row: LayerSpec) -> LayerSpec:
+def _narrower(row: LayerSpec, least: int) -> LayerSpec:
     """A layer with fewer filters, and as many groups as divide them."""
     options = dict(row.options)
     if "filters" in options:
         filters = int(options["filters"])
         groups = int(options.get("groups", 1))
-        options["filters"] = _width(filters)
+        options["filters"] = _width(filters, least)
         if groups > 1:
-            options["groups"] = _width(filters) if groups == filters else min(groups, 4)
+            options["groups"] = _width(filters, least) if groups == filters else min(groups, 4)
     return LayerSpec(name=row.name, kind=row.kind, inputs=row.inputs, options=options)
 
 
-def _width(filters: int) -> int:
+def _width(filters: int, least: int) -> int:
     """Fewer filters, more where there were more. [items]"""
-    if filters <= 8:
+    if filters <= least:
         return filters
-    return 8 if filters <= 64 else 16 if filters <= 256 else 24
+    return least if filters <= 64 else 2 * least if filters <= 256 else 3 * least

@@ -6,7 +6,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,9 +15,11 @@ from torch.nn import functional
 from costmodels.graph import Network
 from planner.models.transformer import Transformer
 from planner.plan import Plan
+from planner.torch.apply.tracing import planned_extents
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
 from planner.torch.source import make_module
 from planner.torch.verify.apart import farthest
+from planner.torch.verify.reference import output_of
 from planner.torch.verify.small import SmallTransformer, small_network
 
 
@@ -124,7 +125,7 @@ def train(task: TrainingTask) -> Trained:
         torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
     )
     compare = dist.get_rank() == 0
-    for step, (x, target) in enumerate(_random_batches(task, planned)):
+    for step, (x, target) in enumerate(_random_batches(task, planned, original)):
         optimizer.zero_grad()
         planned.messages()
         loss = planned.step(planned.local_batch(x), target=planned.local_batch(target, "target"))
@@ -154,23 +155,34 @@ def train(task: TrainingTask) -> Trained:
 
 
 def _single_loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    output: Any = model(x)
-    output = getattr(output, "logits", output)
-    output = output[0] if isinstance(output, tuple) else output
+    output = output_of(model, x)
     return functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
 
 
-def _random_batches(task: TrainingTask, planned: PlannedTransformer) -> list[tuple[Tensor, Tensor]]:
-    """What each step reads, and compares with."""
+def _random_batches(
+    task: TrainingTask, planned: PlannedTransformer, model: nn.Module
+) -> list[tuple[Tensor, Tensor]]:
+    """What each step reads, and compares with.
+
+    Parameters
+    ----------
+    task, planned
+        What is run, and the module that runs it.
+    model
+        The module of one process.
+    """
     generator = torch.Generator().manual_seed(task.seed + 1)
-    tokens = list(task.plan.input_shape.values())
-    shape = (task.plan.global_batch_size, *tokens)
+    shape = (task.plan.global_batch_size, *planned_extents(task.plan))
     features = planned.num_features
-    rows = planned.num_rows
-    return [
-        (
-            torch.randint(rows, shape, generator=generator),
-            torch.randint(features, shape, generator=generator),
-        )
-        for _ in range(task.steps)
-    ]
+    tokens = list(task.plan.input_shape) == ["sequence"]
+    found, wanted = [], None
+    for _ in range(task.steps):
+        if tokens:
+            x = torch.randint(planned.num_rows, shape, generator=generator)
+        else:
+            x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        if wanted is None:
+            with torch.no_grad():
+                wanted = output_of(copy.deepcopy(model), x).shape[:-1]
+        found.append((x, torch.randint(features, wanted, generator=generator)))
+    return found

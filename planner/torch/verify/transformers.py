@@ -44,6 +44,7 @@ def transformer_training(
     InputError
         When the plan cannot be run so.
     """
+    from planner.torch.apply.tracing import planned_shapes
     from planner.torch.source import network_of_source
 
     outline = outline_of(plan, ranks)
@@ -59,7 +60,8 @@ def transformer_training(
             )
     one, stack = described if described is not None else (None, "")
     model = make_transformer(module, one, stack, tokens)
-    network = network_of_source(model, f"2,{tokens}:int64")
+    shapes = planned_shapes(plan) if module else f"2,{tokens}:int64"
+    network = network_of_source(model, shapes)
     names = {row.name: planned_as(row.name, plan, outline, not module) for row in network.layers}
     small, _ = small_plan(plan, network, outline, names)
     return TrainingTask(

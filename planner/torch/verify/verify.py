@@ -15,7 +15,7 @@ from costmodels.strategy import Stage, Strategy
 from planner.models import BUILT_IN, build
 from planner.plan import Plan
 from planner.plan.shard import shard_plan
-from planner.torch.source import is_reference
+from planner.torch.source import is_reference, require_one_input
 from planner.torch.trace import require_torch
 from planner.torch.verify.charged import Key, charged_numbers
 from planner.torch.verify.found import SizeDifference, Verification, differences
@@ -67,12 +67,14 @@ def verify_plan(
     if not 0 <= seed < 2**63:
         rule = "be at least 0 and less than 2^63"
         raise InputError.rule("the seed (--seed)", rule, seed, "choose another")
+    if is_reference(module):
+        require_one_input(module)
     if is_for_transformers(plan):
         return _verify_transformer(plan, ranks, module, seed, steps)
     network = _network_of(plan, module)
     shape = fewer_ranks(plan.shape, ranks)
     splits = {name: layer.distribution for name, layer in plan.layers.items()}
-    networks = _traced_networks(network, module) if module else smaller_networks(network)
+    networks = _traced_networks(network, module) if module else smaller_networks(network, ranks)
     small = scaled_down(networks, splits, shape)
     return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
 

@@ -233,7 +233,7 @@ def _compare(
             raise InputError("the module must have the parameters of the original but has others")
         apart, largest, name = farthest(mine, theirs)
         outcome.gradients.append((apart, largest))
-        if apart >= worst * largest:
+        if largest and apart >= worst * largest:
             worst, outcome.worst = apart / largest, name
     outcome.weights = farthest(found[2], weights)[:2]
 

@@ -293,3 +293,80 @@ def sample() -> tuple[torch.Tensor, ...]:
 
 def broken() -> ResNet50:
     raise OSError("no such weights")
+
+
+class Shared(nn.Module):
+    """A layer that runs twice, and the weight of one that another reads without its bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.unread, self.last = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        F.relu(self.unread(x))
+        x = torch.tanh(self.step(torch.tanh(self.step(x))))
+        return self.last(F.linear(x, self.step.weight) + self.unread(x))
+
+
+class Towers(nn.Module):
+    """Two inputs of different shapes, one of which is put into bags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.words, self.last = nn.EmbeddingBag(100, 8), nn.Linear(16, 4)
+
+    def forward(self, image, ids, target):
+        x = torch.cat([self.image(image), self.words(ids)], 1)
+        return F.cross_entropy(self.last(x), target)
+
+
+class Crossed(nn.Module):
+    """Attention whose keys are of another input: one weight is split for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.last = nn.Linear(32, 4)
+
+    def forward(self, x, y):
+        return self.last(self.attention(x, y, y, need_weights=False)[0])
+
+
+class Cell(nn.Module):
+    """A recurrent cell written out: its first state is no sample's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.again, self.last = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        state = x.new_zeros(x.shape[0], 8)
+        for at in range(x.shape[1]):
+            state = torch.tanh(self.enter(x[:, at]) + self.again(state))
+        return self.last(state)
+
+
+class Vision(nn.Module):
+    """Patches of images as tokens, whose features are cut by steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = self.norm(self.patches(x).flatten(2).transpose(1, 2))
+        return self.last(torch.stack([x[..., 0::2], x[..., 1::2]], -1).flatten(-2))
+
+
+class Memory(nn.Module):
+    """Tokens that a recurrent layer reads."""
+
+    def __init__(self, batch_first: bool = True) -> None:
+        super().__init__()
+        self.tokens, self.last = nn.Embedding(40, 8), nn.Linear(16, 40)
+        self.layer = nn.LSTM(8, 16, 2, batch_first=batch_first)
+
+    def forward(self, x):
+        return self.last(self.layer(self.tokens(x))[0])

@@ -110,6 +110,41 @@ def test_the_masks_of_attention_are_told():
     assert [row.options.get("share") for row in rows if row.name == "head"] == ["embedding"]
 
 
+def test_what_runs_twice_is_counted_once():
+    network = network_of_source(plain.Shared, (2, 16))
+    graph = build_graph(network, 2)
+    assert graph.parameters == sum(weight.numel() for weight in plain.Shared().parameters())
+    shares = {row.name: row.options.get("share") for row in network.layers}
+    assert (shares["step_2"], shares["unread_2"]) == ("step", "unread")
+    # without the bias of its owner a weight is another one for the cost models
+    assert [row.kind for row in network.layers if row.name == "linear"] == ["opaque"]
+
+
+def test_parts_of_a_weight_are_counted_where_they_are_used():
+    shapes = [(2, 6, 32), (2, 10, 32)]
+    network = network_of_source(plain.Crossed, shapes)
+    graph = build_graph(network, 2)
+    assert graph.parameters == sum(weight.numel() for weight in plain.Crossed().parameters())
+    assert "opaque" not in {row.kind for row in network.layers}
+    with FlopCounterMode(display=False) as counter, torch.device("meta"):
+        plain.Crossed()(*(torch.empty(shape) for shape in shapes))
+    assert 2 * graph.macs == counter.get_total_flops()
+
+
+def test_a_weight_of_a_constant_first_state_is_planned():
+    network = network_of_source(plain.Cell, (2, 3, 4))
+    (first, *again, _) = [row for row in network.layers if row.kind == "linear"]
+    assert [row.options.get("share") for row in again] == [first.name] * 2
+    build_graph(network, 2)
+
+
+def test_inputs_of_several_shapes_labels_and_bags_of_words_are_planned():
+    network = network_of_source(plain.Towers, [(2, 3, 8, 8), "ids=2,6", "target=2:int64"])
+    assert [row.inputs for row in network.layers if row.name == "ids"] == [("input",)]
+    assert [row.kind for row in network.layers if row.name == "words"] == ["opaque"]
+    assert network.layers[-1].kind == "loss"
+
+
 def test_modules_are_left_as_they_were():
     module = plain.VGG().eval()
     module.classifier[2].train()
@@ -167,7 +202,7 @@ def test_the_command_imports_from_the_folder_that_it_runs_in():
         ("no_such_module:build", (2, 3), ("there is no 'no_such_module'",)),
     ],
 )
-def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monkeypatch):
+def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(HERE))
     with pytest.raises(InputError) as error:
         network_of_source(kind, shape)
@@ -176,6 +211,7 @@ def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monk
     if kind in (plain.Branches, plain.Selects, plain.Chooses, plain.Prints):
         assert "plain_models.py, line" in text
     assert "\n" not in text
+    assert capsys.readouterr().err == ""
 
 
 def test_inputs_of_what_is_no_module_are_refused():

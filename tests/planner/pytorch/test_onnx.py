@@ -22,7 +22,7 @@ import planner
 from costmodels.errors import InputError
 from costmodels.graph import Network, build_graph
 from planner.cli.command import planner_command
-from planner.models.onnx import network_of_onnx
+from planner.models.onnx.network import network_of_onnx
 from planner.torch.source import network_of_source
 
 

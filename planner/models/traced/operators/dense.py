@@ -26,8 +26,8 @@ def _image(net: Translation, node: TracedNode, value: Value) -> Value:
     return net.renamed(node, value, ("channel", *spatial_names(len(value.dims) - 2)))
 
 
-def _shared(net: Translation, node: TracedNode, weight: object) -> dict[str, str]:
-    """The option that says whose weight this is, and the count of that which is new."""
+def _shared(net: Translation, weight: object) -> dict[str, str]:
+    """The option that says whose weight this is, where a layer has counted it."""
     owner = net.weight(weight)
     return {"share": owner} if owner else {}
 
@@ -53,7 +53,7 @@ def _convolution(net: Translation, node: TracedNode) -> Value:
     }
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": False}
     options = {name: value for name, value in options.items() if usual.get(name) != value}
-    shared = _shared(net, node, given["weight"])
+    shared = _shared(net, given["weight"])
     if x.is_whole and set(x.axes) == {"sample", "channel"} and set(weight[2:]) == {1}:
         # what is left of space after it was averaged
         options = {"filters": weight[0], "bias": given["bias"] is not None}
@@ -88,7 +88,7 @@ def _transposed(net: Translation, node: TracedNode) -> Value:
         stride=_plain(kernel),
         bias=given["bias"] is not None,
         transposed=True,
-        **_shared(net, node, given["weight"]),
+        **_shared(net, given["weight"]),
     )
     _count_weights(net, layer, given)
     return net.value(layer, shape=node.shape)
@@ -116,9 +116,10 @@ def times_weight(
     if [part for part in leading if part.axis == "sample"] != list(value.whole("sample")):
         raise UnsupportedError
     middle, axes = joined([part for part in leading if part.axis != "sample"]), value.axes
-    shared = _shared(net, node, weight)
+    again = bias is not None and net.weight(bias) == net.weight(weight)
+    shared = _shared(net, weight)
     # a weight of another layer is as large as that one, whose bias is another
-    apart = bool(shared) and bias is not None
+    apart = bool(shared) and bias is not None and not again
     options = {**shared, "filters": filters, "bias": bias is not None and not apart}
     space = tuple(axis for axis in axes if axis in SPATIAL_DIMS)
     outside = tuple(axis for axis in ("sequence",) if axis in axes)
@@ -191,7 +192,7 @@ def _embedding_of(net: Translation, node: TracedNode) -> Value:
         x.layer,
         rows=rows,
         filters=filters,
-        **_shared(net, node, given["weight"]),
+        **_shared(net, given["weight"]),
     )
     net.weight(given["weight"], layer)
     return net.value(layer, shape=node.shape)

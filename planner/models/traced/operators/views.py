@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.models.traced.nodes import TracedNode
 from planner.models.traced.operators.registry import operator, tensor_of
-from planner.models.traced.translation import Translation, UnsupportedError
+from planner.models.traced.translation import SPLITS, Translation, UnsupportedError
 from planner.models.traced.values import AxisPart, Value, reshaped, sliced
 
 
@@ -110,7 +110,7 @@ def _unbind(net: Translation, node: TracedNode) -> tuple[Value, ...]:
     return tuple(_at(value, dim, index) for index in range(value.shape[dim]))
 
 
-@operator("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split")
+@operator(*(name for name in SPLITS if name != "unbind"))
 def _split_parts(net: Translation, node: TracedNode) -> tuple[Value, ...]:
     value = tensor_of(net, node.all_input_nodes[0])
     dim = int(node.arguments["dim"]) % len(value.dims)

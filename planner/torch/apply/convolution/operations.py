@@ -96,6 +96,8 @@ def _rearrange(site: Site, xs: list[Tensor]) -> Tensor:
 
 # Operators with these names for sizes write them down as they are of the whole batch.
 _SIZES = frozenset({"size", "shape", "sizes", "repeats", "normalized_shape", "output_size"})
+# Operators whose first state, their second argument, is of layers, samples and features.
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 
 def _operators(site: Site, xs: list[Tensor]) -> Tensor:
@@ -112,11 +114,15 @@ def _operators(site: Site, xs: list[Tensor]) -> Tensor:
         largest = max(data, key=lambda one: (len(shape_of(one)), shape_of(one)), default=None)
         if by_sample and cut:
             _check_samples(site, node)
+        first = node.args[1] if operator_of(node) in _RECURRENT else ()
+        states = first if isinstance(first, list | tuple) else [first]
 
-        def local(one: Node, largest: Any = largest) -> Any:
+        def local(one: Node, largest: Any = largest, states: Any = states) -> Any:
             if one in done:
                 return done[one]
             whole = site.whole(one)
+            if one in states:
+                return whole[:, slice(*site.out_box[0])].contiguous()
             if by_sample or largest is None:
                 return whole
             return cut_constant(whole, shape_of(largest), boxes[largest])
