@@ -223,7 +223,7 @@ def options(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def step_rows(plan: Plan) -> list[Figure]:
+def step_rows(plan: Plan, *, zeros: bool = False) -> list[Figure]:
     """What the step is made of; the rows sum to it."""
     return [
         Figure(
@@ -233,6 +233,7 @@ def step_rows(plan: Plan) -> list[Figure]:
             share=plan.breakdown_s[key] / plan.step_time_s,
         )
         for key, label in CAUSES.items()
+        if plan.breakdown_s[key] or zeros
     ]
 
 
@@ -241,7 +242,7 @@ def hidden_rows(plan: Plan) -> list[tuple[str, str, float]]:
     return [(cause, label, plan.hidden_s[cause]) for cause, label in HIDDEN.items()]
 
 
-def memory_rows(plan: Plan) -> list[Figure]:
+def memory_rows(plan: Plan, *, zeros: bool = False) -> list[Figure]:
     """What holds memory at the peak, most first, as parts of the capacity."""
     holders = sorted(plan.memory_bytes.items(), key=lambda item: (-item[1], item[0]))
     return [
@@ -252,6 +253,7 @@ def memory_rows(plan: Plan) -> list[Figure]:
             share=held / plan.memory_capacity_bytes,
         )
         for holder, held in holders
+        if held or zeros
     ]
 
 

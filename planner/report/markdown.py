@@ -96,7 +96,7 @@ def _step_text(plan: Plan) -> str:
         for _, label, hidden in figures.hidden_rows(plan)
         if hidden > 0.0
     ]
-    table = markdown_table(["Cause", ">Time", ">BatchShare of the step"], rows)
+    table = markdown_table(["Cause", ">Time", ">Share of the step"], rows)
     received = figures.size(plan.communication_bytes)
     return (
         f"## What a step is made of\n\n{table}\n\nA GPU receives {received} in a "
@@ -112,7 +112,7 @@ def _memory_text(plan: Plan) -> str:
     share = figures.percent(plan.peak_memory / plan.memory_capacity_bytes)
     rows.append(("**peak**", f"**{figures.size(plan.peak_memory)}**", f"**{share}**"))
     rows.append(("capacity", figures.size(plan.memory_capacity_bytes), "100.0 %"))
-    table = markdown_table(["Holder", ">Size", ">BatchShare of the capacity"], rows)
+    table = markdown_table(["Holder", ">Size", ">Share of the capacity"], rows)
     return f"## Peak memory of a GPU\n\n{table}"
 
 
@@ -121,14 +121,14 @@ def _splits_text(plan: Plan, runs: Sequence[LayerRun]) -> str:
         return figures.percent(seconds / plan.time_of_groups)
 
     splits = markdown_table(
-        ["Split", "By level", "Over all levels", ">Layers", ">Time", ">BatchShare of the step"],
+        ["Split", "By level", "Over all levels", ">Layers", ">Time", ">Share of the step"],
         (
             (key, run.label, run.short, number, figures.seconds(seconds), part(seconds))
             for key, (run, number, seconds) in shares(plan).items()
         ),
     )
     listed = markdown_table(
-        ["Layers", ">Number", "Split", ">Time", ">BatchShare of the step"],
+        ["Layers", ">Number", "Split", ">Time", ">Share of the step"],
         (
             (r.span, len(r.layers), f"{r.key}: {r.label}", figures.seconds(r.time), part(r.time))
             for r in runs
@@ -180,7 +180,7 @@ def _sources_text(plan: Plan) -> str:
         (row.label, figures.seconds(row.value), figures.percent(row.share))
         for row in figures.source_rows(plan)
     ]
-    text = markdown_table(["Source", ">Time", ">BatchShare of the computation"], rows)
+    text = markdown_table(["Source", ">Time", ">Share of the computation"], rows)
     if plan.provenance:
         text += "\n\n" + markdown_table(["Estimate", "Based on"], figures.provenance_rows(plan))
     return f"## Where the estimates come from\n\n{text}"

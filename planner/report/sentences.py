@@ -76,7 +76,8 @@ def training_sentence(plan: Plan) -> str:
     if plan.shares:
         parts.append(f"{samples} {figures.shares_words(plan.shares)}")
     else:
-        parts.append(f"{count:,} {noun} of {size:,} {samples}")
+        word = samples.removesuffix("s") if size == 1 else samples
+        parts.append(f"{count:,} {noun} of {size:,} {word}")
     cut = {what for layer in plan.layers.values() for what in layer.sharded}
     if cut:
         stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1

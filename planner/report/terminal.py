@@ -53,38 +53,6 @@ def show_plan(plan: Plan, console: Console, *, everything: bool = False) -> None
         show_list(console, plan.defaults)
 
 
-def plan_line(plan: Plan) -> str:
-    """The plan in one line."""
-    parts = [
-        f"{plan.model} on {plan.gpus} x {plan.device} of {plan.cluster}",
-        f"{figures.seconds(plan.step_time_s)} a step",
-        f"{figures.count(plan.throughput)} {figures.sample_word(plan.input_shape)}/s",
-        *([figures.mfu_words(plan.mfu)] if plan.mfu is not None else []),
-        f"{figures.size(plan.peak_memory)} of {figures.size(plan.memory_capacity_bytes)} a GPU",
-        sentences.how(plan),
-    ]
-    found = plan.search
-    if found.status != "given":
-        parts.append("proven optimal" if found.proven_optimal else _gap(plan))
-    parts += figures.chosen_batch(plan.global_batch_size, plan.gpus, plan.defaults)
-    if found.stopped_by:
-        parts.append(f"stopped early by {found.stopped_by}")
-    if plan.gpus_at_work < plan.gpus:
-        enough = "1 GPU" if plan.gpus_at_work == 1 else f"{figures.count(plan.gpus_at_work)} GPUs"
-        parts.append(f"{enough} would be enough")
-    if plan.idle_gpus:
-        parts.append(f"{figures.count(plan.idle_gpus)} GPUs left without work")
-    if not plan.fits:
-        parts.append("DOES NOT FIT")
-    return ", ".join(parts)
-
-
-def _gap(plan: Plan) -> str:
-    if plan.search.lower_bound_s <= 0.0:
-        return "no bound"
-    return f"gap {figures.percent(plan.search.gap)}"
-
-
 def _show_heading(plan: Plan, console: Console) -> None:
     idle = sentences.idle_sentence(plan)
     if idle:
@@ -123,9 +91,8 @@ def _show_heading(plan: Plan, console: Console) -> None:
 def _show_step(plan: Plan, console: Console, everything: bool) -> None:
     show_section(console, "What a step is made of")
     table = terminal_table(["", ">time", ">share"])
-    for row in figures.step_rows(plan):
-        if row.value > 0.0 or everything:
-            table.add_row(row.label, figures.seconds(row.value), figures.percent(row.share))
+    for row in figures.step_rows(plan, zeros=everything):
+        table.add_row(row.label, figures.seconds(row.value), figures.percent(row.share))
     table.add_row("step", figures.seconds(plan.step_time_s), "100.0 %", style="bold")
     for _, label, hidden in figures.hidden_rows(plan):
         if hidden > 0.0 or everything:
@@ -140,9 +107,8 @@ def _show_step(plan: Plan, console: Console, everything: bool) -> None:
 def _show_memory(plan: Plan, console: Console, everything: bool) -> None:
     show_section(console, "Peak memory of a GPU")
     table = terminal_table(["", ">size", ">of capacity"])
-    for row in figures.memory_rows(plan):
-        if row.value > 0.0 or everything:
-            table.add_row(row.label, figures.size(row.value), figures.percent(row.share))
+    for row in figures.memory_rows(plan, zeros=everything):
+        table.add_row(row.label, figures.size(row.value), figures.percent(row.share))
     share = plan.peak_memory / plan.memory_capacity_bytes
     table.add_row("peak", figures.size(plan.peak_memory), figures.percent(share), style="bold")
     table.add_row("capacity", figures.size(plan.memory_capacity_bytes), "", style="dim")

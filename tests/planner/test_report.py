@@ -12,15 +12,17 @@ import pytest
 from rich.console import Console
 
 from costmodels.errors import InputError
+from costmodels.step.memory import HOLDERS
 from costmodels.step.training import Training
 from planner.cli.screen import show, write
 from planner.plan import Baseline, LayerPlan, Plan, SearchSummary
 from planner.report import figures, report_kind, rivals, sentences, svg, write_report
 from planner.report.charts import split_index
 from planner.report.html import report_text as html_page
+from planner.report.line import plan_line
 from planner.report.markdown import report_text as markdown_text
 from planner.report.runs import group_runs, letter, main_split, runs_of_plan, shares
-from planner.report.terminal import plan_line, show_plan
+from planner.report.terminal import show_plan
 
 SHAPE = (4, 16)
 
@@ -267,9 +269,8 @@ def test_small_shares_never_look_like_nothing() -> None:
 def key_figures(plan: Plan) -> list[str]:
     """What every report must show."""
     rows = figures.step_rows(plan) + figures.memory_rows(plan)
-    rows = [row for row in rows if row.value]
     texts = [row.label for row in rows]
-    texts += [figures.seconds(row.value) for row in figures.step_rows(plan) if row.value]
+    texts += [figures.seconds(row.value) for row in figures.step_rows(plan)]
     texts += [figures.size(row.value) for row in figures.memory_rows(plan)]
     texts += [figures.percent(row.share) for row in rows]
     texts += [run.label for run in runs_of_plan(plan)]
@@ -292,7 +293,7 @@ def test_the_terminal_shows_all_key_figures_within_80_columns() -> None:
 
 def test_zeros_are_shown_when_everything_is_asked_for() -> None:
     plan = make_plan()
-    zeros = [row.label for row in figures.step_rows(plan) if not row.value]
+    zeros = [row.label for row in figures.step_rows(plan, zeros=True) if not row.value]
     assert zeros == [
         *("reductions, exposed", "shuffles, exposed", "gathering of weights, exposed"),
         "copies to and from the host, exposed",
@@ -387,6 +388,27 @@ def test_the_page_is_well_formed_and_shows_all_figures() -> None:
     assert plan.command in words
     for value in [*plan.hashes.values(), figures.plan_hash(plan)]:
         assert value in words
+
+
+def test_columns_of_shares_are_called_so() -> None:
+    plan = make_plan()
+    for text in (html_page(plan), markdown_text(plan)):
+        assert re.search(r"\bShare of the step", text)
+        assert re.search(r"\bShare of the capacity", text)
+
+
+def test_everything_drawn_has_a_colour() -> None:
+    plan = make_plan()
+    holders = dict.fromkeys((*HOLDERS, "fragmentation"), 2.0**28)
+    parts = dict.fromkeys(plan.breakdown_s, plan.step_time_s / len(plan.breakdown_s))
+    sources = dict.fromkeys(figures.SOURCES, 0.001)
+    plan = replace(plan, memory_bytes=holders, breakdown_s=parts, compute_sources_s=sources)
+    text = html_page(plan)
+    drawn = set(re.findall(r'<rect [^>]*class="(\w-[\w]+)', text))
+    assert len(drawn) > len(holders) + len(parts) + len(sources)
+    assert {
+        name for name in drawn if f".{name} {{" not in text and f".{name}," not in text
+    } == set()
 
 
 def test_the_page_loads_nothing() -> None:
