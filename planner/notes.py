@@ -91,15 +91,17 @@ WORDS: Mapping[str, str] = {
     ),
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
-        "and expert parallelism, which the bound is of; with other splits of layers no step takes "
-        "less than {bound}, by computation alone"
+        "and expert parallelism, which the bound is of; with other splits of layers no step on "
+        "these {gpus:,} GPUs takes less than {bound}, by computation alone; zero-bubble schedules, "
+        "sharding over some of the replicas and all-to-all context parallelism are not searched"
     ),
     "mixed-hosts": (
         "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
         "{uneven:,} ways to share out samples, or stages of whole blocks, by how fast each group "
         "is, and some groups alone with the others idle; shared out unevenly were the splits of "
         "layers that are fastest with even shares, without stages of several chunks and without "
-        "pipelines beside each other; no step of any takes less than {bound}, by computation alone"
+        "pipelines beside each other; no step of any takes less than {bound}, by computation and "
+        "waiting for the slowest GPU"
     ),
     "gpus-left-idle": (
         "{idle} of {gpus} GPUs are left without work: every way to use them that was tried is "

@@ -224,6 +224,11 @@ def test_heavy_modules_are_imported_where_they_are_used():
         ("import search", HEAVY),
         ("import costmodels.layers.layer_cost", HEAVY),
         ("import planner.planning.optimize", {"costmodels.throughput", "costmodels.closed_form"}),
+        # what answers 'planner optimize -q'
+        (
+            "import planner.joint.requests, planner.request.request, planner.report.line",
+            {"rich", "numpy.ma", "planner.models.traced.network", "planner.models.onnx.network"},
+        ),
     ],
 )
 def test_importing_loads_nothing_heavy(program, absent):

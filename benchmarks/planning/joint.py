@@ -96,7 +96,7 @@ def slower_than_published(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def plan_words(plan: Plan) -> str:
-    """How a plan trains: splits, stages, micro-batches, what is cut, what is computed again."""
+    """How a plan trains: splits, stages, micro-batches, what is cut, computed again or away."""
     words = [split_words(plan)]
     if len(plan.stages) > 1:
         chunks = len(plan.stages) // plan.num_groups
@@ -109,6 +109,8 @@ def plan_words(plan: Plan) -> str:
     again = sum(len(stage.recompute) for stage in plan.stages)
     if again:
         words.append(f"{again} parts computed again")
+    if plan.offload:
+        words.append(f"{', '.join(plan.offload)} in the memory of the hosts")
     return "; ".join(word for word in words if word)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli.completion import complete_model
 from planner.cli.options import input_options, inputs_of
-from planner.cli.screen import progress, search_progress, show, write, write_output
+from planner.cli.screen import progress, search_progress, show, time_spent, write, write_output
 from planner.cli.showing import STDOUT, Shown, output_option, showing_options
 from planner.request.inputs import COMMANDS
 
@@ -43,11 +42,9 @@ def pareto_command(model: str, output: str | None, shown: Shown, **values: objec
     if output is not None:
         wanted = Output(option="-o", path=output, suffixes=_SUFFIXES, streams=True)
         check_outputs([wanted], inputs_of(model, values))
-    started = click.get_current_context().obj
-    spent = 0.0 if started is None else time.monotonic() - started
     doing = f"planning the front of {model} on {values['gpus']} GPUs"
     with progress(doing, quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:
-        plans = pareto_request(request, search_progress(tell), spent=spent)
+        plans = pareto_request(request, search_progress(tell), spent=time_spent())
     if output is not None:
         page = output.endswith((".html", ".htm"))
         text = (
@@ -69,7 +66,7 @@ def pareto_command(model: str, output: str | None, shown: Shown, **values: objec
 
 
 def _write_lines(plans: list[Plan]) -> None:
-    from planner.report.terminal import plan_line
+    from planner.report.line import plan_line
 
     for plan in plans:
         write(plan_line(plan))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import click
 
 from planner.cli.completion import complete, complete_model
 from planner.cli.options import command_line, input_options, inputs_of
-from planner.cli.screen import progress, search_progress, show, write, write_output
+from planner.cli.screen import progress, search_progress, show, time_spent, write, write_output
 from planner.cli.showing import (
     STDOUT,
     Shown,
@@ -106,10 +105,7 @@ def optimize_command(
 
         everything = {**values, "model": model, "dump_problem": dump_problem}
         request = make_request("optimize", everything)
-        # None where the command does not run on its own
-        started = click.get_current_context().obj
-        spent = 0.0 if started is None else time.monotonic() - started
-        return optimize_request(request, watch=search_progress(tell), spent=spent)
+        return optimize_request(request, watch=search_progress(tell), spent=time_spent())
 
     outputs = PlanOutputs(output=output, reports=report, shown=shown, problem=dump_problem)
     doing = f"planning {model} on {values['gpus']} GPUs"
@@ -193,11 +189,13 @@ def show_plan_as(plan: Plan, shown: Shown) -> None:
     if shown.as_json:
         write(json.dumps(plan.summary(), indent=1))
         return
-    from planner.report.terminal import plan_line, show_plan
-
     if shown.quiet:
+        from planner.report.line import plan_line
+
         write(plan_line(plan))
         return
+    from planner.report.terminal import show_plan
+
     show(lambda console: show_plan(plan, console, everything=shown.verbose))
 
 

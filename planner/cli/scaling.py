@@ -17,6 +17,7 @@ from planner.cli.screen import (
     progress,
     search_progress,
     shows_progress,
+    time_spent,
     write,
     write_output,
 )
@@ -97,7 +98,8 @@ def scale_command(
     # whoever is told changes from size to size
     told: list[Callable[[str], None]] = [lambda more: None]
     watch = search_progress(lambda more: told[-1](more))
-    answers = scale_request(request, watch if shows_progress(quiet=shown.quiet) else None)
+    watch_if_seen = watch if shows_progress(quiet=shown.quiet) else None
+    answers = scale_request(request, watch_if_seen, spent=time_spent())
     table.begin(str(values["cluster"] or DEFAULT_CLUSTER))
     try:
         for count in counts:
@@ -217,7 +219,7 @@ def size_line(size: ScaledPlan) -> str:
 
 def quiet_line(model: str, size: ScaledPlan) -> str:
     """The answer for one number of GPUs as 'planner optimize -q' shows it."""
-    from planner.report.terminal import plan_line
+    from planner.report.line import plan_line
 
     if isinstance(size.plan, Exception):
         return f"{model} on {size.gpus} GPUs, {_why_none(size.plan)}"

@@ -6,8 +6,11 @@ import contextlib
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +62,12 @@ def show(render: Callable[[Console], None]) -> None:
     if not console.is_terminal:
         lines = [line.rstrip() for line in lines]
     write("\n".join(lines), styled=console.is_terminal)
+
+
+def time_spent() -> float:
+    """Since the command began, 0 where it does not run on its own. [s]"""
+    started = click.get_current_context().obj
+    return 0.0 if started is None else time.monotonic() - started
 
 
 def shows_progress(*, quiet: bool) -> bool:

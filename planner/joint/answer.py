@@ -237,6 +237,7 @@ def _searched(
     if found.stopped_by == "interrupt":
         # who interrupts does not wait for comparisons either
         until = Deadline(0.0)
+    until = until.earlier(search.pace.assembly)
     usual: tuple[UsualTrial, ...] = ()
     try:
         usual = usual_trials(

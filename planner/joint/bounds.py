@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.computation import pipelined
 from planner.joint.estimate import Estimates
-from planner.joint.inside import MicroBatch
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -119,10 +119,9 @@ class ChoiceBounds:
         device = self.setting.cluster.device
         room = choice.pp * (device.memory - device.reserved_memory)
         short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
-        blocks = self.estimates.insides(choice.zero).blocks
-        times, sizes = again.least - kept.least, kept.kept - again.kept
-        each = [max(float(times[places].sum()), 0.0) for places in blocks]
-        saved = [float(sizes[places].sum()) for places in blocks]
+        blocks = self.estimates.insides(choice.zero).sums_of_blocks
+        each: list[float] = blocks.sums(again.least - kept.least).clip(min=0.0).tolist()
+        saved: list[float] = blocks.sums(kept.kept - again.kept).tolist()
         ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
         # one of each stage is computed again in any case
         return max(max(short, 0.0) * min(ratios, default=0.0), choice.parts * min(each))

@@ -24,10 +24,11 @@ class Cuts:
     graph
         The network.
     by_shares
-        Whether stages have equal shares of the weights, see `costmodels.strategy.shares`.
+        When a stage is full that has a share of the weights, one of
+        `costmodels.strategy.shares.FULL`; None where stages have blocks.
     """
 
-    def __init__(self, graph: Graph, *, by_shares: bool = False) -> None:
+    def __init__(self, graph: Graph, *, by_shares: str | None = None) -> None:
         self.graph, self.by_shares = graph, by_shares
         names = [layer.name for layer in graph.compute_layers]
         self.place = {name: number for number, name in enumerate(names)}
@@ -41,7 +42,7 @@ class Cuts:
 
     def divides(self, parts: int) -> bool:
         """Whether stages have equally many blocks, or need none."""
-        return self.by_shares or not self.first or len(self.first) % parts == 0
+        return self.by_shares is not None or not self.first or len(self.first) % parts == 0
 
     def are_possible(self, parts: int) -> bool:
         """Whether there is a cut into so many stages."""
@@ -64,7 +65,7 @@ class Cuts:
             return tuple(self.first[sum(blocks[:stage])] for stage in range(parts))
         if parts not in self.known:
             if self.by_shares:
-                rows = cut_by_shares(self.graph, parts)
+                rows = cut_by_shares(self.graph, parts, self.by_shares)
                 self.known[parts] = tuple(self.place[names[0]] for names in rows)
             elif self.first and self.divides(parts):
                 each = len(self.first) // parts

@@ -20,7 +20,8 @@ from costmodels.simulation.communicators import COMMUNICATOR
 from planner.joint.choices import Choice
 from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
-from planner.joint.inside import Insides, MicroBatch
+from planner.joint.inside import Insides
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stages import StageCosts
@@ -167,12 +168,13 @@ class Estimates:
         self, choice: Choice, stages: StageCosts, copies: Copies
     ) -> tuple[Floats, Floats]:
         """Both passes of each stage where each unit waits for what is copied beside it. [s]"""
-        rows = (stages.of_units(stages.inside.forward), stages.of_units(stages.inside.backward))
+        units = stages.units
+        rows = (units.at_firsts(stages.inside.forward), units.at_firsts(stages.inside.backward))
         if choice.zero == 3:
             rows = stages.with_gathers_by_unit(choice, self.exchanges)
         moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
         slower = [
-            stages.of_stages(np.maximum(unit, stages.of_units(size) * self.host.copy))
+            stages.of_stages(np.maximum(unit, units.at_firsts(size) * self.host.copy))
             for unit, size in zip(rows, moved, strict=True)
         ]
         return slower[0], slower[1]
@@ -204,7 +206,7 @@ class Estimates:
         key = (choice.inside, choice.samples, *cut, choice.zero > 2)
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks)
-            units = self.insides(choice.zero).units
+            units = self.insides(choice.zero).sums
             self.stages[key] = StageCosts.of(choice, inside, starts, units, self.exchanges)
         return self.stages[key]
 
@@ -222,12 +224,13 @@ class Estimates:
         at = np.full(choice.pp, -math.inf)
         spent = np.zeros(choice.pp)
         overlaps = self.exchanges.gradients(choice.zero).overlap
+        # a chunk is through so many passes of the later ones before the end
+        rounds = min(choice.pp, choice.micro_batches)
+        after = np.zeros_like(backward)
+        after[1:] = rounds * backward[:-1].cumsum(axis=0)
+        begin, end = -after - backward * overlaps, last - after
         for chunk in reversed(range(choice.chunks)):
-            # a chunk is through so many passes of the later ones before the end
-            rounds = min(choice.pp, choice.micro_batches)
-            after = rounds * backward[:chunk].sum(axis=0)
-            begin = -after - backward[chunk] * overlaps
-            at = np.maximum(np.maximum(at, begin) + total[chunk], last[chunk] - after)
+            at = np.maximum(np.maximum(at, begin[chunk]) + total[chunk], end[chunk])
             spent += total[chunk]
         exposed = np.maximum(at, 0.0)
         hidden = np.maximum(spent - exposed, 0.0)
@@ -251,12 +254,12 @@ class Estimates:
         kept = activations(choice, stages.kept)
         if "activations" in choice.offload:
             # some are on their way out, and some on their way back
-            each = [float(inside.kept[places].sum()) for places in stages.units]
+            each = stages.units.sums(inside.kept).tolist()
             moved = 2.0 * UNITS * max(each[:-UNITS], default=0.0)
             kept = np.minimum(kept, sum(each[-UNITS:]) + moved)
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
-            held = held + UNITS * float(stages.of_units(inside.weights).max())
+            held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
         most = float(held.max())
         reserved = self.setting.cluster.device.reserved_memory
         if self.runtime.caching:

@@ -49,7 +49,7 @@ def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0
     request
         The question, with several numbers of GPUs, or the most.
     watch, spent
-        As of `optimize_request`; a time limit is shared out equally.
+        As of `optimize_request`; a time limit is shared out as by `scale`.
 
     Returns
     -------
@@ -65,17 +65,15 @@ def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0
     """
     cluster = find_cluster(request.cluster)
     counts = sorted(set(_asked_counts(request, cluster)))
-    limit = request.time_limit
     asked = replace(
         request,
         counts=tuple(counts),
         strong=request.global_batch_size is not None,
-        time_limit=None if limit is None else max(limit - spent, 0.01 * limit) / len(counts),
     )
     points: list[Plan] = []
     failure: InfeasibleError | None = None
     try:
-        for answer in scale_request(asked, watch):
+        for answer in scale_request(asked, watch, spent=spent):
             if isinstance(answer, InfeasibleError):
                 # that fewer GPUs do not hold a network says nothing of more
                 failure = answer
@@ -87,6 +85,9 @@ def gpus_front(request: Request, watch: Watch | None = None, *, spent: float = 0
     if not points:
         assert failure is not None, "without a plan there is a reason"
         raise failure
+    if failure is not None and failure.stopped_by == "time limit":
+        search = replace(points[-1].search, stopped_by=failure.stopped_by)
+        points[-1] = replace(points[-1], search=search)
     return points[::-1]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,10 @@ from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
 from planner.joint.choices import Choice
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.operations import full_buckets, layer_of, seconds_of_layers, spans_of_units
 from planner.joint.reduced import Reduced
+from planner.joint.units import Units
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
 from planner.request.setting import Setting, training_graph
@@ -40,61 +42,6 @@ Floats = NDArray[np.float64]
 _ACTIVATIONS = "activations"
 # What stays throughout the step, by holder.
 _STANDING = ("weights", "weight gradients", "optimizer state", "communication buffers", "reserved")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MicroBatch:
-    """One micro-batch of a replica on the devices of tensor, context and expert parallelism.
-
-    Rows are the layers of the whole network in the order of the forward pass.
-
-    Parameters
-    ----------
-    forward, backward
-        Computation, and communication of activations; recomputation is part of backward. [s]
-    computed, forward_computed
-        Computation of both, and of the forward pass. [s]
-    launched, launched_forward
-        What the host takes to launch both, and the forward pass, ahead of the device. [s]
-    least, least_forward
-        What no device spends less on both, or on the forward pass, whatever it does beside them: of
-        layers, or of whole blocks at their first layer. [s]
-    kept
-        What waits for the backward pass. [B]
-    parameters, weights, gradients, state, update
-        Of the local blocks of weights: numbers, sizes, and time to update them; 0 for layers that
-        share the weight of another one. [items], [B], [s]
-    output
-        Size of the output of every layer, as it is sent to another stage. [B]
-    passing
-        What a pass over the network holds on top of all that. [B]
-    cuts
-        Ways that weights are cut at each level of the cluster, without repetition. [ways]
-    cut_of
-        Which of them the weight of a layer is cut by.
-    full
-        Whether a bucket of gradients is full with that of a layer.
-    """
-
-    forward: Floats
-    backward: Floats
-    computed: Floats
-    forward_computed: Floats
-    launched: Floats
-    launched_forward: Floats
-    least: Floats
-    least_forward: Floats
-    kept: Floats
-    parameters: Floats
-    weights: Floats
-    gradients: Floats
-    state: Floats
-    update: Floats
-    output: Floats
-    passing: float
-    cuts: tuple[tuple[int, ...], ...]
-    cut_of: NDArray[np.int64]
-    full: NDArray[np.bool_]
 
 
 class Insides:
@@ -122,9 +69,11 @@ class Insides:
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
+        self.sums = Units(self.units)
         # of each layer, a number for its unit
         self.unit_of_layer = np.unique([*map(unit_of, self.layers)], return_inverse=True)[1]
         self.blocks = [places for places in self.units if len(places) > 1]
+        self.sums_of_blocks = Units(self.blocks)
         # stages of a transformer are made of whole blocks
         self.by_blocks = is_transformer(setting.graph) and all(
             places == list(range(places[0], places[-1] + 1)) for places in self.units

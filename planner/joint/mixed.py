@@ -18,13 +18,14 @@ from planner.errors import InfeasibleError
 from planner.joint.choices import RECOMPUTATIONS
 from planner.joint.hosts import combinations, evenly, on_groups
 from planner.joint.pipelines import GroupedPipelines
+from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.replicas import Replicas
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.verdict import MOST_LAYERS, least_held, usual_of
 from planner.joint.wishes import Wishes
-from planner.joint.work import least_work
+from planner.joint.work import least_step
 from planner.notes import words
 from planner.plan import Plan, SearchSummary
 from planner.planning.optimize import plan_for
@@ -39,8 +40,8 @@ from search.problem.notes import Note
 
 # Part of the time limit that the search with even shares may take.
 SHARE = 0.5
-# Ways to split layers that are tried in pipelines over groups: the fastest with even shares.
-MOST_SPLITS = 3
+# Ways to split layers that are shared out unevenly: the fastest with even shares. [items]
+MOST_SPLITS = 8
 # Pipelines over groups that are simulated, of those expected to be the fastest. [items]
 MOST_SIMULATED = 4
 # A pipeline that is expected to be slower than the best so far by more is not simulated.
@@ -95,7 +96,7 @@ class MixedSearch:
             When none that fits was found.
         """
         self.setting.check_reserve()
-        self.bound = least_work(self.setting)
+        self.bound = least_step(self.setting)
         try:
             self._look_at_groups()
         except KeyboardInterrupt:
@@ -116,7 +117,7 @@ class MixedSearch:
                 break
             part = on_groups(self.setting, names)
             # the work alone may take as long on what is left
-            if part is not self.setting and least_work(part) >= self.seconds:
+            if part is not self.setting and least_step(part) >= self.seconds:
                 continue
             if part.cluster.groups:
                 self._together(part)
@@ -180,7 +181,7 @@ class MixedSearch:
             self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
         if part is self.setting:
             self.estimates = found
-        splits = fastest_splits(found, attends=attends)
+        splits = fastest_splits(found, part.cluster.device.memory, attends=attends)
         if uneven:
             self._shared_out(Replicas(part, runtime, self.wishes), splits)
             self._shared_out(GroupedPipelines(part, runtime, self.wishes), splits)
@@ -291,20 +292,26 @@ class MixedSearch:
         )
 
 
-def fastest_splits(found: JointResult, *, attends: bool) -> list[Degrees]:
+def fastest_splits(found: JointResult, capacity: float, *, attends: bool) -> list[Degrees]:
     """The ways to split layers that are fastest with even shares, with all that is kept or not.
+
+    Those with which something fits come first.
 
     Parameters
     ----------
     found
         The search with even shares.
+    capacity
+        The memory of a device. [B]
     attends
         Whether attention can be computed again by itself.
     """
-    splits: dict[Degrees, None] = {Degrees(): None}
-    for one in found.estimates:
+    most = capacity * (1.0 + MEMORY_MARGIN)
+    splits: dict[Degrees, None] = {}
+    for one in sorted(found.estimates, key=lambda one: (one.memory > most, one.seconds)):
         splits.setdefault(replace(one.choice.inside, recompute="none"))
-        if len(splits) > MOST_SPLITS:
+        if len(splits) == MOST_SPLITS:
             break
+    splits.setdefault(Degrees())
     again = RECOMPUTATIONS if attends else ("none", "full")
     return [replace(split, recompute=what) for split in splits for what in again]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodels.compute.work import TRAFFIC
 from costmodels.simulation.host_links import host_of
 from planner.joint.choices import Choice
-from planner.joint.inside import MicroBatch
+from planner.joint.micro_batch import MicroBatch
 from planner.request.inputs.degrees import OFFLOADED
 from planner.request.setting import Setting
 

@@ -15,6 +15,7 @@ from planner.joint.offload import least_copied, offloaded
 from planner.joint.ranking import Ranking, Rows
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
+from search.problem.deadline import Deadline
 
 # Choices that do not fit of which that is estimated, the fastest without it first. [items]
 MOST_REFINED = 64
@@ -53,7 +54,7 @@ def with_offload(
 
 
 def heavy_rows(
-    setting: Setting, heavy: Sequence[Choice], floors: PipelineBounds
+    setting: Setting, heavy: Sequence[Choice], floors: PipelineBounds, deadline: Deadline
 ) -> list[tuple[float, Choice]]:
     """Choices whose weights fit with some of them in the hosts, by what none takes less than. [s]
 
@@ -65,11 +66,13 @@ def heavy_rows(
         Choices whose weights do not fit.
     floors
         What no step of them takes less than by computation alone.
+    deadline
+        After which that is not looked for any more.
     """
     weights, rows = LeastWeights(setting), []
     for choice in heavy:
         fitting = [one for one in offloaded(choice) if weights.fit(one)]
-        floor = floors.floor(choice) if fitting else math.inf
+        floor = floors.floor(choice) if fitting and not deadline.passed else 0.0
         for one in fitting:
             copied = least_copied(setting, one, weights.least_parameters(one))
             rows.append((max(floor, copied), one))

@@ -72,12 +72,18 @@ def front(
     trials: list[StagedStep] = []
     fitting = [one for one in found.estimates if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
     try:
-        for one in spread_out(estimated_front(fitting), MOST_POINTS):
-            if (deadline.passed or found.stopped_by == "interrupt") and trials:
+        rows = spread_out(estimated_front(fitting), MOST_POINTS)
+        timely = search.pace.timely(rows, capacity)
+        if len(timely) < len(rows):
+            found = replace(found, stopped_by=found.stopped_by or "time limit")
+        for one in timely:
+            late = not search.pace.allows(one.choice, len(trials) + 1)
+            if trials and (late or found.stopped_by == "interrupt"):
                 found = replace(found, stopped_by=found.stopped_by or "time limit")
                 break
             runtime = choice_runtime(search.runtime, one.choice.zero)
-            trial, _ = tried(setting, one.choice.degrees, runtime)
+            with search.pace.measured(one.choice):
+                trial, _ = tried(setting, one.choice.degrees, runtime)
             if trial is not None:
                 trials.append(trial)
                 options.tell("simulating", trial.seconds, found.bound)

@@ -22,7 +22,8 @@ from planner.joint.cuts import Cuts
 from planner.joint.estimate import staged_time
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import on_groups
-from planner.joint.inside import Insides, MicroBatch
+from planner.joint.inside import Insides
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.uneven import uneven_cut
 from planner.joint.wishes import Wishes
@@ -40,6 +41,8 @@ MOST_ORDERED = 3
 # Blocks differ from group to group in what they gain: stages in balance take a little less time
 # than their rates for the whole network say.
 LEAST_BALANCED = 0.95
+# What is expected to be slower than the fastest so far by more is not asked for. [parts]
+SIMILAR = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,7 @@ class GroupedPipelines:
                 continue
             if row is not None:
                 found.append(row)
+                worth = min(worth, row[0] * (1.0 + SIMILAR))
         found.sort(key=lambda row: row[0])
         return [(seconds, partial(self.tried, one)) for seconds, one in found]
 
@@ -221,7 +225,7 @@ class GroupedPipelines:
                 place += 1
         if one.micro_batches / rates * LEAST_BALANCED > worth:
             return None
-        blocks = uneven_cut(times, room, one.micro_batches)
+        blocks = uneven_cut(times, room, one.micro_batches, worth)
         if not blocks:
             return None
         return self._seconds(one, blocks, rows), replace(one, blocks=blocks)

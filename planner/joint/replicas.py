@@ -16,7 +16,8 @@ from costmodels.strategy.usual import hybrid
 from planner.joint.choices import LARGEST_MICRO_BATCH, Choice, divisors
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import evenly, on_groups
-from planner.joint.inside import Insides, MicroBatch
+from planner.joint.inside import Insides
+from planner.joint.micro_batch import MicroBatch
 from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.uneven import uneven_shares
 from planner.joint.wishes import Wishes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,12 +13,16 @@ from planner.joint.answer import joint_plan
 from planner.joint.wishes import Wishes, parse_forbid, parse_keep
 from planner.plan import Plan
 from planner.planning.answer import Answers
+from planner.planning.infeasible import stopped_error
 from planner.planning.options import SearchOptions, Watch
 from planner.request.frameworks import FRAMEWORKS
 from planner.request.inputs.question import BUCKET_BYTES, GLOBAL_BATCH_SIZE
 from planner.request.request import Request
 from planner.request.setting import Setting, find_cluster, find_network, gpu_counts, resolve
 from search.problem.deadline import Deadline
+
+# Part of a time limit that a search gets where all of it has passed before it begins.
+SHORTEST = 0.01
 
 
 def optimize_request(
@@ -65,8 +71,20 @@ def wishes_of(request: Request) -> Wishes:
     )
 
 
-def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan | InfeasibleError]:
-    """Answer a request for the best plan at each number of GPUs; what `scale` does."""
+def scale_request(
+    request: Request, watch: Watch | None = None, *, spent: float = 0
+) -> Iterator[Plan | InfeasibleError]:
+    """Answer a request for the best plan at each number of GPUs; what `scale` does.
+
+    A time limit is that of all of them: each gets its share of what those before it left.
+
+    Parameters
+    ----------
+    request
+        The question.
+    watch, spent
+        As of `optimize_request`.
+    """
     cluster = find_cluster(request.cluster)
     counts = gpu_counts(request, cluster)
     if request.cluster is not None:
@@ -74,20 +92,44 @@ def scale_request(request: Request, watch: Watch | None = None) -> Iterator[Plan
     # files are read once, and not for each number of GPUs
     request = replace(request, source=find_network(request), counts=counts)
     setting = resolve(replace(request, gpus=counts[0]))
-    return _plans_of_sizes(request, counts, setting, watch)
+    return _plans_of_sizes(request, counts, setting, watch, spent=spent)
 
 
 def _plans_of_sizes(
-    request: Request, counts: Sequence[int], first: Setting, watch: Watch | None
+    request: Request,
+    counts: Sequence[int],
+    first: Setting,
+    watch: Watch | None,
+    *,
+    spent: float,
 ) -> Iterator[Plan | InfeasibleError]:
+    """As `scale_request`; whoever asks for the answers may take time between them.
+
+    Parameters
+    ----------
+    request, counts, watch, spent
+        The question, its numbers of GPUs, and as of `scale_request`.
+    first
+        The question for the first of them.
+    """
     known: Answers = {}
-    for count in counts:
+    whole = math.inf if request.time_limit is None else request.time_limit
+    for place, count in enumerate(counts):
+        if spent >= whole and place:
+            yield stopped_error("time limit")
+            continue
+        began = time.monotonic()
+        if request.time_limit is not None:
+            # the first is asked in any case, for what can be had at once
+            share = max(whole - spent, SHORTEST * whole) / (len(counts) - place)
+            request = replace(request, time_limit=share)
         size = first.batch if request.strong else max(first.batch * count // first.gpus, 1)
         sized = replace(request, gpus=count, global_batch_size=size)
         try:
             answer: Plan | InfeasibleError = optimize_request(sized, watch, known=known)
         except InfeasibleError as error:
             answer = error
+        spent += time.monotonic() - began
         if request.global_batch_size is None and isinstance(answer, Plan):
             chosen = GLOBAL_BATCH_SIZE.chose(batch=size, per_gpu=size / count)
             answer = replace(answer, defaults=(*answer.defaults, chosen))

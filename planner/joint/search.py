@@ -21,6 +21,7 @@ from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
+from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime, stages_of_zero
@@ -38,8 +39,6 @@ MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
 # nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_COMPARED = 6_000, 40_000
-# Micro-batches that are, where the others are folded. [items]
-FEW_LAID_OUT = 4
 # What is slower than the best by more is not faster with a block less computed again. [times]
 PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
@@ -79,6 +78,7 @@ class JointSearch:
     heavy: list[Choice] = field(default_factory=list)
     cut_short: bool = False
     estimates: Estimates = field(init=False)
+    pace: Pace = field(init=False)
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
@@ -98,6 +98,7 @@ class JointSearch:
         every
             Whether all choices are estimated.
         """
+        self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
         self.estimates = Estimates(self.setting, self.runtime)
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
@@ -124,7 +125,9 @@ class JointSearch:
                     ranked = with_fewer_again(self.estimates, ranked)
                 if self._offloads:
                     ranked, least = with_offload(
-                        ranking, ranked, heavy_rows(self.setting, self.heavy, floors)
+                        ranking,
+                        ranked,
+                        heavy_rows(self.setting, self.heavy, floors, ranking.deadline),
                     )
                     left = min(left, least)
                     self.cut_short |= ranking.cut_short
@@ -212,19 +215,22 @@ class JointSearch:
     def _simulate(self, ranked: list[Estimate], bound: float) -> None:
         """Simulate the fastest estimates that may fit, until none promises to be better."""
         capacity = self.setting.cluster.device.memory
-        fitting = [one for one in ranked if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+        timely = self.pace.timely(ranked, capacity)
+        self.cut_short |= timely[:1] != ranked[:1]
+        fitting = [one for one in timely if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         # where what may fit does not, what is expected to fit, and what holds the least, may do
         surely = [one for one in fitting if one.memory <= capacity][:MOST_MISSES]
-        smallest = sorted(ranked, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
+        smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
         work, count = 0, 0
         for one in [*fitting[:MOST_MISSES], *surely, *smallest]:
             best = math.inf if self.best is None else self.best.seconds
-            # without one that was simulated there is no plan
-            if one.seconds > best * (1.0 + MARGIN) or (self.deadline.passed and self.simulated):
+            if one.seconds > best * (1.0 + MARGIN):
                 break
             if self._computes_more(one.choice) or one.choice in self.tried:
                 continue
-            work += self._work(one.choice)
+            if self.simulated and not self._has_time(one.choice):
+                continue
+            work += self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED
             if enough and one.seconds > best * (1.0 - MARGIN):
                 break
@@ -249,9 +255,9 @@ class JointSearch:
         rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
         work = 0
         for one in sorted(rows, key=lambda row: row.seconds):
-            work += self._work(one.choice)
-            late = work > MOST_WORK or self.deadline.passed
-            if late or one.seconds >= self.best.seconds:
+            work += self.pace.work(one.choice)
+            enough = work > MOST_WORK or one.seconds >= self.best.seconds
+            if enough or not self._has_time(one.choice):
                 return
             if one.memory <= most:
                 self._try(one.choice, bound)
@@ -266,11 +272,10 @@ class JointSearch:
         )
         return any(one in self.fitting for one in alike)
 
-    def _work(self, choice: Choice) -> int:
-        """Layers that a simulation lays out, once for each micro-batch that is not folded."""
-        count = choice.micro_batches
-        each = count if choice.zero > 2 or choice.offload else min(count, FEW_LAID_OUT)
-        return len(self.setting.graph.compute_layers) * each
+    def _has_time(self, choice: Choice) -> bool:
+        """Whether there is time to simulate a choice."""
+        self.cut_short |= not (allowed := self.pace.allows(choice))
+        return allowed
 
     def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
         """Simulate what may still be faster, those with the least bound first, as far as is cheap.
@@ -312,8 +317,8 @@ class JointSearch:
             members = [other for other in bounds.members(choice) if other not in self.tried]
             if not members:
                 continue
-            work += self._work(choice) * len(members)
-            if work > MOST_WORK or self.deadline.passed:
+            work += self.pace.work(choice) * len(members)
+            if work > MOST_WORK or not all(map(self._has_time, members)):
                 rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
                 return min(left, fastest, *rest)
             for other in members:
@@ -336,7 +341,8 @@ class JointSearch:
             return
         self.tried.add(choice)
         runtime = choice_runtime(self.runtime, choice.zero)
-        found, reason = tried(self.setting, choice.degrees, runtime)
+        with self.pace.measured(choice):
+            found, reason = tried(self.setting, choice.degrees, runtime)
         if found is None:
             self.left_out.append(reason)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.exchanges import Exchanges
-from planner.joint.inside import MicroBatch
+from planner.joint.micro_batch import MicroBatch
+from planner.joint.units import Units
 from planner.simulation.run import OVERLAP_FACTOR
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ class StageCosts:
     inside
         The layers.
     starts, units
-        The first layer of each stage, and the layers of each unit.
+        The first layer of each stage, and the units of layers.
     forward, backward, computed
         On one micro-batch. [s]
     launched, launched_forward
@@ -50,7 +50,7 @@ class StageCosts:
 
     inside: MicroBatch
     starts: tuple[int, ...]
-    units: Sequence[Sequence[int]]
+    units: Units
     forward: Floats
     backward: Floats
     computed: Floats
@@ -75,7 +75,7 @@ class StageCosts:
         choice: Choice,
         inside: MicroBatch,
         starts: tuple[int, ...],
-        units: Sequence[Sequence[int]],
+        units: Units,
         exchanges: Exchanges,
     ) -> StageCosts:
         """The stages of a choice.
@@ -88,25 +88,8 @@ class StageCosts:
             As above.
         """
         shape = (choice.chunks, choice.pp)
-        masks = [inside.cut_of == number for number in range(len(inside.cuts))]
-        by_layer = np.stack(
-            [
-                *(inside.forward, inside.backward, inside.computed),
-                *(inside.launched, inside.launched_forward, inside.kept),
-            ]
-        )
-        rows = np.add.reduceat(by_layer, starts, axis=1).reshape(-1, *shape)
-        weights = np.stack(
-            [
-                values * mask
-                for values in (
-                    *(inside.parameters, inside.weights, inside.gradients),
-                    *(inside.state, inside.update, inside.full),
-                )
-                for mask in masks
-            ]
-        )
-        held = np.add.reduceat(weights, starts, axis=1).reshape(6, len(masks), *shape)
+        rows = np.add.reduceat(inside.passes, starts, axis=1).reshape(-1, *shape)
+        held = np.add.reduceat(inside.held, starts, axis=1).reshape(6, len(inside.cuts), *shape)
         groups = held.sum(axis=2)
         ends = [start - 1 for start in starts[1:]]
         return cls(
@@ -158,23 +141,36 @@ class StageCosts:
         kind = gradients.kind
         if kind in self.reduced and not gradients.by_unit:
             return self.reduced[kind]
-        total = np.zeros((choice.chunks, choice.pp))
-        last = np.zeros_like(total)
+        shape = (choice.chunks, choice.pp)
         if gradients.by_unit:
             _, scattered = self._by_unit(choice, exchanges)
-            rows = np.add.reduceat(scattered, self.starts).reshape(total.shape)
+            rows = np.add.reduceat(scattered, self.starts).reshape(shape)
             # all but the last unit are behind the backward pass already
-            firsts = scattered[list(self.starts)].reshape(total.shape)
+            firsts = scattered[list(self.starts)].reshape(shape)
             return firsts, np.minimum(firsts, rows)
         part = gradients.part
-        firsts = self.inside.gradients[list(self.starts)].reshape(total.shape) * part
+        spent, ends = [0.0] * len(self.starts), [0.0] * len(self.starts)
+        first_sizes = (self.inside.gradients[list(self.starts)] * part).tolist()
         for number, cut in enumerate(self.inside.cuts):
-            for place, num_bytes in np.ndenumerate(self.travels[number]):
-                whole, count = float(num_bytes) * part, float(self.buckets[number][place])
-                each = exchanges.time(kind, choice.pp, cut, whole / count)
-                total[place] += count * each
-                tail = min(max(float(firsts[place]), whole / count), whole)
-                last[place] = max(float(last[place]), exchanges.time(kind, choice.pp, cut, tail))
+            known: dict[tuple[float, float, float], tuple[float, float]] = {}
+            alike = zip(
+                (self.travels[number] * part).ravel().tolist(),
+                self.buckets[number].ravel().tolist(),
+                first_sizes,
+                strict=True,
+            )
+            for place, row in enumerate(alike):
+                if row not in known:  # stages are alike
+                    whole, count, first = row
+                    tail = min(max(first, whole / count), whole)
+                    known[row] = (
+                        count * exchanges.time(kind, choice.pp, cut, whole / count),
+                        exchanges.time(kind, choice.pp, cut, tail),
+                    )
+                each, end = known[row]
+                spent[place] += each
+                ends[place] = max(ends[place], end)
+        total, last = np.array(spent).reshape(shape), np.array(ends).reshape(shape)
         self.reduced[kind] = (total, last)
         return total, last
 
@@ -196,7 +192,7 @@ class StageCosts:
         if key in exchanges.by_unit:
             return exchanges.by_unit[key]
         gathers, scatters = np.zeros(len(inside.forward)), np.zeros(len(inside.forward))
-        for places in self.units:
+        for places in self.units.places:
             numbers = inside.parameters[places]
             if not numbers.any():
                 continue
@@ -221,13 +217,6 @@ class StageCosts:
         """What values of all layers are for each stage."""
         return np.add.reduceat(values, self.starts).reshape(self.forward.shape)
 
-    def of_units(self, values: Floats) -> Floats:
-        """What values of all layers are for each unit, at its first layer."""
-        found = np.zeros(len(values))
-        for places in self.units:
-            found[places[0]] = values[places].sum()
-        return found
-
     def with_gathers_by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
         """Both passes of each unit, at its first layer, where weights are gathered. [s]
 
@@ -236,9 +225,7 @@ class StageCosts:
         gathers, scatters = self._by_unit(choice, exchanges)
         if not exchanges.gradients(choice.zero).by_unit:
             scatters = np.zeros_like(scatters)
-        firsts = np.array([places[0] for places in self.units])
-        owner = np.repeat(firsts, [len(places) for places in self.units])
-        order = np.concatenate([np.asarray(places) for places in self.units])
+        firsts, order = self.units.firsts, self.units.order
         stage = np.searchsorted(self.starts, firsts, side="right")
         # backward, the unit before is the one behind; a forward pass follows a backward pass
         behind = np.zeros_like(gathers)
@@ -252,13 +239,11 @@ class StageCosts:
             (self.inside.forward, gathers + before),
             (self.inside.backward, gathers + behind),
         ):
-            unit = np.zeros_like(work)
-            np.add.at(unit, owner, work[order])
+            unit = np.bincount(self.units.owners, weights=work[order], minlength=len(work))
             # what is gathered behind computation slows it down
             rows.append(np.maximum(unit, moved) + OVERLAP_FACTOR * np.minimum(unit, moved))
         return rows[0], rows[1]
 
     def largest_units(self, choice: Choice, inside: MicroBatch) -> float:
         """Two units of weights as they are gathered, and the gradients of one. [B]"""
-        sizes = [float(inside.parameters[places].sum()) for places in self.units]
-        return 3.0 * max(sizes, default=0.0) * self.size
+        return 3.0 * float(self.units.sums(inside.parameters).max(initial=0.0)) * self.size

@@ -9,6 +9,7 @@ limits on the slowest, from the least that there is to the largest that could pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,9 @@ Floats = NDArray[np.float64]
 LIMITS = 16
 
 
-def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) -> tuple[int, ...]:
+def uneven_cut(
+    times: Sequence[Floats], memory: Sequence[Floats], count: int, worth: float = np.inf
+) -> tuple[int, ...]:
     """Blocks of each stage so that all passes take the least time; empty where none fit.
 
     A pipeline takes the time of all stages once, and of the slowest for each further micro-batch.
@@ -31,10 +34,15 @@ def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) ->
         Of each stage, what each block holds there, as part of the room for blocks.
     count
         Micro-batches. [items]
+    worth
+        Where none can be faster than this, none is found. [s]
     """
-    spans = [_span_table(row) for row in times]
-    for span, row in zip(spans, memory, strict=True):
-        span[_span_table(row) > 1.0] = np.inf
+    # stages of a group take as long for a block
+    tables = {id(row): _span_table(row) for row in (*times, *memory)}
+    spans = [
+        np.where(tables[id(held)] > 1.0, np.inf, tables[id(row)])
+        for row, held in zip(times, memory, strict=True)
+    ]
     slowest = _least_sums(spans, lambda before, span: np.maximum(before[:, None], span))
     if not np.isfinite(slowest[-1][-1]):
         return ()
@@ -42,6 +50,8 @@ def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) ->
     best: float = np.inf
     found: tuple[int, ...] = ()
     least_sum = float(_least_sums(spans, lambda before, span: before[:, None] + span)[-1][-1])
+    if least_sum + (count - 1) * low > worth:
+        return ()
     high = low
     for place in range(LIMITS):
         limit = (low + (high - low) * place / (LIMITS - 1)) * (1.0 + 1e-12)
@@ -64,9 +74,14 @@ def uneven_cut(times: Sequence[Floats], memory: Sequence[Floats], count: int) ->
 def _span_table(row: Floats) -> Floats:
     """Sums of every span of blocks, from the first to the one before the last; +inf of none."""
     ends = np.concatenate(([0.0], np.cumsum(row)))
-    table: Floats = ends[None, :] - ends[:, None]
-    table[np.tril_indices(len(ends))] = np.inf
+    table: Floats = np.where(_forward(len(ends)), ends[None, :] - ends[:, None], np.inf)
     return table
+
+
+@cache
+def _forward(count: int) -> NDArray[np.bool_]:
+    """Whether a span from each of so many places to each other one has blocks."""
+    return np.triu(np.ones((count, count), dtype=bool), 1)
 
 
 def _least_sums(spans: Sequence[Floats], joined) -> list[Floats]:  # type: ignore[no-untyped-def]

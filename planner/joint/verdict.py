@@ -68,7 +68,8 @@ def search_notes(
     single
         The plan of one stage, where that was searched.
     """
-    notes = [Note.of("splits-by-degrees", bound=format_seconds(found.any_split))]
+    gpus = best.placed.setting.gpus
+    notes = [Note.of("splits-by-degrees", gpus=gpus, bound=format_seconds(found.any_split))]
     if _undercut(found, best):
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
     left_out = None if single is not None else single_stage_left_out(found, best)
@@ -193,7 +194,7 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     usual = usual_degrees(setting, stages_of_zero(setting))
     *others, megatron = usual
     cut = usual[megatron].zero
-    inside = replace(usual[megatron], micro_batch_size=None, zero=None)
+    inside = replace(usual[megatron], zero=None)
     fitting = [
         one.choice.pp
         for one in (() if found is None else found.estimates)

@@ -17,6 +17,7 @@ from planner.joint.hosts import on_groups
 from planner.joint.reduced import Reduced
 from planner.planning.bounds.left_out import LayerComputation
 from planner.request.setting import Setting, training_graph
+from planner.simulation.run import waiting_time
 
 Floats = NDArray[np.float64]
 # Samples at once with which kernels take the least time for each. [samples]
@@ -27,14 +28,33 @@ ROUNDING = 1e-3
 
 def least_work(setting: Setting) -> float:
     """What no step takes less than, by computation alone. [s]"""
+    work, rates = _priced_work(setting)
+    return work / float(rates.sum())
+
+
+def least_step(setting: Setting) -> float:
+    """What no step takes less than, by computation and waiting for the slowest of all devices. [s]
+
+    Fewer devices that work wait less for each other: the fastest ones, whatever their number.
+    """
+    work, rates = _priced_work(setting)
+    numbers = np.arange(1, len(rates) + 1)
+    waits = np.array([1.0 + waiting_time(1.0, int(count)) for count in numbers])
+    return float((work * waits / np.cumsum(rates)).min())
+
+
+def _priced_work(setting: Setting) -> tuple[float, Floats]:
+    """All work of a step at prices of the devices' time, and what each is paid, the fastest first.
+
+    Both are in rates at which a kind of device could train the whole network.
+    """
     names = [group.name for group in setting.cluster.groups]
     alone = [on_groups(setting, (name,)) for name in names] or [setting]
     each = np.stack([_of_sample(one) for one in alone])
-    whole = each.sum(axis=1)
-    devices = np.array([one.gpus for one in alone])
-    prices = 1.0 / whole
+    prices = 1.0 / each.sum(axis=1)
     least = float((each * prices[:, None]).min(axis=0).sum())
-    return setting.batch * least / float((devices * prices).sum()) * (1.0 - ROUNDING)
+    rates = np.repeat(prices, [one.gpus for one in alone])
+    return setting.batch * least * (1.0 - ROUNDING), np.sort(rates)[::-1]
 
 
 def _of_sample(setting: Setting) -> Floats:

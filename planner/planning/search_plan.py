@@ -136,7 +136,9 @@ def search_plan(
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
     if search.stopped and not search.certified:
-        search.bound_everything(LayerBounds.of(search.formulation, 0.0).bound)
+        # a bound takes as long as a plan, which is late already
+        late = deadline is not None and deadline.passed
+        search.bound_everything(0.0 if late else LayerBounds.of(search.formulation, 0.0).bound)
         search.incumbent.add_note(Note.of("no-time-to-price"))
     met = search.seen.values()
     tightest = min(met, key=lambda costed: (costed.memory.total, costed.step.total), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -18,7 +19,11 @@ from costmodels.simulation import (
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
 from planner.plan import Baseline
-from planner.request.by_degrees import strategy_by_degrees
+from planner.request.by_degrees import (
+    replicas,
+    strategy_by_degrees,
+    with_default_micro_batches,
+)
 from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
@@ -133,8 +138,8 @@ def usual_degrees(
 ) -> dict[str, Degrees]:
     """The usual ways to train with several stages or micro-batches, the last by Megatron-LM.
 
-    They are called as `planner evaluate --strategy` takes them. All but plain data parallelism work
-    on one sample of a replica at a time, which holds the least.
+    They are called as `planner evaluate --strategy` takes them. How many samples of a replica each
+    takes at a time is left to `usual_trials`.
 
     Parameters
     ----------
@@ -150,12 +155,11 @@ def usual_degrees(
         sequence_parallel=attends and host > 1,
         recompute="selective" if attends else "none",
         zero=1 if 1 in stages_of_zero else stages_of_zero[-1],
-        micro_batch_size=1,
     )
     usual = {
         "data": Degrees(),
-        **named("zero1", Degrees(zero=1, micro_batch_size=1)),
-        **named("fsdp", Degrees(fsdp=True, micro_batch_size=1)),
+        **named("zero1", Degrees(zero=1)),
+        **named("fsdp", Degrees(fsdp=True)),
         **named("megatron", megatron),
     }
     return {name: one for name, one in usual.items() if (one.sharding or 0) in stages_of_zero}
@@ -233,23 +237,37 @@ def usual_trials(
 ) -> tuple[UsualTrial, ...]:
     """The usual ways to train on the same inputs.
 
+    Each takes as many samples of a replica at a time as `planner evaluate` chooses; where that does
+    not fit, all but plain data parallelism take one, which holds the least.
+
     Parameters
     ----------
     setting, runtime
         The question, and under what it is simulated.
     deadline
-        After which no other is simulated.
+        After which no other is simulated, nor any that would end after it if it took as long as
+        the longest so far.
     usual
         What they are; those of `usual_degrees` by default.
     under_one
         Whether all of them are, instead of each under its own framework's runtime.
     """
-    rows = []
+    rows, longest = [], 0.0
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
-        if not deadline.passed:
+        if deadline.remaining > longest:
+            began = time.monotonic()
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
+            _, degrees = with_default_micro_batches(setting, degrees)
             (step, reason), costed = tried(setting, degrees, under), True
+            if step is not None and not step.fits and degrees.asked_for:
+                share = setting.batch // replicas(degrees, setting.gpus)
+                if (degrees.micro_batch_size or share) > 1:
+                    degrees = replace(degrees, micro_batch_size=1)
+                    step, reason = tried(setting, degrees, under)
+            if degrees.asked_for:
+                (name,) = named(name.partition(":")[0], degrees)
+            longest = max(longest, time.monotonic() - began)
         rows.append(UsualTrial(name=name, step=step, reason=reason, costed=costed))
     return tuple(rows)

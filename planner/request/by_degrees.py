@@ -121,7 +121,7 @@ def strategy_by_degrees(
     micro_batches = _micro_batches(setting, degrees, dp)
     graph = micro_graph(setting, micro_batches)
 
-    by_shares = runtime is not None and runtime.stages_by_shares
+    by_shares = None if runtime is None else runtime.stages_by_shares
 
     def cut(weights: Mapping[str, float] | None) -> Strategy:
         return hybrid(
@@ -147,7 +147,7 @@ def strategy_by_degrees(
         )
 
     strategy = cut(None)
-    dealt_out = by_shares or _dealt_out(strategy, graph, degrees.stage_blocks)
+    dealt_out = by_shares is not None or _dealt_out(strategy, graph, degrees.stage_blocks)
     if degrees.pp * degrees.chunks > 1 and not dealt_out:
         # all stages are alike, so that what a layer takes does not depend on where it lies
         strategy = cut(_layer_seconds(setting, graph, strategy))

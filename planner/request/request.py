@@ -14,7 +14,7 @@ from costmodels.graph import Network
 from costmodels.simulation import Runtime
 from costmodels.strategy import Strategy
 from planner.errors import ConflictError
-from planner.models.onnx import is_onnx_file, network_of_onnx
+from planner.models.onnx import is_onnx_file
 from planner.plan import Plan
 from planner.request.inputs import COMMANDS, field_inputs
 from planner.request.inputs import distributed as sgd
@@ -212,6 +212,8 @@ def _traced(source: object, inputs: object) -> dict[str, object]:
     """
     none_given = inputs is None or (isinstance(inputs, tuple | list | dict) and not inputs)
     if is_onnx_file(source):
+        from planner.models.onnx.network import network_of_onnx
+
         return {"source": network_of_onnx(cast("str", source), inputs), "inputs": ()}
     if is_reference(source) or callable(source):
         return {"source": network_of_source(source, inputs), "inputs": ()}

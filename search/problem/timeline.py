@@ -86,7 +86,7 @@ def make_timeline(intervals: Sequence[tuple[int, int] | None]) -> UsageTimeline:
     bounds = np.array([(0, 0) if i is None else i for i in intervals], dtype=np.int64)
     bounds = bounds.reshape(-1, 2)
     live = bounds[:, 1] > bounds[:, 0]
-    starts = np.unique(bounds[live, 0])
+    starts = np.array(sorted(set(bounds[live, 0].tolist())), dtype=np.int64)
     ends = np.sort(bounds[live, 1])
     # A start is dominated by the next one unless something ends in between.
     ended = np.append(np.searchsorted(ends, starts, "right"), ends.size)

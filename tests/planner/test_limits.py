@@ -117,6 +117,16 @@ def test_where_there_is_no_time_at_all_no_claim_is_made(clock, monkeypatch):
     assert "stopped before a plan was found" in result.stderr
 
 
+def test_a_plan_that_is_late_waits_for_no_bound(monkeypatch):
+    def bound(*_):
+        raise AssertionError("nobody waits for a bound")
+
+    monkeypatch.setattr("planner.planning.search_plan.LayerBounds.of", bound)
+    plan = planner.optimize("resnet18", time_limit=1e-3, **QUESTION)
+    assert plan.search.stopped_by == "time limit"
+    assert plan.search.lower_bound_s == 0.0
+
+
 def test_simulation_and_buckets_wait_for_no_time(clock, monkeypatch):
     late = lambda *_: pytest.fail("no time for that")  # noqa: E731
     monkeypatch.setattr(decide.PlanSimulator, "simulate", late)

@@ -142,6 +142,7 @@ def test_a_plan_between_what_prices_find_is_found():
     assert plan.peak_memory <= 2.402 * GIB
 
 
+@pytest.mark.slow
 def test_more_memory_is_never_slower():
     options = {"gpus": 16, "global_batch_size": 128, "cluster": "abci"}
     free = planner.optimize("resnet18", **options)

@@ -8,8 +8,8 @@ import pytest
 
 import planner
 from costmodels.distribution import Distribution, devices_at_work
+from planner.report.line import plan_line
 from planner.report.markdown import report_text
-from planner.report.terminal import plan_line
 
 # (network, cluster, batch, numbers of GPUs): all of them cease to gain from GPUs within the series
 SERIES = (

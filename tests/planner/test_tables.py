@@ -146,7 +146,7 @@ def test_nor_does_one_that_covers_little(kept: str, without: planner.Plan, tmp_p
     assert "run 15.0% slower" in said(plan, "your tables cover")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_spread_that_could_turn_the_plan_is_said(
     seed: int, without: planner.Plan, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_spread_that_could_turn_the_plan_is_said(
     assert not said(sure, "within the spread")
 
 
-@pytest.mark.parametrize("spread", [0.2, 0.3])
+@pytest.mark.parametrize("spread", [0.2, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_no_other_splits_are_said_that_are_hardly_faster(spread: float, tmp_path: Path) -> None:
     noise = np.random.default_rng(2).normal(0.0, spread, 2000)
     plan = measured_plan(tmp_path, lambda n, work: 1.15 * float(np.exp(noise[n])), LARGE)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.communication.layout import Layouts, concatenate
 from costmodels.communication.layout_changes import LayoutChanges, layout_changes
-from costmodels.distribution.rows import unique_rows
+from costmodels.distribution.rows import distinct, unique_rows
 from costmodels.graph import Edge
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.left_out import LeftOut, cut_level, outer_part
@@ -136,7 +136,7 @@ class WholeSpace:
             stays[found.get(name, [])] = False
             left[name] = one.without(np.flatnonzero(~stays))
             # the classes that still have members
-            classes[name] = classes[name][np.unique(one.class_of[stays])]
+            classes[name] = classes[name][distinct(one.class_of[stays])]
         return replace(self, formulation=formulation, left=left, seen=seen, classes=classes)
 
     def problem(self, worst: float) -> tuple[Problem, dict[str, Ints]]:
@@ -221,7 +221,7 @@ class WholeSpace:
         formulation, changes = self.formulation, self.changes
         source, target = (formulation.first_alike[end] for end in (edge.source, edge.target))
         writes, reads = (
-            np.unique(
+            distinct(
                 np.concatenate([table[name][:, column] for table in (self.seen, self.classes)])
             )
             for name, column in ((source, 0), (target, 1 + edge.slot))

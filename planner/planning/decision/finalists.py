@@ -93,7 +93,8 @@ class Patterns:
             time += users[key] * np.where(np.isfinite(best), best, lacking)
         order = np.argsort(time, kind="stable")
         idle = order[self.repeats[order]][:NUM_IDLE_PATTERNS]
-        return np.concatenate([order[:NUM_PATTERNS], np.setdiff1d(idle, order[:NUM_PATTERNS])])
+        others = sorted({*idle.tolist()}.difference(order[:NUM_PATTERNS].tolist()))
+        return np.concatenate([order[:NUM_PATTERNS], np.array(others, dtype=np.int64)])
 
     def assignments(self, patterns: Ints) -> list[Choices]:
         """All layers under each pattern; those that lack it as suits the layers that they read."""

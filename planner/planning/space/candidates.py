@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution import Candidates
-from costmodels.distribution.rows import unique_rows
+from costmodels.distribution.rows import distinct, unique_rows
 from costmodels.layers.layer_cost import LayerCosts
 
 # Dims of the features of a layer: a pattern does not tell them apart, since a layer has only some.
@@ -185,7 +185,7 @@ def _kept_candidates(
         shared[_first_of_each(pattern[shared], EACH_OF_PATTERN)][:most],
         own[:most],
     ]
-    return np.unique(np.concatenate(pick))
+    return distinct(np.concatenate(pick))
 
 
 def _total_splits(candidates: Candidates) -> NDArray[np.int64]:

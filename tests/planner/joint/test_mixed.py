@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import planner
@@ -17,16 +18,20 @@ from planner.joint.answer import joint_plan
 from planner.joint.choices import insides
 from planner.joint.hosts import evenly
 from planner.joint.inside import Insides
+from planner.joint.mixed import fastest_splits
 from planner.joint.pipelines import GroupedPipelines
 from planner.joint.replicas import Replicas
+from planner.joint.runtimes import searched_runtime
+from planner.joint.search import JointSearch
 from planner.joint.wishes import NO_WISHES
-from planner.joint.work import least_work
+from planner.joint.work import least_step, least_work
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
 from planner.planning.staged import simulate_stages, tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
+from planner.simulation.run import waiting_time
 from search.problem.deadline import Deadline
 
 RUNTIME = load_runtime("ddp")
@@ -209,7 +214,8 @@ def test_the_plan_is_what_the_simulation_says(few, tmp_path):
 
 
 def test_no_uneven_way_is_below_the_bound(pair):
-    bound = least_work(pair)
+    bound = least_step(pair)
+    assert bound > least_work(pair)
     splits = [Degrees(), Degrees(tp=2), Degrees(recompute="full")]
     for ways in (Replicas(pair, RUNTIME, NO_WISHES), GroupedPipelines(pair, RUNTIME, NO_WISHES)):
         rows = ways.estimated(splits, Deadline(None), float("inf"))
@@ -219,6 +225,39 @@ def test_no_uneven_way_is_below_the_bound(pair):
             assert step is not None
             assert step.seconds >= bound
             assert expected == pytest.approx(step.seconds, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("rates", "least"),
+    [
+        ([1.0], 1.0),
+        # alone, the fast device waits for none, and others would do little of its work
+        ([1.0] + [1e-4] * 8, 1.0),
+        ([1.0] * 9, (1.0 + waiting_time(1.0, 9)) / 9),
+    ],
+)
+def test_no_step_is_shorter_than_its_work_and_the_wait(monkeypatch, pair, rates, least):
+    monkeypatch.setattr("planner.joint.work._priced_work", lambda setting: (1.0, np.array(rates)))
+    assert least_step(pair) == pytest.approx(least)
+
+
+def test_splits_that_fit_are_shared_out_first(few):
+    """What is fastest with even shares may fit nowhere, and many of it may be."""
+    found = JointSearch(
+        setting=evenly(few),
+        runtime=searched_runtime(few),
+        options=SearchOptions(),
+        deadline=Deadline(None),
+    ).look()
+    fastest = replace(found.estimates[0].choice.inside, recompute="none")
+    others = [replace(one.choice.inside, recompute="none") for one in found.estimates]
+    other = next(split for split in reversed(others) if split != fastest)
+    # as if nothing but that fitted
+    rows = tuple(
+        replace(one, memory=1.0 if split == other else 2.0)
+        for one, split in zip(found.estimates, others, strict=True)
+    )
+    assert fastest_splits(replace(found, estimates=rows), 1.0, attends=True)[0] == other
 
 
 def test_a_faster_group_never_makes_the_plan_slower(tmp_path):

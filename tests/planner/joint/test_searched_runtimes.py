@@ -65,9 +65,7 @@ def test_usual_ways_are_simulated_under_the_runtime_and_those_it_lacks_are_left_
     names = {row.name for row in plan.baselines}
     assert not any(name.startswith("fsdp") for name in names)
     zero1 = next(row for row in plan.baselines if row.name.startswith("zero1"))
-    found = planner.simulate(
-        model, gpus=4, global_batch_size=8, zero=1, micro_batch_size=1, runtime="megatron-core"
-    )
+    found = planner.simulate(model, gpus=4, global_batch_size=8, zero=1, runtime="megatron-core")
     assert zero1.step_time_s == pytest.approx(found.step_time, rel=1e-9)
 
 

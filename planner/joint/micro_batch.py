@@ -1,0 +1,79 @@
+"""What a micro-batch of a replica costs, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One micro-batch of a replica on the devices of tensor, context and expert parallelism.
+
+    Rows are the layers of the whole network in the order of the forward pass.
+
+    Parameters
+    ----------
+    forward, backward
+        Computation, and communication of activations; recomputation is part of backward. [s]
+    computed, forward_computed
+        Computation of both, and of the forward pass. [s]
+    launched, launched_forward
+        What the host takes to launch both, and the forward pass, ahead of the device. [s]
+    least, least_forward
+        What no device spends less on both, or on the forward pass, whatever it does beside them: of
+        layers, or of whole blocks at their first layer. [s]
+    kept
+        What waits for the backward pass. [B]
+    parameters, weights, gradients, state, update
+        Of the local blocks of weights: numbers, sizes, and time to update them; 0 for layers that
+        share the weight of another one. [items], [B], [s]
+    output
+        Size of the output of every layer, as it is sent to another stage. [B]
+    passing
+        What a pass over the network holds on top of all that. [B]
+    cuts
+        Ways that weights are cut at each level of the cluster, without repetition. [ways]
+    cut_of
+        Which of them the weight of a layer is cut by.
+    full
+        Whether a bucket of gradients is full with that of a layer.
+    """
+
+    forward: Floats
+    backward: Floats
+    computed: Floats
+    forward_computed: Floats
+    launched: Floats
+    launched_forward: Floats
+    least: Floats
+    least_forward: Floats
+    kept: Floats
+    parameters: Floats
+    weights: Floats
+    gradients: Floats
+    state: Floats
+    update: Floats
+    output: Floats
+    passing: float
+    cuts: tuple[tuple[int, ...], ...]
+    cut_of: NDArray[np.int64]
+    full: NDArray[np.bool_]
+
+    @cached_property
+    def passes(self) -> Floats:
+        """What both passes take and leave, in rows, however they are cut into stages."""
+        times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)
+        return np.stack([*times, self.kept])
+
+    @cached_property
+    def held(self) -> Floats:
+        """What there is of weights, in rows by how they are cut."""
+        masks = [self.cut_of == number for number in range(len(self.cuts))]
+        sizes = (self.parameters, self.weights, self.gradients, self.state, self.update, self.full)
+        return np.stack([values * mask for values in sizes for mask in masks])

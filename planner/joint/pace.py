@@ -1,0 +1,97 @@
+"""How long simulations take, told by those before: none is begun that would end too late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimate
+from planner.planning.search_plan import GRACE
+from search.problem.deadline import Deadline
+
+# Time for each layer that is laid out, until a simulation tells: 14 of them, of gpt3-175b on 64 and
+# 256 A100 and llama3-8b on 64 H100, took 3.4e-5 to 5.7e-5 on one core of a Xeon (2026-11-23). [s]
+FIRST_PACE = 6e-5
+# What is done once for each layer, however many micro-batches there are, in micro-batches.
+ONCE = 4
+# What putting the plan together takes, as a part of what its simulation took: 0.4, 0.9 and 1.0 for
+# these three, the less the longer it took.
+ASSEMBLY = 0.6
+# Micro-batches that are laid out, where the others are folded. [items]
+FEW_LAID_OUT = 4
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pace:
+    """The time of simulations.
+
+    Parameters
+    ----------
+    deadline
+        When the plan must be there.
+    layers
+        Of the network. [items]
+    seconds
+        For each layer and micro-batch that is laid out, as of the last simulation. [s]
+    most
+        The most layers that one of them laid out. [items]
+    """
+
+    deadline: Deadline
+    layers: int
+    seconds: float = FIRST_PACE
+    most: int = 0
+
+    def work(self, choice: Choice) -> int:
+        """Layers that a simulation lays out, once for each micro-batch that is not folded."""
+        count = choice.micro_batches
+        each = count if choice.zero > 2 or choice.offload else min(count, FEW_LAID_OUT)
+        return self.layers * each
+
+    def allows(self, choice: Choice, plans: int = 1) -> bool:
+        """Whether there is time to simulate a choice, and to put plans together.
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        plans
+            How many, if it becomes one of them. [items]
+        """
+        work = self.work(choice)
+        effort = self._effort(work) + plans * ASSEMBLY * self._effort(max(work, self.most))
+        return self.seconds * effort <= self.deadline.remaining + GRACE
+
+    def timely(self, ranked: Sequence[Estimate], capacity: float) -> list[Estimate]:
+        """Those that there is time to simulate, or the one of least work: without one is no plan.
+
+        Parameters
+        ----------
+        ranked
+            Estimates of choices.
+        capacity
+            The memory of a device; one that is expected to fit comes first. [B]
+        """
+        found = [one for one in ranked if self.allows(one.choice)]
+        if found or not ranked:
+            return found
+        return [min(ranked, key=lambda one: (one.memory > capacity, self.work(one.choice)))]
+
+    @property
+    def assembly(self) -> float:
+        """What putting the plan together takes at most. [s]"""
+        return self.seconds * ASSEMBLY * self._effort(self.most)
+
+    @contextmanager
+    def measured(self, choice: Choice) -> Iterator[None]:
+        """Time the simulation of a choice."""
+        began, work = time.monotonic(), self.work(choice)
+        yield
+        self.seconds = (time.monotonic() - began) / self._effort(work)
+        self.most = max(self.most, work)
+
+    def _effort(self, work: int) -> int:
+        return work + ONCE * self.layers

@@ -1,0 +1,90 @@
+"""No simulation is begun that a time limit leaves no time for."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimate
+from planner.joint.pace import Pace
+from planner.planning.staged import usual_trials
+from planner.request.parts import Degrees
+from search.problem.deadline import Deadline
+
+
+class Left:
+    """A deadline with so much time left."""
+
+    def __init__(self, remaining: float) -> None:
+        self.remaining = remaining
+
+
+def choice(micro_batches: int, zero: int = 3) -> Choice:
+    return Choice(
+        inside=Degrees(),
+        samples=1,
+        dp=1,
+        pp=1,
+        chunks=1,
+        zero=zero,
+        schedule="1f1b",
+        micro_batches=micro_batches,
+    )
+
+
+def estimate(micro_batches: int, memory: float = 1.0) -> Estimate:
+    return Estimate(choice=choice(micro_batches), seconds=1.0, memory=memory)
+
+
+def pace(remaining: float) -> Pace:
+    return Pace(deadline=Left(remaining), layers=1000)
+
+
+def test_without_a_limit_all_is_simulated():
+    rows = [estimate(count) for count in (1, 10_000)]
+    assert pace(math.inf).timely(rows, 1.0) == rows
+
+
+def test_what_would_end_too_late_is_not_begun():
+    rows = [estimate(1024), estimate(16), estimate(2)]
+    assert pace(2.0).timely(rows, 1.0) == rows[1:]
+
+
+def test_one_is_simulated_in_any_case_and_of_those_that_fit_the_quickest():
+    rows = [estimate(4000), estimate(300, memory=2.0), estimate(900), estimate(800)]
+    assert pace(0.0).timely(rows, 1.0) == [rows[3]]
+    assert pace(0.0).timely(rows[1:2], 1.0) == rows[1:2]
+    assert pace(0.0).timely([], 1.0) == []
+
+
+def test_folded_micro_batches_cost_nothing():
+    assert pace(1.0).work(choice(1024, zero=1)) == pace(1.0).work(choice(4, zero=3))
+
+
+def test_a_simulation_tells_how_long_others_take():
+    one = pace(2.0)
+    assert one.allows(choice(16))
+    with one.measured(choice(1)):
+        time.sleep(0.02)
+    slow = one.seconds
+    one.seconds = 100.0 * slow
+    assert not one.allows(choice(16))
+    assert one.assembly > 0.0
+
+
+@pytest.mark.parametrize(("limit", "number"), [(None, 3), (0.0, 0), (0.05, 1)])
+def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, number):
+    def slow(setting, degrees, runtime):
+        time.sleep(0.04)
+        return None, "not this one"
+
+    monkeypatch.setattr("planner.planning.staged.tried", slow)
+    monkeypatch.setattr(
+        "planner.planning.staged.with_default_micro_batches", lambda setting, given: (1, given)
+    )
+    usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}
+    trials = usual_trials(None, None, Deadline(limit), usual, under_one=True)
+    assert [one.costed for one in trials] == [True] * number + [False] * (3 - number)
