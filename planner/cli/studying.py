@@ -158,10 +158,11 @@ def _write(
 def _end_study(study: Study) -> None:
     """A status of its own where no question has a plan."""
     if study.unanswered:
+        many = "1 question is" if study.unanswered == 1 else f"{study.unanswered:,} questions are"
         raise Failure(
             UNSOLVED,
-            f"{study.unanswered:,} questions are not answered, since the workers that took them up "
-            "were killed again and again; free some memory, or use fewer --jobs, and run it again",
+            f"{many} not answered, since each worker that began one was killed; "
+            "free some memory, or use fewer --jobs, and run it again",
         )
     found = {row.answer.status for row in study.rows if row.answer is not None}
     if any(row.answer is not None and row.answer.text for row in study.rows):

@@ -144,7 +144,13 @@ def open_profile(path: str, provenance: Mapping[str, str]) -> MeasuredProfile:
     profile = MeasuredProfile(path, {**provenance, "date": _dates(known, provenance)})
     spreads = _spread_column(document)
     for number, row in enumerate(table.rows):
-        shape = _shape_of(row.work)
+        try:
+            shape = _shape_of(row.work)
+        except ValueError as error:
+            raise InputError(
+                f"row {number + 1} of {plain(path)} is of {error}, which nothing computes; "
+                "remove it, or choose another file"
+            ) from None
         timing = Timing(seconds=row.seconds, spread=spreads[number])
         profile.times[shape, row.precision, row.work.direction] = timing
     profile.left_out = dict(_left_out_rows(document.get("left_out")))

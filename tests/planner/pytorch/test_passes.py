@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from costmodels.cluster import load_cluster
 from costmodels.compute import ComputeModel, CostTable, TimeSource
 from costmodels.compute.work import directions_of
+from costmodels.errors import InputError
 from planner.tables.profile.passes import calls_of
 from planner.tables.profile.place import find_place, use_precision
 from planner.tables.profile.shape import ALIKE, Shape
@@ -225,3 +227,15 @@ class TestOnTheProcessor:
             (1, 4, 6, 4),
             (1, 4, 6, 4),
         ]
+
+    def test_a_profile_of_a_shape_that_nothing_runs_is_refused(self, tmp_path: Path) -> None:
+        place = find_place("cpu", 1)
+        profile = open_profile(str(tmp_path / "table.json"), place.provenance)
+        for shape in (SHAPES[0], Shape(operation="linear", samples=6, channels=8, filters=12)):
+            profile.times[shape, "fp32", "forward"] = Timing(seconds=0.25, spread=0.5)
+        profile.save()
+        document = json.loads(Path(profile.path).read_text())
+        document["rows"][1][document["columns"].index("groups")] = 5
+        Path(profile.path).write_text(json.dumps(document))
+        with pytest.raises(InputError, match=r"row 2 of .*table.json is of 5 groups that divide"):
+            open_profile(profile.path, place.provenance)
