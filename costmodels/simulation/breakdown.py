@@ -141,9 +141,10 @@ def _tasks_between(
     """
     rows: dict[int, list[tuple[int, Interval]]] = {queue: [] for queue in Queue}
     for number, task in enumerate(times.graph.tasks):
-        first, last = max(times.starts[number], start), min(times.ends[number], end)
-        if task.role == role and last > first and number not in times.fused:
-            rows[task.queue].append((number, (first, last)))
+        if task.role == role:
+            first, last = max(times.starts[number], start), min(times.ends[number], end)
+            if last > first and number not in times.fused:
+                rows[task.queue].append((number, (first, last)))
     for found in rows.values():
         found.sort(key=lambda row: row[1])
     return rows

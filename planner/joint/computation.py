@@ -20,7 +20,8 @@ from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.reduced import Reduced
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 from planner.simulation.run import waiting_time
 from search.problem.deadline import Deadline
 

@@ -292,7 +292,8 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) 
     count, pp = choice.micro_batches, choice.pp
     if choice.chunks > 1:
         waits = float(groups.sum() - groups.max()) / choice.chunks
-        sends = 2.0 * (pp - 1) * choice.chunks * send
+        # the first micro-batch forwards, and the last one backwards, cross all borders of stages
+        sends = 2.0 * (choice.parts - 1) * send
         return count * float(groups.max()) + waits + sends
     rate = float(groups.max())
     # a stage with all its micro-batches under way waits for the first one to come back

@@ -14,7 +14,7 @@ from planner.errors import InfeasibleError
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import with_fewer_again
+from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.hosts import on_gpus
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
@@ -161,10 +161,15 @@ class FewerGpus:
             estimates=estimates, deadline=self.deadline, capacity=capacity, limit=limit
         )
         ranked, _ = ranking.of(rows, every=False)
+        most = capacity * (1.0 + MEMORY_MARGIN)
         if self.wishes.leaves_some_again and estimates.cuts.first:
             ranked = with_fewer_again(estimates, ranked)
-        most = capacity * (1.0 + MEMORY_MARGIN)
-        return next((one for one in ranked if one.memory <= most), None)
+            again = (one for one in ranked if one.choice.inside.recompute == "full")
+            near = next((one.choice for one in again if one.memory <= most), None)
+            # a block less, which may fit although it is not estimated to, is looked at as well
+            ranked += [] if near is None else one_fewer_again(estimates, near)
+        rivals = (one for one in ranked if one.memory <= most)
+        return min(rivals, key=lambda one: one.seconds, default=None)
 
 
 def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:

@@ -35,7 +35,8 @@ from planner.joint.reduced import Reduced
 from planner.joint.units import Units
 from planner.request.by_degrees import strategy_by_degrees
 from planner.request.parts import Degrees
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 
 Floats = NDArray[np.float64]
 # What lives from the forward pass to the backward pass.

@@ -26,7 +26,8 @@ from planner.request.by_degrees import graph_of, with_sharding
 from planner.request.parts import Degrees
 from planner.request.placement import PlacedNetwork
 from planner.request.recomputation import with_recomputation
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 from search.problem.deadline import Deadline
 
 # Rounds in which samples are shared out anew by how fast each group is with its share. [items]

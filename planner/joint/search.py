@@ -7,7 +7,6 @@ what a plan states is simulated, and its bound holds for every split under every
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodels.errors import InputError
@@ -15,34 +14,25 @@ from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
+from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import one_fewer_again, with_fewer_again
+from planner.joint.fewer_again import with_fewer_again
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.pace import Pace
-from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
+from planner.joint.ranking import Ranking
 from planner.joint.result import JointResult
-from planner.joint.runtimes import choice_runtime, stages_of_zero
+from planner.joint.runtimes import stages_of_zero
+from planner.joint.simulations import Simulations
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
 # Parts of the time left that may go into bounds, and then into estimates.
 BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
-# Simulations of a question: the first ones nearly always hold the best one. [items]
-MOST_SIMULATED = 3
-# Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
-# nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
-MOST_WORK, MOST_COMPARED = 6_000, 40_000
-# What is slower than the best by more is not faster with a block less computed again. [times]
-PROMISING_AGAIN = 1.2
-# Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
-MOST_MISSES = 8
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,17 +58,14 @@ class JointSearch:
     options: SearchOptions
     deadline: Deadline
     wishes: Wishes = NO_WISHES
-    simulated: list[StagedStep] = field(default_factory=list)
-    best: StagedStep | None = None
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
-    tried: set[Choice] = field(default_factory=set)
-    fitting: set[Choice] = field(default_factory=set)
     heavy: list[Choice] = field(default_factory=list)
     cut_short: bool = False
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
+    simulations: Simulations = field(init=False)
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
@@ -100,6 +87,15 @@ class JointSearch:
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
         self.estimates = Estimates(self.setting, self.runtime)
+        self.simulations = simulations = Simulations(
+            setting=self.setting,
+            runtime=self.runtime,
+            options=self.options,
+            estimates=self.estimates,
+            pace=self.pace,
+            offloads=self._offloads,
+            left_out=self.left_out,
+        )
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
         bounds = ChoiceBounds(
@@ -123,7 +119,7 @@ class JointSearch:
             if simulates:
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
-                if self._offloads:
+                if simulations.offloads:
                     ranked, least = with_offload(
                         ranking,
                         ranked,
@@ -131,21 +127,19 @@ class JointSearch:
                     )
                     left = min(left, least)
                     self.cut_short |= ranking.cut_short
-                self._simulate(ranked, bound)
-                if partly:
-                    self._compute_fewer_again(ranked, bound)
-                bound = self._prove(ranked, left, bounds)
-                bound = bound if self.best is None else min(bound, self.best.seconds)
+                simulations.run(ranked, bound, partly=partly)
+                bound = simulations.prove(ranked, left, bounds)
+                bound = bound if simulations.best is None else min(bound, simulations.best.seconds)
             else:
                 bound = min(left, min((bounds.of(one.choice) for one in ranked), default=left))
         except KeyboardInterrupt:
             stopped = "interrupt"
-        if (self.deadline.passed or self.cut_short) and not stopped:
+        if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
             stopped = "time limit"
         asked = self.setting.asked_runtime
         return JointResult(
-            best=self.best,
-            simulated=tuple(self.simulated),
+            best=simulations.best,
+            simulated=tuple(simulations.simulated),
             bound=bound,
             any_split=anyhow,
             runtime=None if asked is None else asked.name,
@@ -154,7 +148,7 @@ class JointSearch:
             num_wished=self.num_wished,
             estimates=tuple(ranked),
             costs=self.estimates,
-            offloads=simulates and (self._offloads or bool(self.wishes.kept_offload)),
+            offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )
@@ -211,144 +205,3 @@ class JointSearch:
             for choice in sorted(fitting, key=lambda choice: -choice.samples)
         }
         return sorted(((known[choice], choice) for choice in fitting), key=lambda row: row[0])
-
-    def _simulate(self, ranked: list[Estimate], bound: float) -> None:
-        """Simulate the fastest estimates that may fit, until none promises to be better."""
-        capacity = self.setting.cluster.device.memory
-        timely = self.pace.timely(ranked, capacity)
-        self.cut_short |= timely[:1] != ranked[:1]
-        fitting = [one for one in timely if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
-        # where what may fit does not, what is expected to fit, and what holds the least, may do
-        surely = [one for one in fitting if one.memory <= capacity][:MOST_MISSES]
-        smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))[:MOST_MISSES]
-        work, count = 0, 0
-        for one in [*fitting[:MOST_MISSES], *surely, *smallest]:
-            best = math.inf if self.best is None else self.best.seconds
-            if one.seconds > best * (1.0 + MARGIN):
-                break
-            if self._computes_more(one.choice) or one.choice in self.tried:
-                continue
-            if self.simulated and not self._has_time(one.choice):
-                continue
-            work += self.pace.work(one.choice)
-            enough = count >= MOST_SIMULATED or work > MOST_COMPARED
-            if enough and one.seconds > best * (1.0 - MARGIN):
-                break
-            self._try(one.choice, bound)
-            count += 1
-
-    def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
-        """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
-
-        Estimates of memory are not exact, and what fits by a little is found by simulation alone.
-        """
-        if self.best is None:
-            return
-        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
-        near = [
-            one.choice
-            for one in ranked
-            if one.choice.inside.recompute == "full"
-            and one.memory <= most
-            and one.seconds < self.best.seconds * PROMISING_AGAIN
-        ]
-        rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
-        work = 0
-        for one in sorted(rows, key=lambda row: row.seconds):
-            work += self.pace.work(one.choice)
-            enough = work > MOST_WORK or one.seconds >= self.best.seconds
-            if enough or not self._has_time(one.choice):
-                return
-            if one.memory <= most:
-                self._try(one.choice, bound)
-
-    def _computes_more(self, choice: Choice) -> bool:
-        """Whether a choice that was simulated and fits is the same and computes less again."""
-        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
-        alike = [replace(choice, again=less) for less in range(1, choice.again)]
-        alike += (
-            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
-            for less in RECOMPUTATIONS[:again]
-        )
-        return any(one in self.fitting for one in alike)
-
-    def _has_time(self, choice: Choice) -> bool:
-        """Whether there is time to simulate a choice."""
-        self.cut_short |= not (allowed := self.pace.allows(choice))
-        return allowed
-
-    def _prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
-        """Simulate what may still be faster, those with the least bound first, as far as is cheap.
-
-        Parameters
-        ----------
-        ranked
-            What was estimated.
-        left
-            What no other choice takes less than. [s]
-        bounds
-            Of choices.
-
-        Returns
-        -------
-        What no choice that fits takes less than. [s]
-        """
-        if self.best is None:
-            return 0.0  # there is no plan to bound
-        fastest = self.best.seconds
-        rows: list[tuple[float, float, Choice]] = []
-        beside: set[Choice] = set()  # that are bounded with what they are without offload
-        for one in sorted(ranked, key=lambda one: len(one.choice.offload)):
-            self.cut_short |= self.deadline.passed
-            if self.deadline.passed:
-                return 0.0
-            if not one.choice.again and one.choice not in beside:
-                rows.append((bounds.of(one.choice), one.seconds, one.choice))
-                if self._may_offload(one):
-                    others = bounds.offloaded(one.choice, fastest)
-                    rows += [(least, one.seconds, other) for least, other in others]
-                    beside.update(other for _, other in others)
-        rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
-        work = 0
-        for place, (least, _, choice) in enumerate(rows):
-            fastest = self.best.seconds
-            if least >= fastest:
-                return min(left, least)
-            members = [other for other in bounds.members(choice) if other not in self.tried]
-            if not members:
-                continue
-            work += self.pace.work(choice) * len(members)
-            if work > MOST_WORK or not all(map(self._has_time, members)):
-                rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
-                return min(left, fastest, *rest)
-            for other in members:
-                self._try(other, min(left, least))
-        return left
-
-    def _may_offload(self, one: Estimate) -> bool:
-        """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""
-        least = self.setting.cluster.device.memory * (1.0 - MEMORY_MARGIN)
-        fits = one.memory <= least or one.choice in self.fitting
-        return self._offloads and not one.choice.offload and not fits
-
-    def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
-        """Whether all that a bound is of was simulated."""
-        return self.tried.issuperset(bounds.members(choice))
-
-    def _try(self, choice: Choice, bound: float) -> None:
-        """Simulate a choice; keep it where it is the best that fits."""
-        if choice in self.tried:
-            return
-        self.tried.add(choice)
-        runtime = choice_runtime(self.runtime, choice.zero)
-        with self.pace.measured(choice):
-            found, reason = tried(self.setting, choice.degrees, runtime)
-        if found is None:
-            self.left_out.append(reason)
-            return
-        self.simulated.append(found)
-        if found.fits:
-            self.fitting.add(choice)
-        if found.fits and (self.best is None or found.seconds < self.best.seconds):
-            self.best = found
-            self.options.tell("simulating", found.seconds, bound)

@@ -16,7 +16,8 @@ from costmodels.step.machine import Machine
 from planner.joint.hosts import on_groups
 from planner.joint.reduced import Reduced
 from planner.planning.bounds.left_out import LayerComputation
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 from planner.simulation.run import waiting_time
 
 Floats = NDArray[np.float64]

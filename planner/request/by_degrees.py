@@ -19,7 +19,8 @@ from planner.request.default_batch import has_attention, kept_of_sample, most_at
 from planner.request.inputs.degrees import MICRO_BATCH_SIZE, OFFLOADED
 from planner.request.parts import Degrees
 from planner.request.recomputation import with_recomputation
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 
 assert OFFLOADED == STRATEGY_OFFLOADED, "requests name what strategies know"
 # What of `Degrees` says how layers are split.

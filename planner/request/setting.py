@@ -12,7 +12,7 @@ from costmodels.communication.curves import with_curves
 from costmodels.communication.topology import Topology
 from costmodels.compute import CostTable
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Network, apart, build_graph, fused
+from costmodels.graph import Graph, Network
 from costmodels.simulation.executions import executed
 from costmodels.simulation.runtime_files import load_runtime
 from costmodels.simulation.runtimes import Runtime
@@ -42,6 +42,7 @@ from planner.request.inputs.question import (
 from planner.request.machine import detect_cluster
 from planner.request.request import Request
 from planner.request.sources import file_of_another_kind
+from planner.request.training_graphs import training_graph
 
 DEFAULT_RUNTIME = "ddp"
 
@@ -296,21 +297,6 @@ def _training(request: Request, cluster: Cluster, network: Network) -> Training:
         fuses=runtime.fusions(training.precision),
         channels_last=runtime.channels_last,
     )
-
-
-def training_graph(model: Network, batch: int, training: Training) -> Graph:
-    """The layers of a network as a runtime runs them.
-
-    Parameters
-    ----------
-    model
-        The network.
-    batch
-        Samples of a pass. [samples]
-    training
-        Says what is fused, and what runs as several kernels.
-    """
-    return apart(fused(build_graph(model, batch), training.fuses), training.apart)
 
 
 def find_runtime(request: Request) -> Runtime:

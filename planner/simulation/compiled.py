@@ -9,7 +9,8 @@ from costmodels.errors import InputError
 from costmodels.simulation import Compiler, Job, Runtime, UnevenCompiler
 from costmodels.strategy import BatchShare
 from planner.request.placement import PlacedNetwork
-from planner.request.setting import Setting, training_graph
+from planner.request.setting import Setting
+from planner.request.training_graphs import training_graph
 
 
 def compiler_of(

@@ -29,7 +29,8 @@ from planner.planning.options import SearchOptions
 from planner.planning.prepare import prepare, usual_strategies
 from planner.planning.space.formulate import Formulation
 from planner.request.request import Request
-from planner.request.setting import Setting, resolve, training_graph
+from planner.request.setting import Setting, resolve
+from planner.request.training_graphs import training_graph
 from planner.tables.profile.shape import OPERATIONS, Shape
 
 Floats = NDArray[np.float64]

@@ -181,6 +181,24 @@ def test_what_fits_is_found_where_estimates_of_memory_are_off(tmp_path, seed, ro
     assert best.seconds <= fitting.seconds
 
 
+def test_offload_takes_no_places_of_what_fits_without(tmp_path):
+    # the best without it is estimated to hold too much, and is found by its bound
+    limited = _limited(_setting(tmp_path / "config.json", random.Random(11)), 1609.4 * 2**20)
+    free, without = (
+        JointSearch(
+            setting=limited,
+            runtime=searched_runtime(limited),
+            options=SearchOptions(),
+            deadline=Deadline(None),
+            wishes=wishes,
+        ).run()
+        for wishes in (Wishes(), Wishes(forbid=("offload",)))
+    )
+    assert free.best is not None
+    assert without.best is not None
+    assert free.best.seconds <= without.best.seconds
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_balanced_cuts_are_the_best_of_all(seed):
     rng = random.Random(seed)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 import planner
+from costmodels.cluster import load_cluster
 from planner.cli.command import planner_command
 from planner.plan import Plan
 
@@ -47,6 +49,31 @@ def test_a_number_of_gpus_that_divides_no_batch_is_not_slower_than_a_smaller_one
     assert any(one.fits and one.step_time_s for one in more.baselines)
     assert more.search.lower_bound_s <= more.step_time_s
     assert few.idle_gpus == 0
+
+
+def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
+    # one GPU computes a block less again than is estimated to fit, and is the fastest of all
+    path = tmp_path / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 5,
+        "vocab_size": 1000,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    usual = load_cluster("aws-p3.2xlarge")
+    levels = tuple(replace(one, bandwidth=2.0 * one.bandwidth) for one in usual.levels)
+    asked = {"gpus": 4, "global_batch_size": 12, "precision": "fp16", "memory": "1246764236 B"}
+    slow, fast = (
+        planner.optimize(path, cluster=cluster, **asked)
+        for cluster in (usual, replace(usual, levels=levels))
+    )
+    assert fast.step_time_s <= slow.step_time_s * (1.0 + EQUAL)
 
 
 def test_a_plan_says_first_which_gpus_it_leaves_without_work(config, plans, tmp_path):

@@ -12,11 +12,12 @@ from costmodels.simulation import load_runtime
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds, longest_series, series_starts
 from planner.joint.reduced import Reduced
-from planner.joint.search import choice_runtime
+from planner.joint.runtimes import choice_runtime
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.staged import tried
 from planner.request.request import make_request
-from planner.request.setting import resolve, training_graph
+from planner.request.setting import resolve
+from planner.request.training_graphs import training_graph
 
 RUNTIME = load_runtime("ddp")
 

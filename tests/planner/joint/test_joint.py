@@ -15,7 +15,7 @@ from costmodels.graph import build_graph
 from costmodels.simulation import load_runtime
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
-from planner.joint import answer, search
+from planner.joint import answer, simulations
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
@@ -23,7 +23,7 @@ from planner.joint.estimate import Estimates
 from planner.joint.fewer_gpus import MOST_MISSES_OF_FEWER
 from planner.joint.reduced import Reduced
 from planner.joint.result import JointResult
-from planner.joint.search import choice_runtime
+from planner.joint.runtimes import choice_runtime
 from planner.joint.verdict import least_held, search_notes, summary
 from planner.joint.wishes import parse_forbid, parse_keep
 from planner.models import load_network
@@ -306,12 +306,12 @@ def test_a_search_whose_estimates_are_too_small_ends(config, monkeypatch):
         found, reason = tried(setting, degrees, runtime)
         return replace(found, step=_Swollen(found.step)), reason
 
-    monkeypatch.setattr(search, "tried", too_large)
+    monkeypatch.setattr(simulations, "tried", too_large)
     monkeypatch.setattr(staged_steps, "tried", too_large)
     with pytest.raises(InfeasibleError, match="not proven"):
         planner.optimize(config, keep="tp=1", **QUESTION)
     # of all GPUs, and of the smaller numbers that promise more
-    assert len(asked) <= (1 + MOST_MISSES_OF_FEWER) * (3 * search.MOST_MISSES + 4)
+    assert len(asked) <= (1 + MOST_MISSES_OF_FEWER) * (3 * simulations.MOST_MISSES + 4)
 
 
 class _Swollen:
@@ -320,6 +320,7 @@ class _Swollen:
     def __init__(self, step):
         self.step = step
         self.roles = step.roles
+        self.step_time = step.step_time
 
     @property
     def peak(self):
@@ -357,7 +358,7 @@ def test_an_interrupt_keeps_what_was_found(config, monkeypatch, where):
             raise KeyboardInterrupt
         return tried(*asked)
 
-    monkeypatch.setattr(search if where == "search" else staged_steps, "tried", interrupted)
+    monkeypatch.setattr(simulations if where == "search" else staged_steps, "tried", interrupted)
     plan = planner.optimize(config, keep="tp=2", **QUESTION)
     assert plan.search.stopped_by == "interrupt"
     assert plan.fits

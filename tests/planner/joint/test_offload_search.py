@@ -17,7 +17,7 @@ from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.offload import least_copied, offloaded
-from planner.joint.search import choice_runtime
+from planner.joint.runtimes import choice_runtime
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import parse_keep
 from planner.planning.staged import tried

@@ -1,0 +1,265 @@
+"""The simulations of one question: which choices are worth one, and the best of them.
+
+Choices with some of what they hold in the memory of the hosts come after all others, and take no
+places of theirs: whoever rules offload out gets no better plan by that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodels.simulation import Runtime
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.choices import RECOMPUTATIONS, Choice
+from planner.joint.estimate import Estimate, Estimates
+from planner.joint.fewer_again import one_fewer_again
+from planner.joint.pace import Pace
+from planner.joint.ranking import MARGIN, MEMORY_MARGIN
+from planner.joint.runtimes import choice_runtime
+from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep, tried
+from planner.request.setting import Setting
+
+# Simulations of a question: the first ones nearly always hold the best one. [items]
+MOST_SIMULATED = 3
+# Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
+# nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
+MOST_WORK, MOST_COMPARED = 6_000, 40_000
+# What is slower than the best by more is not faster with a block less computed again. [times]
+PROMISING_AGAIN = 1.2
+# Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
+MOST_MISSES = 8
+# What no choice takes less than, the estimate of one like it, and the choice.
+Row = tuple[float, float, Choice]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Simulations:
+    """What was simulated of one question.
+
+    Parameters
+    ----------
+    setting, runtime, options
+        As of `planner.joint.search.JointSearch`.
+    estimates
+        What choices are expected to cost.
+    pace
+        How long simulations take.
+    offloads
+        Whether what does not fit may wait in the memory of the hosts.
+    left_out
+        Why ways to train were left out, to which others are added.
+    simulated, best
+        All that was simulated, and the fastest that fits.
+    cut_short
+        Whether there was no time for all that is worth it.
+    tried, fitting
+        The choices that were simulated, and those of them that fit.
+    """
+
+    setting: Setting
+    runtime: Runtime
+    options: SearchOptions
+    estimates: Estimates
+    pace: Pace
+    offloads: bool
+    left_out: list[str]
+    simulated: list[StagedStep] = field(default_factory=list)
+    best: StagedStep | None = None
+    cut_short: bool = False
+    tried: set[Choice] = field(default_factory=set)
+    fitting: set[Choice] = field(default_factory=set)
+
+    def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
+        """Simulate the most promising choices, those without offload first.
+
+        Parameters
+        ----------
+        ranked
+            Estimates, the fastest first.
+        bound
+            What no choice takes less than. [s]
+        partly
+            Whether some blocks may be computed again.
+        """
+        capacity = self.setting.cluster.device.memory
+        timely = self.pace.timely(ranked, capacity)
+        self.cut_short |= timely[:1] != list(ranked[:1])
+        parts = [[one for one in timely if bool(one.choice.offload) == away] for away in (0, 1)]
+        for rows in parts:
+            fitting = [one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
+            # where what may fit does not, what is expected to fit may do
+            surely = [one for one in fitting if one.memory <= capacity]
+            self._simulate([*fitting[:MOST_MISSES], *surely[:MOST_MISSES]], bound)
+            if partly:
+                self._compute_fewer_again(rows, bound)
+        if self.best is None:
+            # where that does not either, what holds the least may do
+            smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))
+            self._simulate(smallest[:MOST_MISSES], bound)
+
+    def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
+        """Simulate estimates in their order, as long as one promises to be better.
+
+        Beyond what is cheap, estimates are taken to be as far off as those of choices that lay
+        layers on devices alike: mostly by half as much, then, over random pairs of transformers.
+        """
+        work, count = 0, 0
+        off: dict[tuple[object, ...], float] = {}
+        for one in rows:
+            best = math.inf if self.best is None else self.best.seconds
+            if one.seconds > best * (1.0 + MARGIN) or one.choice in self.tried:
+                continue
+            if self._computes_more(one.choice):
+                continue
+            if self.simulated and not self._has_time(one.choice):
+                continue
+            work += self.pace.work(one.choice)
+            layout = _laid_out(one.choice)
+            enough = count >= MOST_SIMULATED or work > MOST_COMPARED
+            if enough and one.seconds * off.get(layout, 1.0) > best * (1.0 - MARGIN):
+                continue
+            found = self._try(one.choice, bound)
+            count += 1
+            if found is not None:
+                off[layout] = min(off.get(layout, math.inf), found.seconds / one.seconds)
+
+    def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
+
+        Estimates of memory are not exact, and what fits by a little is found by simulation alone.
+        """
+        if self.best is None:
+            return
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
+        near = [
+            one.choice
+            for one in ranked
+            if one.choice.inside.recompute == "full"
+            and one.memory <= most
+            and one.seconds < self.best.seconds * PROMISING_AGAIN
+        ]
+        rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
+        work = 0
+        for one in sorted(rows, key=lambda row: row.seconds):
+            work += self.pace.work(one.choice)
+            enough = work > MOST_WORK or one.seconds >= self.best.seconds
+            if enough or not self._has_time(one.choice):
+                return
+            if one.memory <= most:
+                self._try(one.choice, bound)
+
+    def _computes_more(self, choice: Choice) -> bool:
+        """Whether a choice that was simulated and fits is the same and computes less again."""
+        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
+        alike = [replace(choice, again=less) for less in range(1, choice.again)]
+        alike += (
+            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
+            for less in RECOMPUTATIONS[:again]
+        )
+        return any(one in self.fitting for one in alike)
+
+    def _has_time(self, choice: Choice) -> bool:
+        """Whether there is time to simulate a choice."""
+        self.cut_short |= not (allowed := self.pace.allows(choice))
+        return allowed
+
+    def prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
+        """Simulate what may still be faster, those with the least bound first, as far as is cheap.
+
+        Parameters
+        ----------
+        ranked
+            What was estimated.
+        left
+            What no other choice takes less than. [s]
+        bounds
+            Of choices.
+
+        Returns
+        -------
+        What no choice that fits takes less than. [s]
+        """
+        if self.best is None:
+            return 0.0  # there is no plan to bound
+        fastest = self.best.seconds
+        rows: list[Row] = []
+        beside: set[Choice] = set()  # that are bounded with what they are without offload
+        for one in sorted(ranked, key=lambda one: len(one.choice.offload)):
+            self.cut_short |= self.pace.deadline.passed
+            if self.pace.deadline.passed:
+                return 0.0
+            if not one.choice.again and one.choice not in beside:
+                rows.append((bounds.of(one.choice), one.seconds, one.choice))
+                if self._may_offload(one):
+                    others = bounds.offloaded(one.choice, fastest)
+                    rows += [(least, one.seconds, other) for least, other in others]
+                    beside.update(other for _, other in others)
+        rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
+        for away in (False, True):
+            left = self._proven([row for row in rows if bool(row[2].offload) == away], left, bounds)
+        return left
+
+    def _proven(self, rows: Sequence[Row], left: float, bounds: ChoiceBounds) -> float:
+        """As `prove`, of some choices, those with the least bound first.
+
+        Parameters
+        ----------
+        rows
+            The choices.
+        left, bounds
+            As of `prove`.
+        """
+        assert self.best is not None
+        work = 0
+        for place, (least, _, choice) in enumerate(rows):
+            fastest = self.best.seconds
+            if least >= fastest:
+                return min(left, least)
+            members = [other for other in bounds.members(choice) if other not in self.tried]
+            if not members:
+                continue
+            work += self.pace.work(choice) * len(members)
+            if work > MOST_WORK or not all(map(self._has_time, members)):
+                rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
+                return min(left, fastest, *rest)
+            for other in members:
+                self._try(other, min(left, least))
+        return left
+
+    def _may_offload(self, one: Estimate) -> bool:
+        """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""
+        least = self.setting.cluster.device.memory * (1.0 - MEMORY_MARGIN)
+        fits = one.memory <= least or one.choice in self.fitting
+        return self.offloads and not one.choice.offload and not fits
+
+    def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
+        """Whether all that a bound is of was simulated."""
+        return self.tried.issuperset(bounds.members(choice))
+
+    def _try(self, choice: Choice, bound: float) -> StagedStep | None:
+        """Simulate a choice, unless it was; keep it where it is the best that fits."""
+        if choice in self.tried:
+            return None
+        self.tried.add(choice)
+        runtime = choice_runtime(self.runtime, choice.zero)
+        with self.pace.measured(choice):
+            found, reason = tried(self.setting, choice.degrees, runtime)
+        if found is None:
+            self.left_out.append(reason)
+            return None
+        self.simulated.append(found)
+        if found.fits:
+            self.fitting.add(choice)
+        if found.fits and (self.best is None or found.seconds < self.best.seconds):
+            self.best = found
+            self.options.tell("simulating", found.seconds, bound)
+        return found
+
+
+def _laid_out(choice: Choice) -> tuple[object, ...]:
+    """How layers and samples lie on devices, whatever is computed again and in which order."""
+    one = choice.inside
+    return one.tp, one.cp, one.ep, choice.dp, choice.pp, choice.zero, choice.offload
