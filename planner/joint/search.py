@@ -15,7 +15,7 @@ from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import RECOMPUTATIONS, Choice, choices, insides
+from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
@@ -43,6 +43,8 @@ MOST_WORK, MOST_COMPARED = 6_000, 40_000
 PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
+# Where none of them does, others are estimated and simulated so often. [times]
+MOST_ROUNDS = 4
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -103,9 +105,9 @@ class JointSearch:
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
         bounds = ChoiceBounds(
-            setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
+            setting=self.setting, estimates=self.estimates, floors=floors, partly=partly
         )
-        single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
+        single, anyhow, bound, left, stopped = 0.0, 0.0, 0.0, math.inf, ""
         ranked: list[Estimate] = []
         try:
             early = self.deadline.part(BOUND_SHARE)
@@ -118,20 +120,23 @@ class JointSearch:
                 capacity=self.setting.cluster.device.memory,
                 left_out=self.left_out,
             )
-            ranked, left = ranking.of(rows, every)
-            self.cut_short |= ranking.cut_short
-            if simulates:
+            for _ in range(MOST_ROUNDS):
+                ranked, left = ranking.of(rows, every)
+                if not simulates:
+                    break
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
                 if self._offloads:
-                    ranked, least = with_offload(
-                        ranking,
-                        ranked,
-                        heavy_rows(self.setting, self.heavy, floors, ranking.deadline),
-                    )
+                    heavy = heavy_rows(self.setting, self.heavy, floors, ranking.deadline)
+                    ranked, least = with_offload(ranking, ranked, heavy)
                     left = min(left, least)
-                    self.cut_short |= ranking.cut_short
                 self._simulate(ranked, bound)
+                if self.best is not None or left == math.inf or ranking.cut_short:
+                    break
+                # what was expected to fit does not: what is slower is estimated as well
+                ranking.refuted.update(self.tried)
+            self.cut_short |= ranking.cut_short
+            if simulates:
                 if partly:
                     self._compute_fewer_again(ranked, bound)
                 bound = self._prove(ranked, left, bounds)
@@ -217,6 +222,7 @@ class JointSearch:
         capacity = self.setting.cluster.device.memory
         timely = self.pace.timely(ranked, capacity)
         self.cut_short |= timely[:1] != ranked[:1]
+        timely = [one for one in timely if one.choice not in self.tried]
         fitting = [one for one in timely if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
         # where what may fit does not, what is expected to fit, and what holds the least, may do
         surely = [one for one in fitting if one.memory <= capacity][:MOST_MISSES]
@@ -226,7 +232,7 @@ class JointSearch:
             best = math.inf if self.best is None else self.best.seconds
             if one.seconds > best * (1.0 + MARGIN):
                 break
-            if self._computes_more(one.choice) or one.choice in self.tried:
+            if one.choice in self.tried or not self.fitting.isdisjoint(one.choice.less_again()):
                 continue
             if self.simulated and not self._has_time(one.choice):
                 continue
@@ -261,16 +267,6 @@ class JointSearch:
                 return
             if one.memory <= most:
                 self._try(one.choice, bound)
-
-    def _computes_more(self, choice: Choice) -> bool:
-        """Whether a choice that was simulated and fits is the same and computes less again."""
-        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
-        alike = [replace(choice, again=less) for less in range(1, choice.again)]
-        alike += (
-            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
-            for less in RECOMPUTATIONS[:again]
-        )
-        return any(one in self.fitting for one in alike)
 
     def _has_time(self, choice: Choice) -> bool:
         """Whether there is time to simulate a choice."""

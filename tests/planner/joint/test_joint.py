@@ -88,7 +88,7 @@ def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
     runtime = load_runtime("ddp")
     estimates = Estimates(setting, runtime)
     floors = PipelineBounds(setting, estimates.plain.reduced)
-    bounds = ChoiceBounds(setting=setting, estimates=estimates, chain=floors.chain)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
     assert floors.chain
     everything = list(choices(setting, list(insides(setting))))
     least, off = floors.least(Deadline(None)), []
