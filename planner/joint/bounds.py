@@ -7,16 +7,18 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
-from planner.joint.computation import pipelined
+from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import Estimates
+from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
+from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
@@ -35,16 +37,17 @@ class ChoiceBounds:
         The question.
     estimates
         What choices cost.
-    chain
-        As of `pipelined`.
+    floors
+        What computation alone takes at least.
     partly
         Whether a choice that computes blocks again stands for all numbers of blocks.
     """
 
     setting: Setting
     estimates: Estimates
-    chain: bool
+    floors: PipelineBounds
     partly: bool = False
+    series: dict[tuple[Degrees, int, bool], tuple[float, Floats]] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
         """The choices that the bound of one holds for, wherever it is cut."""
@@ -73,7 +76,7 @@ class ChoiceBounds:
             inside = kept
         pp, count = choice.pp, choice.micro_batches
         total = float(inside.least.sum()) + more
-        chain = pipelined(total, pp, choice.chunks, count, chain=self.chain)
+        chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
         if choice.chunks > 1:
             chain = max(chain, self._interleaved(choice, inside))
         backward = total - float(inside.least_forward.sum())
@@ -87,7 +90,17 @@ class ChoiceBounds:
             found = max(found, self._copied(choice, inside) / pp)
         found += slowed
         found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
+        if not self.floors.chain:
+            found = max(found, self._in_series(choice, insides))
         return found * (1.0 - ROUNDING)
+
+    def _in_series(self, choice: Choice, insides: Insides) -> float:
+        """What layers take that wait for each other, with nothing computed again. [s]"""
+        kept = replace(choice.inside, recompute="none")
+        key = (kept, choice.samples, choice.zero > 2)
+        if key not in self.series:
+            self.series[key] = self.floors.sums(insides.of(kept, choice.samples).computed.tolist())
+        return self.floors.staged(self.series[key], choice.pp, choice.chunks, choice.micro_batches)
 
     def offloaded(self, choice: Choice, seconds: float) -> list[tuple[float, Choice]]:
         """What a choice takes at least that fits with some of it in the memory of the hosts. [s]
@@ -169,7 +182,7 @@ class ChoiceBounds:
         """Each group works on all micro-batches, after the first stages of those before it. [s]"""
         starts = self.estimates.cuts.starts(choice.parts)
         each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
-        before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.chain
+        before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.floors.chain
         return float((choice.micro_batches * each.sum(axis=0) + before).max())
 
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:

@@ -72,6 +72,13 @@ class Choice:
         more = again or bool(self.offload)
         return (self.parts, self.micro_batches, self.zero, more) == (1, 1, 0, False)
 
+    def less_again(self) -> Iterator[Choice]:
+        """The same choice with less computed again: faster, where it fits."""
+        for less in range(1, self.again):
+            yield replace(self, again=less)
+        for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:
+            yield replace(self, inside=replace(self.inside, recompute=what), again=0)
+
     @property
     def degrees(self) -> Degrees:
         """The choice as it is asked for by hand."""

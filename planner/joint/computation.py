@@ -83,18 +83,27 @@ class PipelineBounds:
         """
         if (gpus, samples) not in self.known:
             for count, least in self._of_layers(gpus, samples).items():
-                whole = self.setting.graph
-                rows = [least[self.like[layer.name]] for layer in whole.compute_layers]
-                total = sum(rows)
-                series = np.full(1, total)
-                if not self.chain:
-                    rows = [time * waits for time, waits in zip(rows, self.waits, strict=True)]
-                    blocks = np.add.reduceat(np.array(rows), self.starts)
-                    longest = np.array(longest_series(whole, rows, self.starts))
-                    beside = np.sort(np.minimum(longest - blocks, 0.0))
-                    series = blocks.sum() + np.append(0.0, np.cumsum(beside))
-                self.known.setdefault((gpus, count), (total, series))
+                layers = self.setting.graph.compute_layers
+                each = self.sums([least[self.like[layer.name]] for layer in layers])
+                self.known.setdefault((gpus, count), each)
         return self.known[gpus, samples]
+
+    def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
+        """As of `micro_batch`, by what each layer takes.
+
+        Parameters
+        ----------
+        rows
+            Both passes of each layer. [s]
+        """
+        total = sum(rows)
+        if self.chain:
+            return total, np.full(1, total)
+        rows = [time * waits for time, waits in zip(rows, self.waits, strict=True)]
+        blocks = np.add.reduceat(np.array(rows), self.starts)
+        longest = np.array(longest_series(self.setting.graph, rows, self.starts))
+        beside = np.sort(np.minimum(longest - blocks, 0.0))
+        return total, blocks.sum() + np.append(0.0, np.cumsum(beside))
 
     def _of_layers(self, gpus: int, samples: int) -> dict[int, dict[str, float]]:
         """What a micro-batch takes of each layer at least, by its samples: half as many too. [s]
@@ -134,7 +143,7 @@ class PipelineBounds:
             Of a step. [items]
         """
         gpus, samples = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
-        return self._pipelined(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
+        return self.staged(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
 
     def floor(self, choice: Choice) -> float:
         """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
@@ -142,9 +151,18 @@ class PipelineBounds:
         more = max(choice.inside.ep // choice.inside.cp, 1)
         gpus = choice.inside.tp * choice.inside.cp * more
         each = self.micro_batch(gpus, choice.samples * more)
-        return self._pipelined(each, choice.pp, choice.chunks, choice.micro_batches)
+        return self.staged(each, choice.pp, choice.chunks, choice.micro_batches)
 
-    def _pipelined(self, each: tuple[float, Floats], pp: int, chunks: int, count: int) -> float:
+    def staged(self, each: tuple[float, Floats], pp: int, chunks: int, count: int) -> float:
+        """What no step takes less than, by what a micro-batch takes. [s]
+
+        Parameters
+        ----------
+        each
+            As `micro_batch` returns it. [s]
+        pp, chunks, count
+            Groups of devices, stages of each, and micro-batches. [items]
+        """
         total, cut = each
         # every cut into stages divides a block, which then takes no less than its longest series
         series = float(cut[min(pp * chunks, len(cut)) - 1])

@@ -262,7 +262,7 @@ class Estimates:
             held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
         most = float(held.max())
         reserved = self.setting.cluster.device.reserved_memory
-        if self.runtime.caching:
+        if choice_runtime(self.runtime, choice.zero).caching:
             reserved += self._communicators(choice, inside) * COMMUNICATOR
         return most + inside.passing + buffers + reserved
 

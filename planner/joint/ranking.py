@@ -44,6 +44,8 @@ class Ranking:
         Why ways of parallelism were left out that do not fit the network.
     cut_short
         Whether there was no time for all of them.
+    refuted
+        What does not fit, whatever is estimated.
     """
 
     estimates: Estimates
@@ -52,6 +54,7 @@ class Ranking:
     limit: float = math.inf
     left_out: list[str] = field(default_factory=list)
     cut_short: bool = False
+    refuted: set[Choice] = field(default_factory=set)
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
@@ -142,8 +145,7 @@ class Ranking:
         found
             Estimates so far, to which these are added.
         """
-        capacity = self.capacity
-        fitting = (one.seconds for one in found if one.memory <= capacity)
+        fitting = (one.seconds for one in found if self._fits(one))
         best = min(self.limit, min(fitting, default=math.inf))
         refused: set[object] = set()
         for floor, choice in rows:
@@ -160,9 +162,13 @@ class Ranking:
                 self.left_out.append(str(error))
                 continue
             found.append(one)
-            if one.memory <= capacity:
+            if self._fits(one):
                 best = min(best, one.seconds)
         return math.inf
+
+    def _fits(self, one: Estimate) -> bool:
+        """Whether an estimate is expected to fit."""
+        return one.memory <= self.capacity and one.choice not in self.refuted
 
 
 def _split_alone(choice: Choice) -> Degrees:

@@ -33,6 +33,8 @@ from search.problem.deadline import Deadline
 
 # Parts of the time left that may go into bounds, and then into estimates.
 BOUND_SHARE, ESTIMATE_SHARE = 0.3, 0.5
+# Where none of what is simulated fits, others are estimated and simulated so often. [times]
+MOST_ROUNDS = 4
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,9 +101,9 @@ class JointSearch:
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
         bounds = ChoiceBounds(
-            setting=self.setting, estimates=self.estimates, chain=floors.chain, partly=partly
+            setting=self.setting, estimates=self.estimates, floors=floors, partly=partly
         )
-        single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
+        single, anyhow, bound, left, stopped = 0.0, 0.0, 0.0, math.inf, ""
         ranked: list[Estimate] = []
         try:
             early = self.deadline.part(BOUND_SHARE)
@@ -114,20 +116,23 @@ class JointSearch:
                 capacity=self.setting.cluster.device.memory,
                 left_out=self.left_out,
             )
-            ranked, left = ranking.of(rows, every)
-            self.cut_short |= ranking.cut_short
-            if simulates:
+            for _ in range(MOST_ROUNDS):
+                ranked, left = ranking.of(rows, every)
+                if not simulates:
+                    break
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
                 if simulations.offloads:
-                    ranked, least = with_offload(
-                        ranking,
-                        ranked,
-                        heavy_rows(self.setting, self.heavy, floors, ranking.deadline),
-                    )
+                    heavy = heavy_rows(self.setting, self.heavy, floors, ranking.deadline)
+                    ranked, least = with_offload(ranking, ranked, heavy)
                     left = min(left, least)
-                    self.cut_short |= ranking.cut_short
                 simulations.run(ranked, bound, partly=partly)
+                if simulations.best is not None or left == math.inf or ranking.cut_short:
+                    break
+                # what was expected to fit does not: what is slower is estimated as well
+                ranking.refuted.update(simulations.tried)
+            self.cut_short |= ranking.cut_short
+            if simulates:
                 bound = simulations.prove(ranked, left, bounds)
                 bound = bound if simulations.best is None else min(bound, simulations.best.seconds)
             else:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from costmodels.simulation import Runtime
 from planner.joint.bounds import ChoiceBounds
-from planner.joint.choices import RECOMPUTATIONS, Choice
+from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
 from planner.joint.pace import Pace
@@ -31,6 +31,8 @@ MOST_WORK, MOST_COMPARED = 6_000, 40_000
 PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
 MOST_MISSES = 8
+# And where others were tried in vain before. [items]
+LATER_MISSES = 2
 # What no choice takes less than, the estimate of one like it, and the choice.
 Row = tuple[float, float, Choice]
 
@@ -87,18 +89,20 @@ class Simulations:
         capacity = self.setting.cluster.device.memory
         timely = self.pace.timely(ranked, capacity)
         self.cut_short |= timely[:1] != list(ranked[:1])
+        most = LATER_MISSES if self.tried else MOST_MISSES
+        timely = [one for one in timely if one.choice not in self.tried]
         parts = [[one for one in timely if bool(one.choice.offload) == away] for away in (0, 1)]
         for rows in parts:
             fitting = [one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
             # where what may fit does not, what is expected to fit may do
             surely = [one for one in fitting if one.memory <= capacity]
-            self._simulate([*fitting[:MOST_MISSES], *surely[:MOST_MISSES]], bound)
+            self._simulate([*fitting[:most], *surely[:most]], bound)
             if partly:
                 self._compute_fewer_again(rows, bound)
         if self.best is None:
             # where that does not either, what holds the least may do
             smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))
-            self._simulate(smallest[:MOST_MISSES], bound)
+            self._simulate(smallest[:most], bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -112,7 +116,7 @@ class Simulations:
             best = math.inf if self.best is None else self.best.seconds
             if one.seconds > best * (1.0 + MARGIN) or one.choice in self.tried:
                 continue
-            if self._computes_more(one.choice):
+            if not self.fitting.isdisjoint(one.choice.less_again()):
                 continue
             if self.simulated and not self._has_time(one.choice):
                 continue
@@ -150,16 +154,6 @@ class Simulations:
                 return
             if one.memory <= most:
                 self._try(one.choice, bound)
-
-    def _computes_more(self, choice: Choice) -> bool:
-        """Whether a choice that was simulated and fits is the same and computes less again."""
-        again = RECOMPUTATIONS.index(str(choice.inside.recompute))
-        alike = [replace(choice, again=less) for less in range(1, choice.again)]
-        alike += (
-            replace(choice, inside=replace(choice.inside, recompute=less), again=0)
-            for less in RECOMPUTATIONS[:again]
-        )
-        return any(one in self.fitting for one in alike)
 
     def _has_time(self, choice: Choice) -> bool:
         """Whether there is time to simulate a choice."""

@@ -103,7 +103,7 @@ def _all_steps(setting):
     estimates = Estimates(setting, runtime)
     floors = PipelineBounds(setting, estimates.plain.reduced)
     bounds = ChoiceBounds(
-        setting=setting, estimates=estimates, chain=floors.chain, partly=bool(estimates.cuts.first)
+        setting=setting, estimates=estimates, floors=floors, partly=bool(estimates.cuts.first)
     )
     weights = LeastWeights(setting)
     reserved = setting.cluster.device.reserved_memory

@@ -67,7 +67,7 @@ def test_no_offloaded_choice_undercuts_its_bounds(tmp_path, tied, optimizer, clu
     setting = resolve(make_request("optimize", asked))
     estimates = Estimates(setting, DDP)
     floors = PipelineBounds(setting, estimates.plain.reduced)
-    bounds = ChoiceBounds(setting=setting, estimates=estimates, chain=floors.chain)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
     weights = LeastWeights(setting)
     everything = list(choices(setting, list(insides(setting))))
     off = []
