@@ -19,8 +19,8 @@ from costmodels.simulation.allocator import CachingAllocator
 from costmodels.simulation.execution import Queue
 from costmodels.simulation.host import delayed, launches
 from costmodels.simulation.operations import Key, Local, Operation
-from costmodels.simulation.pace import SIMULATED, Starts, most_in_flight
-from costmodels.simulation.schedules import FORWARD, StagePass
+from costmodels.simulation.pace import SIMULATED, Starts, most_in_flight, until_joined
+from costmodels.simulation.schedules import BACKWARD, FORWARD, StagePass
 from costmodels.simulation.updates import update_operations
 from costmodels.simulation.weights import WeightWork
 
@@ -176,9 +176,10 @@ class _Replay:
             self.clock.host = max(self.clock.host, self.behind[-1][0])
             self._let_go()
 
-    def wait(self) -> None:
-        """The host waits for the device."""
+    def wait(self, until: float = 0.0) -> None:
+        """The host waits for the device, and at least until a time. [s]"""
         if self.clock:
+            self.clock.earliest = max(self.clock.earliest, until)
             self.clock.wait()
             self._let_go()
 
@@ -306,7 +307,8 @@ def reserved_memory(
         for launch in rows:
             for number in (*launch.takes, *launch.uses):
                 readers[stage][number] += 1
-    runtime = next(iter(works.values())).runtime
+    work = next(iter(works.values()))
+    runtime, stages = work.runtime, len(work.program.view.strategy.stages)
     moments = list(_moments(works.values())) if runtime.makes_state_late else []
     late = sum(moments)
     replay = _Replay(readers, limit + late)
@@ -317,8 +319,12 @@ def reserved_memory(
     for step in range(2 if moments else 1):
         replay.begin_step(runtime.launches_ahead)
         for run in runs:
-            rows = launched[run.stage, run.phase]
-            _replay_pass(replay, works[run.stage], rows, run, starts.get(run, 0.0))
+            rows, start = launched[run.stage, run.phase], starts.get(run, 0.0)
+            if step == 0 and not runtime.waits_for_stages:
+                start += until_joined(run, stages)
+                if run.phase == BACKWARD and run.micro == 0 and run.stage < stages - 1:
+                    replay.wait(start)
+            _replay_pass(replay, works[run.stage], rows, run, start)
         if runtime.communicates_late and step == 0 and allocator.wanted > allocator.limit:
             short = allocator.wanted
         for number, size in enumerate(moments if step == 0 else ()):

@@ -16,6 +16,10 @@ Starts = Mapping[StagePass, float]
 # Micro-batches that are looked at, as a multiple of those in flight: a host is further ahead of its
 # device with each of them.
 SIMULATED = 3
+# What a communicator of two stages takes to come to be. NCCL agrees on it by sockets and sets up
+# channels, in tenths of seconds or more: an assumption, of which all that counts is that hosts
+# launch whatever they may meanwhile. [s]
+_JOINING = 1.0
 
 
 def most_in_flight(order: Sequence[StagePass]) -> int:
@@ -25,6 +29,26 @@ def most_in_flight(order: Sequence[StagePass]) -> int:
         count += (run.phase == FORWARD) - (run.phase == BACKWARD)
         most = max(most, count)
     return most
+
+
+def until_joined(run: StagePass, stages: int) -> float:
+    """What a pass of a first step waits for connections that its own host does not make. [s]
+
+    c10d makes a communicator when a pair of processes first sends (ProcessGroupNCCL, getNCCLComm),
+    and both hosts are busy with it: they come to be one after another down the pipeline. A stage
+    whose own are there launches ahead, but what it sends is received only when the next stage is
+    free again, which waits for those behind it. NCCL connects each way when it is first used
+    (group.cc, ncclP2PPreconnect), so that a host waits with its first gradient for all of them.
+
+    Parameters
+    ----------
+    run
+        The pass.
+    stages
+        How many there are. [items]
+    """
+    made = run.stage + run.micro if run.phase == FORWARD else stages
+    return max(min(made, stages - 1) - run.stage - 1, 0) * _JOINING
 
 
 def pass_starts(

@@ -304,5 +304,28 @@ def test_an_allocator_that_was_short_leaves_nothing_for_later_communicators():
         assert made_late == made_first or not fits
 
 
+def test_what_a_host_launches_while_stages_behind_it_are_joined_stays_reserved():
+    asked = {"gpus": 16, "cluster": "dgx-h100", "tp": 2, "global_batch_size": 32}
+    asked |= {"sequence_parallel": True, "micro_batch_size": 4, "precision": "bf16"}
+    held = {}
+    for pp in (2, 8):
+        # hosts so slow that they are ahead of no device but one that waits for others
+        found = [
+            simulate(
+                "llama3.2-1b",
+                pp=pp,
+                runtime=load_runtime("nanotron", launches_ahead=ahead, check_near=1e-2),
+                **asked,
+            ).simulated.roles[0]
+            for ahead in (0, 1024)
+        ]
+        held[pp] = found[1].memory.total - found[0].memory.total
+    one = 4 * 8192 * 2048 * 2
+    # two stages have one communicator, and their hosts make it before they go on; the first of
+    # eight has five scatters a pass, six passes ahead of one that nobody receives
+    assert held[2] < 4 * one
+    assert 20 * one < held[8] < 50 * one
+
+
 def test_a_loss_that_keeps_nothing_is_one_kernel():
     assert "loss" not in Training(precision="bf16", logit_kept=0.0).apart
