@@ -76,6 +76,28 @@ def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
     assert fast.step_time_s <= slow.step_time_s * (1.0 + EQUAL)
 
 
+def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
+    # gradients of wide filters take longer than the few images do
+    path = tmp_path / "wide.toml"
+    wide = [("conv", f"filters = {n}\nkernel = 3\npadding = 1") for n in (64, 512, 2048)]
+    rows = [*wide, ("global_pool", ""), ("linear", "filters = 10"), ("loss", "")]
+    layers = [
+        f'[[layer]]\nname = "l{n}"\nkind = "{kind}"\n{more}\n'
+        for n, (kind, more) in enumerate(rows)
+    ]
+    layers[0] += 'inputs = ["input"]\n'
+    head = 'name = "wide"\n[input]\nchannel = 3\nheight = 32\nwidth = 32\n'
+    path.write_text(head + "".join(layers))
+    few, more = (
+        planner.optimize(
+            path, gpus=n, cluster="aws-p3.2xlarge", global_batch_size=6, keep="recompute=none"
+        )
+        for n in (2, 4)
+    )
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+    assert more.idle_gpus
+
+
 def test_a_plan_says_first_which_gpus_it_leaves_without_work(config, plans, tmp_path):
     assert plans[24].idle_gpus == 8
     path = tmp_path / "plan.json"
