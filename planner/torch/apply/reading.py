@@ -41,25 +41,31 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     if source == reader:
         return held
     value = program.traced.known.get(node)
-    found = _reads_as(program, source, reader, value)
-    if found is None or not isinstance(value, Value):
+    path = _path(program, source, reader, value)
+    if not path or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
-    placed, reading = found
-    target = _as_read(program, placed, value).without_sums()
-    names = _mesh_names(program, reader)
-    sums = frozenset(names.index(one) for one in placed.gradient_sums)
-    if target.shape != held.layout.shape:
-        raise LayoutError("it reads what no layer writes")
-    move = Move(held.layout, target, sums, f"{source} -> {reading}")
-    if move.is_nothing:
-        return held
-    key = (held.key, target, sums)
-    if key not in program.moved:
-        program.steps.append(
-            RankStep(key=key, run=None, given={"x": Ref(held.key)}, layer=reader, move=move)
-        )
-        program.moved[key] = Held(key=key, layout=target)
-    return program.moved[key]
+    for before, layer, placed in path:
+        try:
+            target = _as_read(program, placed, value).without_sums()
+        except LayoutError:
+            if layer == path[-1][1]:
+                raise
+            continue  # a copy of other dims, whose reader says where it must lie
+        if target.shape != held.layout.shape:
+            raise LayoutError("it reads what no layer writes")
+        names = _mesh_names(program, layer)
+        sums = frozenset(names.index(one) for one in placed.gradient_sums)
+        move = Move(held.layout, target, sums, f"{before} -> {layer}")
+        if move.is_nothing:
+            continue
+        key = (held.key, target, sums)
+        if key not in program.moved:
+            program.steps.append(
+                RankStep(key=key, run=None, given={"x": Ref(held.key)}, layer=reader, move=move)
+            )
+            program.moved[key] = Held(key=key, layout=target)
+        held = program.moved[key]
+    return held
 
 
 def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLayout:
@@ -74,12 +80,13 @@ def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLay
     return layout
 
 
-def _reads_as(
+def _path(
     program: Program, source: str, reader: str, value: object
-) -> tuple[TensorPlacement, str] | None:
-    """What of its inputs a layer reads a tensor as, and the layer of the plan that does.
+) -> list[tuple[str, str, TensorPlacement]]:
+    """The layers of the plan by which a layer reads a tensor: copies, and itself at last.
 
-    Copies in between count for nothing; one operator may be two layers, a product and its bias.
+    Each has the one before it, and where it reads that. One operator may be two layers, a product
+    and its bias.
 
     Parameters
     ----------
@@ -91,22 +98,26 @@ def _reads_as(
     rows = {row.name: row for row in program.traced.rows}
     row = rows.get(reader)
     if row is None:
-        return None
+        return []
     inputs = program.plan.placements(reader).inputs
     for slot, name in enumerate(row.inputs):
-        behind = name
+        copies, behind = [], name
         while behind in rows and behind != source and rows[behind].kind == "rearrange":
+            copies.append(behind)
             behind = rows[behind].inputs[0]
         if behind == source:
             first, _ = value.slices.get("hidden", (0, 0)) if isinstance(value, Value) else (0, 0)
             if len(inputs) > len(row.inputs) and first >= inputs[slot].shape[-1]:
                 slot += 1  # keys and values, which lie behind the queries
-            return inputs[min(slot, len(inputs) - 1)], reader
+            read_by = [(one, program.plan.placements(one).inputs[0]) for one in reversed(copies)]
+            read_by.append((reader, inputs[min(slot, len(inputs) - 1)]))
+            before = (source, *(one for one, _ in read_by))
+            return [(one, *each) for one, each in zip(before, read_by, strict=False)]
         if behind in rows and behind not in program.traced.layers:
-            found = _reads_as(program, source, behind, value)
-            if found is not None:
+            found = _path(program, source, behind, value)
+            if found:
                 return found
-    return None
+    return []
 
 
 def _mesh_names(program: Program, layer: str) -> tuple[str, ...]:
