@@ -25,6 +25,7 @@ from planner.torch.apply.weights import full_tensor, kept_parameter, placement
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.fx import Node
 
 
 def apply_transformer(
@@ -233,12 +234,9 @@ class PlannedTransformer(PlannedModule):
                     told(name, str(held), str(said))
 
     @property
-    def num_rows(self) -> int:
-        """Rows of the first table that is looked up: how many tokens there are. [items]"""
-        for row in self._built.program.traced.rows:
-            if row.kind == "embedding" and "rows" in row.options:
-                return int(str(row.options["rows"]))
-        return 2
+    def inputs(self) -> tuple[Node, ...]:
+        """What it is called with, in order."""
+        return self._built.program.traced.inputs
 
     @property
     def num_features(self) -> int:

@@ -114,9 +114,9 @@ def reference_steps(
     return losses, gradients, {n: p.detach() for n, p in model.named_parameters()}
 
 
-def output_of(model: nn.Module, x: Tensor) -> Tensor:
+def output_of(model: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
     """What a module's loss reads: the first of its outputs, or what it calls its logits."""
-    output: Any = model(x)
+    output: Any = model(*given, **named)
     output = getattr(output, "logits", output)
     output = next(iter(output.values())) if isinstance(output, dict) else output
     found: Tensor = output[0] if isinstance(output, tuple | list) else output
