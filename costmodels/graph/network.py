@@ -143,10 +143,7 @@ class Graph:
 
     @cached_property
     def untrained(self) -> frozenset[str]:
-        """Layers that hold nothing trained and read nothing trained: no gradient goes into them.
-
-        Frozen ones, and those without a weight that come before all that is trained.
-        """
+        """Layers that hold and read nothing trained, frozen ones and others: they get no gradient."""
         found: set[str] = set()
         for layer in self.compute_layers:
             before = {edge.source for edge in self.producers[layer.name]}

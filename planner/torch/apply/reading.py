@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.models.traced.values import Value
 from planner.plan import Plan
-from planner.plan.sharding import LayerSharding, TensorPlacement
+from planner.plan.sharding import LayerSharding, TensorPlacement, sharded_dim
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.rules import Held
@@ -44,17 +46,20 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     path = _path(program, source, reader, value)
     if not path or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
+    names: dict[str, str] = {}
     for before, layer, placed in path:
+        if before != source:
+            names = {"sample": "sample", **_names_behind(program, before, names)}
         try:
-            target = _as_read(program, placed, value).without_sums()
+            target = _as_read(program, placed, value, names).without_sums()
         except LayoutError:
             if layer == path[-1][1]:
                 raise
             continue  # a copy of other dims, whose reader says where it must lie
         if target.shape != held.layout.shape:
             raise LayoutError("it reads what no layer writes")
-        names = _mesh_names(program, layer)
-        sums = frozenset(names.index(one) for one in placed.gradient_sums)
+        axes = _mesh_names(program, layer)
+        sums = frozenset(axes.index(one) for one in placed.gradient_sums)
         move = Move(held.layout, target, sums, f"{before} -> {layer}")
         if move.is_nothing:
             continue
@@ -68,16 +73,47 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     return held
 
 
-def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLayout:
-    """The layout in which a layer reads a tensor that others have written."""
-    names = set(placed.dims)
-    if names == set(value.axes) or set(value.axes) <= names:
+def _as_read(
+    program: Program, placed: TensorPlacement, value: Value, names: Mapping[str, str]
+) -> ViewLayout:
+    """The layout in which a layer reads a tensor that others have written.
+
+    Parameters
+    ----------
+    program, placed, value
+        What is made, where the layer reads the tensor, and what of its source that is.
+    names
+        Axes of the source that copies in between call otherwise, by what they call them.
+    """
+    own = set(placed.dims)
+    if not names and (own == set(value.axes) or set(value.axes) <= own):
         return layout_of_view(placed, value, program.place.sizes)
+    cuts = [dim for one in placed.placements if (dim := sharded_dim(one)) is not None]
+    known = {"sample": "sample", **names}
+    if all(placed.dims[n] in known for n in cuts):
+        dims = tuple(known.get(name, f"another {name}") for name in placed.dims)
+        if all(placed.shape[n] == value.axes.get(dims[n]) for n in cuts):
+            return layout_of_view(replace(placed, dims=dims), value, program.place.sizes)
     # what a copy calls otherwise has the dims of the tensor, in their order
     layout = layout_of_tensor(placed)
     if layout.shape != value.shape:
         raise LayoutError("it reads a tensor of other dims")
     return layout
+
+
+def _names_behind(program: Program, copy: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Axes of the source of a copy, by what that calls them.
+
+    Parameters
+    ----------
+    program, copy
+        What is made, and the copy.
+    names
+        The same of the copy before it, none where it reads the source.
+    """
+    row = next(row for row in program.traced.rows if row.name == copy)
+    along = dict(row.options.get("along", {}))
+    return {one: names.get(other, other) for one, other in along.items()}
 
 
 def _path(

@@ -20,12 +20,12 @@ from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.apply.pipeline import Pipeline
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.running import Leaves, StageModule
+from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import ViewLayout, normal
 from planner.torch.apply.weights import full_tensor, kept_parameter, placement
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.fx import Node
 
 
 def apply_transformer(
@@ -234,9 +234,9 @@ class PlannedTransformer(PlannedModule):
                     told(name, str(held), str(said))
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        """What it is called with, in order."""
-        return self._built.program.traced.inputs
+    def traced(self) -> Traced:
+        """The operators that it runs."""
+        return self._built.program.traced
 
     @property
     def num_features(self) -> int:

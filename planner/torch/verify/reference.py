@@ -68,6 +68,37 @@ def one_process(sites: Sequence[Site]) -> Iterator[None]:
         torch.dropout = kept_dropout
 
 
+@contextmanager
+def norms_by_samples(blocks: Sequence[int]) -> Iterator[None]:
+    """Batch norm over as many samples at once as ranks have.
+
+    Parameters
+    ----------
+    blocks
+        Blocks of samples of each norm, in the order in which the module runs them. [items]
+    """
+    whole, turn = F.batch_norm, iter(blocks)
+
+    def by_blocks(
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        parts = x.chunk(next(turn))
+        return torch.cat([whole(one, None, None, weight, bias, True, 0.0, eps) for one in parts])
+
+    setattr(F, "batch_norm", by_blocks)  # noqa: B010 - as types it is a function of its own
+    try:
+        yield
+    finally:
+        setattr(F, "batch_norm", whole)  # noqa: B010
+
+
 def _groups(site: Site) -> list[list[tuple[slice, ...]]]:
     """The blocks that share the statistics of a batch norm."""
     cut = site.axes_that_cut() - site.axes_that_cut({"channel"})

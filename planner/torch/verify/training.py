@@ -21,7 +21,7 @@ from planner.torch.apply.transformers import PlannedTransformer, apply_transform
 from planner.torch.nodes import arguments, operator_of
 from planner.torch.source import make_module
 from planner.torch.verify.apart import farthest
-from planner.torch.verify.reference import output_of
+from planner.torch.verify.reference import norms_by_samples, output_of
 from planner.torch.verify.small import SmallTransformer, small_network
 
 if TYPE_CHECKING:
@@ -129,9 +129,11 @@ def train(task: TrainingTask) -> Trained:
             found.shapes.append((what, is_, said))
 
     planned.watch(told)
+    # with the usual eps, gradients that are nothing but rounding would move weights
     optimizer, single = (
-        torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
+        torch.optim.AdamW(one.parameters(), lr=1e-3, eps=1e-4) for one in (planned, original)
     )
+    blocks_of_norms = _blocks_of_norms(planned)
     compare = dist.get_rank() == 0
     names = _names_of_inputs(task, planned)
     for step, (given, target) in enumerate(_random_batches(task, planned, original, names)):
@@ -148,7 +150,8 @@ def train(task: TrainingTask) -> Trained:
         optimizer.step()
         if compare:
             single.zero_grad()
-            reference = _single_loss(original, names, given, target)
+            with norms_by_samples(blocks_of_norms):
+                reference = _single_loss(original, names, given, target)
             reference.backward()
             found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
@@ -177,10 +180,24 @@ def _single_output(model: nn.Module, names: Sequence[str], given: Sequence[Tenso
     return output_of(model, *by_place, **{name: one for name, one in rows if name})
 
 
+def _blocks_of_norms(planned: PlannedTransformer) -> list[int]:
+    """Blocks of samples that each batch norm has statistics of, in order. [items]"""
+    plan = planned.plan
+    layers = (
+        planned.traced.layer_of(node)
+        for node in planned.traced.nodes
+        if operator_of(node) == "batch_norm"
+    )
+    return [
+        plan.schedule.micro_batches * plan.layers[layer].distribution.degree("sample")
+        for layer in layers
+    ]
+
+
 def _names_of_inputs(task: TrainingTask, planned: PlannedTransformer) -> list[str]:
     """The name of each input that the module is called with by name; empty for the others."""
     named = {parse_shape(one)[0] for one in task.inputs}
-    return [node.name if node.name in named else "" for node in planned.inputs]
+    return [node.name if node.name in named else "" for node in planned.traced.inputs]
 
 
 def _random_batches(
@@ -200,7 +217,7 @@ def _random_batches(
     features = planned.num_features
     found, wanted = [], None
     for _ in range(task.steps):
-        given = [_random_input(node, batch, generator) for node in planned.inputs]
+        given = [_random_input(node, batch, generator) for node in planned.traced.inputs]
         if wanted is None:
             with torch.no_grad():
                 wanted = _single_output(copy.deepcopy(model), names, given).shape[:-1]
