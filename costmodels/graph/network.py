@@ -143,7 +143,7 @@ class Graph:
 
     @cached_property
     def untrained(self) -> frozenset[str]:
-        """Layers that hold and read nothing trained, frozen ones and others: they get no gradient."""
+        """Layers that hold and read nothing trained, frozen or not: no gradient goes into them."""
         found: set[str] = set()
         for layer in self.compute_layers:
             before = {edge.source for edge in self.producers[layer.name]}

@@ -298,13 +298,14 @@ class Dropout:
 
 @rule("dropout", "native_dropout")
 def _dropout_rule(place: RankPlace, node: Node, given: Given) -> Call:
-    held = given["input"]
+    held = given.get("input", given.get("self"))
     if "native" in str(node.target):
         raise LayoutError("it returns what it dropped")
     number = [one.name for one in node.graph.nodes].index(node.name)
     cut = sorted(held.layout.cutting)
     run = Dropout(number, place.index(cut))
-    return Call(run=run, given={**given, "input": held}, layout=held.layout)
+    call = {"input": held, "p": given["p"], "train": given["train"]}
+    return Call(run=run, given=call, layout=held.layout)
 
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
+# How often a dropout drops while plans are compared: less often than numbers can tell.
+_NEVER = 1e-300
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask:
     """What is run.
@@ -110,8 +114,8 @@ def train(task: TrainingTask) -> Trained:
     tokens = next(iter(task.plan.input_shape.values()))
     model = make_transformer(task.source, task.one, task.stack, tokens).double().train()
     for each in model.modules():
-        if isinstance(each, nn.Dropout):
-            each.p = 0.0
+        if isinstance(each, nn.Dropout) and each.p:
+            each.p = _NEVER  # at 0 there would be no layer
     original = copy.deepcopy(model)
     if any(layer.kind == "combine" for layer in task.plan.layers.values()):
         # CPUs have no grouped products of doubles: one process runs expert after expert
@@ -162,7 +166,9 @@ def train(task: TrainingTask) -> Trained:
             single.step()
     weights = planned.full_parameters()
     if compare:
-        apart, largest, _ = farthest(weights, dict(original.named_parameters()))
+        # a weight that nothing uses is no part of the plan
+        trained = {n: p for n, p in original.named_parameters() if p.grad is not None}
+        apart, largest, _ = farthest(weights, trained)
         found.weights = apart, largest
     return found
 

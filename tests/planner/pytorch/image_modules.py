@@ -84,6 +84,47 @@ class Pair(nn.Module):
         return self.head((self.left(left).relu() + self.right(right).relu()).mean((2, 3)))
 
 
+class Einsums(nn.Module):
+    """Attention and products as equations; the last one is what it returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+        self.heads = nn.Parameter(torch.randn(4, 8, 32) * 0.1)
+        self.classes = nn.Parameter(torch.randn(8, 32) * 0.1)
+
+    def forward(self, x):
+        q, k, v = (one(x).unflatten(-1, (4, 8)) for one in (self.query, self.key, self.value))
+        scores = (torch.einsum("bqhd,bkhd->bhqk", q, k) / 8**0.5).softmax(-1)
+        mixed = torch.einsum("bhqk, bkhd -> bqhd", scores, v)
+        x = x + torch.einsum("bqhd,hde->bqe", mixed, self.heads)
+        return torch.einsum("oc,bqc->bqo", self.classes, x)
+
+
+class Written(nn.Module):
+    """Products whose weights have their inputs first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.bias = nn.Parameter(torch.randn(32, 64)), nn.Parameter(torch.randn(64))
+        self.second = nn.Parameter(torch.randn(64, 8))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.first).relu() @ self.second
+
+
+class Dropped(nn.Module):
+    """Dropout in place, and a weight that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 8)
+        self.drop, self.unread = nn.Dropout(0.2, inplace=True), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.last(self.drop(self.norm(self.first(x))))
+
+
 def t5():
     import transformers
 

@@ -54,6 +54,28 @@ def test_plans_of_images_train_as_one_process_does(name, strategy):
     assert verified(name, strategy, "2,3,32,32").faults == []
 
 
+@pytest.mark.parametrize(
+    ("name", "strategy", "inputs"),
+    [
+        ("Einsums", "data", "2,16,32"),
+        ("Written", "data", "2,32"),
+        ("Written", "filter", "2,32"),
+        ("Written", "channel", "2,32"),
+        ("Dropped", "data", "2,32"),
+    ],
+)
+def test_products_in_other_words_train_as_one_process_does(name, strategy, inputs):
+    assert verified(name, strategy, inputs).faults == []
+
+
+def test_equations_are_the_products_that_they_are():
+    graph = build_graph(traced_source(images.Einsums, "2,16,32").network, 2)
+    kinds = [one.kind for one in graph.compute_layers]
+    assert kinds == [*["linear"] * 3, "attention", "linear", "add", "linear", "loss"]
+    tokens, attention = 2 * 16, 2 * 2 * 16 * 16 * 32
+    assert graph.macs == tokens * 32 * (4 * 32 + 8) + attention
+
+
 TOWERS = ["2,16", "2,24"]
 IMAGES = ["2,3,16,16", "2,3,16,16"]
 TOKENS = ["input_ids=2,16", "decoder_input_ids=2,8"]
