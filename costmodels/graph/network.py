@@ -143,14 +143,13 @@ class Graph:
 
     @cached_property
     def untrained(self) -> frozenset[str]:
-        """Frozen layers before which nothing is trained, and those without a weight that follow."""
+        """Layers that hold and read nothing trained, frozen or not: no gradient goes into them."""
         found: set[str] = set()
-        for name, layer in self.layers.items():
-            before = {edge.source for edge in self.producers[name]}
+        for layer in self.compute_layers:
+            before = {edge.source for edge in self.producers[layer.name]}
             rest = (self.layers[source].kind for source in before - found)
-            trained = layer.parameters or any(kind != "input" for kind in rest)
-            if not trained and (layer.frozen or before & found):
-                found.add(name)
+            if not layer.parameters and all(kind == "input" for kind in rest):
+                found.add(layer.name)
         return frozenset(found)
 
     def needs_input_gradient(self, edge: Edge) -> bool:

@@ -21,9 +21,18 @@ from planner.cli.showing import Shown, showing_options
     metavar="NAME",
     help="package.module:name of the PyTorch module that was planned; imports that code.",
 )
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="SHAPE",
+    help="Of a module of several inputs: each, as it was planned; may be repeated.",
+)
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Of weights and samples.")
 @showing_options("as_json")
-def verify_command(plan_file: str, ranks: int, module: str, seed: int, shown: Shown) -> None:
+def verify_command(
+    plan_file: str, ranks: int, module: str, inputs: tuple[str, ...], seed: int, shown: Shown
+) -> None:
     """Run a plan on a few ranks of this machine, and compare with one process.
 
     PLAN is a file that 'planner optimize -o' wrote. The network is scaled down, and computes on
@@ -37,7 +46,7 @@ def verify_command(plan_file: str, ranks: int, module: str, seed: int, shown: Sh
 
     plan = Plan.load(plan_file)
     try:
-        found = verify_plan(plan, ranks=ranks, module=module, seed=seed)
+        found = verify_plan(plan, ranks=ranks, module=module, inputs=inputs, seed=seed)
     except RankError as error:
         click.echo(one_line(f"planner: {error}"), err=True)
         sys.exit(1)

@@ -93,10 +93,30 @@ def require_one_input(reference: str) -> None:
     needed = [one.name for one in taken if one.default is one.empty and one.kind not in variadic]
     if len(needed) > 1:
         raise InputError(
-            f"the module '{reference}' must take one input to be verified, since a plan tells the "
-            f"shape of one, but takes {', '.join(needed)}; verify a module that makes the others "
-            "of the first and calls this one"
+            f"the inputs of '{reference}' must be given, since a plan tells the shape of one, but "
+            f"it takes {', '.join(needed)}; {SHAPE_ADVICE} for each, as when it was planned"
         )
+
+
+def input_texts(reference: str, inputs: object) -> tuple[str, ...]:
+    """The inputs of a module as text: name=extents:type each, without a name where by place.
+
+    Parameters
+    ----------
+    reference
+        The module, as "package.module:name".
+    inputs
+        Shapes or tensors, or what makes them.
+    """
+    import torch
+
+    module, device = _module_of(_imported(reference), f"'{reference}'")
+    return tuple(
+        f"{one.name}{'=' if one.name else ''}{','.join(map(str, one.tensor.shape))}"
+        f":{str(one.tensor.dtype).rpartition('.')[2]}"
+        for one in samples_of(inputs, device, module)
+        if isinstance(one.tensor, torch.Tensor)
+    )
 
 
 def _imported(reference: str) -> object:

@@ -8,6 +8,16 @@ from planner.plan import Plan
 _SEQUENCES = frozenset({"attention", "embedding", "router", "dispatch", "tokens", "layer_norm"})
 
 
-def is_for_transformers(plan: Plan) -> bool:
-    """Whether a plan has layers of transformers, stages, micro-batches or sharded weights."""
-    return plan.is_staged or any(layer.kind in _SEQUENCES for layer in plan.layers.values())
+def is_for_transformers(plan: Plan, inputs: int = 1) -> bool:
+    """Whether a plan has layers of transformers, stages, micro-batches or sharded weights.
+
+    Modules of several inputs are run as transformers are.
+
+    Parameters
+    ----------
+    plan, inputs
+        The plan, and how many inputs its module has. [items]
+    """
+    if plan.is_staged or inputs > 1:
+        return True
+    return any(layer.kind in _SEQUENCES for layer in plan.layers.values())

@@ -94,14 +94,17 @@ def _region_border(
 
 def _module_region(group: list[TracedNode], data: set[TracedNode]) -> Iterator[Region]:
     """A norm or an activation that a module of its own writes out."""
-    # a norm may cast what it reads, and others read that, too
-    while group and group[0].operator in _FREE:
-        group = group[1:]
     work = [node for node in group if node.operator not in _FREE]
     names = {node.operator for node in work}
     if len(work) < 2:
         return
-    outside, read = _region_border(group, data)
+    # a norm may cast what it reads, and others read that, too; some parts may read it uncast
+    rest = group[next(n for n, node in enumerate(group) if node.operator not in _FREE) :]
+    outside, read = _region_border(rest, data)
+    if len(outside) == 1:
+        group = rest
+    else:
+        outside, read = _region_border(group, data)
     if len(outside) != 1 or len(read) != 1:
         return
     source, last = outside[0], read[0]

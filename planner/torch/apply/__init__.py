@@ -8,12 +8,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from costmodels.errors import InputError
 from planner.plan import Plan
 from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.launch import PLAN_VARIABLE
+from planner.torch.source import samples_of
 from planner.torch.ways import is_for_transformers
 
 if TYPE_CHECKING:
@@ -60,13 +62,14 @@ def apply(
             f"the plan must be for as many ranks as there are but is for {plan.gpus} and there are "
             f"{ranks}; run it with --nproc-per-node {plan.gpus}, or plan for --gpus {ranks}"
         )
-    maker = _way(plan)
+    given = [] if inputs is None else samples_of(inputs, torch.device("meta"), model)
+    maker = _way(plan, sum(isinstance(one.tensor, torch.Tensor) for one in given))
     return maker(plan, model, inputs=inputs, loss=loss)
 
 
-def _way(plan: Plan) -> Callable[..., PlannedModule]:
-    """What applies plans of that kind."""
-    if is_for_transformers(plan):
+def _way(plan: Plan, inputs: int) -> Callable[..., PlannedModule]:
+    """What applies plans of that kind, of modules of so many inputs."""
+    if is_for_transformers(plan, inputs):
         from planner.torch.apply.transformers import apply_transformer
 
         return apply_transformer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from planner.torch.apply.rules import (
 )
 from planner.torch.apply.shaping import block_of_constant
 from planner.torch.apply.views import LayoutError, Parts, ViewLayout, uncut, ways
+from planner.torch.nodes import shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +100,59 @@ def _weight_product(
 @rule("linear")
 def _linear_rule(place: RankPlace, node: Node, given: Given) -> Call:
     return _weight_product(place, given["input"], given["weight"], given["bias"], turned=False)
+
+
+def _local_convolution(
+    run: Callable[..., Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    members: int,
+    options: Mapping[str, Any],
+) -> Tensor:
+    if bias is not None and members > 1:
+        bias = _Share.apply(bias, members)
+    return run(x, weight, bias, **options)
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def _convolution_rule(place: RankPlace, node: Node, given: Given) -> Call:
+    """A convolution by samples, filters, channels, or whole groups of these."""
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    _no_sums(x, weight)
+    if len(x.layout.dims) != len(weight.layout.dims):
+        raise LayoutError("it reads a single sample")
+    samples, channels, *space = x.layout.dims
+    rows, columns, *kernel = weight.layout.dims
+    if any(_cutting_axes(dim) for dim in (*space, *kernel)):
+        raise LayoutError("its space is cut")
+    groups = given["groups"]
+    if groups > 1:
+        if _cutting_axes(channels) != _cutting_axes(rows) or _cutting_axes(columns):
+            raise LayoutError("its groups are cut otherwise than what it reads")
+        if groups % ways(_cutting_axes(rows), place.sizes):
+            raise LayoutError("a group of its channels is cut")
+        groups //= ways(_cutting_axes(rows), place.sizes)
+        sums: frozenset[int] = frozenset()
+    else:
+        sums = _contract(channels, columns)
+        if set(_cutting_axes(rows)) & set(_cutting_axes(channels)):
+            raise LayoutError("an axis cuts its channels and its filters")
+    if bias is not None and bias.layout.dims[0] != rows:
+        raise LayoutError("its bias is cut otherwise than its weight")
+    if set(_cutting_axes(samples)) & set(_cutting_axes(rows)):
+        raise LayoutError("an axis cuts its samples and its weight")
+    options = {name: given[name] for name in ("stride", "padding", "dilation")}
+    call = {
+        "run": node.target,
+        "x": x,
+        "weight": weight,
+        "bias": bias,
+        "members": ways(sums, place.sizes),
+        "options": {**options, "groups": groups},
+    }
+    layout = ViewLayout((samples, rows, *uncut(shape_of(node)[2:]).dims), sums)
+    return Call(run=_local_convolution, given=call, layout=layout)
 
 
 @rule("addmm")
@@ -244,13 +298,14 @@ class Dropout:
 
 @rule("dropout", "native_dropout")
 def _dropout_rule(place: RankPlace, node: Node, given: Given) -> Call:
-    held = given["input"]
+    held = given.get("input", given.get("self"))
     if "native" in str(node.target):
         raise LayoutError("it returns what it dropped")
     number = [one.name for one in node.graph.nodes].index(node.name)
     cut = sorted(held.layout.cutting)
     run = Dropout(number, place.index(cut))
-    return Call(run=run, given={**given, "input": held}, layout=held.layout)
+    call = {"input": held, "p": given["p"], "train": given["train"]}
+    return Call(run=run, given=call, layout=held.layout)
 
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -131,6 +131,8 @@ def _add_operator(program: Program, node: Node) -> None:
     given = _resolved(program, given, node, reading, layer)
     tensors = tensors_of(given)
     constant = all(one.is_constant for one in tensors)
+    if name == "batch_norm" and program.plan.placements(layer).statistics_sums:
+        raise LayoutError("its statistics are of all ranks")
     rule = find_rule(node, name)
     call = rule(program.place, node, given)
     if not has_schema:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.models.traced.values import Value
 from planner.plan import Plan
-from planner.plan.sharding import LayerSharding, TensorPlacement
+from planner.plan.sharding import LayerSharding, TensorPlacement, sharded_dim
 from planner.torch.apply import products  # noqa: F401 - its rules are registered
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.rules import Held
@@ -41,32 +43,57 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     if source == reader:
         return held
     value = program.traced.known.get(node)
-    found = _reads_as(program, source, reader, value)
-    if found is None or not isinstance(value, Value):
+    path = _path(program, source, reader, value)
+    if not path or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
-    placed, reading = found
-    target = _as_read(program, placed, value).without_sums()
-    names = _mesh_names(program, reader)
-    sums = frozenset(names.index(one) for one in placed.gradient_sums)
-    if target.shape != held.layout.shape:
-        raise LayoutError("it reads what no layer writes")
-    move = Move(held.layout, target, sums, f"{source} -> {reading}")
-    if move.is_nothing:
-        return held
-    key = (held.key, target, sums)
-    if key not in program.moved:
-        program.steps.append(
-            RankStep(key=key, run=None, given={"x": Ref(held.key)}, layer=reader, move=move)
-        )
-        program.moved[key] = Held(key=key, layout=target)
-    return program.moved[key]
+    names: dict[str, str] = {}
+    for before, layer, placed in path:
+        if before != source:
+            names = {"sample": "sample", **_names_behind(program, before, names)}
+        try:
+            target = _as_read(program, placed, value, names).without_sums()
+        except LayoutError:
+            if layer == path[-1][1]:
+                raise
+            continue  # a copy of other dims, whose reader says where it must lie
+        if target.shape != held.layout.shape:
+            raise LayoutError("it reads what no layer writes")
+        axes = _mesh_names(program, layer)
+        sums = frozenset(axes.index(one) for one in placed.gradient_sums)
+        move = Move(held.layout, target, sums, f"{before} -> {layer}")
+        if move.is_nothing:
+            continue
+        key = (held.key, target, sums)
+        if key not in program.moved:
+            program.steps.append(
+                RankStep(key=key, run=None, given={"x": Ref(held.key)}, layer=reader, move=move)
+            )
+            program.moved[key] = Held(key=key, layout=target)
+        held = program.moved[key]
+    return held
 
 
-def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLayout:
-    """The layout in which a layer reads a tensor that others have written."""
-    names = set(placed.dims)
-    if names == set(value.axes) or set(value.axes) <= names:
+def _as_read(
+    program: Program, placed: TensorPlacement, value: Value, names: Mapping[str, str]
+) -> ViewLayout:
+    """The layout in which a layer reads a tensor that others have written.
+
+    Parameters
+    ----------
+    program, placed, value
+        What is made, where the layer reads the tensor, and what of its source that is.
+    names
+        Axes of the source that copies in between call otherwise, by what they call them.
+    """
+    own = set(placed.dims)
+    if not names and (own == set(value.axes) or set(value.axes) <= own):
         return layout_of_view(placed, value, program.place.sizes)
+    cuts = [dim for one in placed.placements if (dim := sharded_dim(one)) is not None]
+    known = {"sample": "sample", **names}
+    if all(placed.dims[n] in known for n in cuts):
+        dims = tuple(known.get(name, f"another {name}") for name in placed.dims)
+        if all(placed.shape[n] == value.axes.get(dims[n]) for n in cuts):
+            return layout_of_view(replace(placed, dims=dims), value, program.place.sizes)
     # what a copy calls otherwise has the dims of the tensor, in their order
     layout = layout_of_tensor(placed)
     if layout.shape != value.shape:
@@ -74,12 +101,28 @@ def _as_read(program: Program, placed: TensorPlacement, value: Value) -> ViewLay
     return layout
 
 
-def _reads_as(
-    program: Program, source: str, reader: str, value: object
-) -> tuple[TensorPlacement, str] | None:
-    """What of its inputs a layer reads a tensor as, and the layer of the plan that does.
+def _names_behind(program: Program, copy: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Axes of the source of a copy, by what that calls them.
 
-    Copies in between count for nothing; one operator may be two layers, a product and its bias.
+    Parameters
+    ----------
+    program, copy
+        What is made, and the copy.
+    names
+        The same of the copy before it, none where it reads the source.
+    """
+    row = next(row for row in program.traced.rows if row.name == copy)
+    along = dict(row.options.get("along", {}))
+    return {one: names.get(other, other) for one, other in along.items()}
+
+
+def _path(
+    program: Program, source: str, reader: str, value: object
+) -> list[tuple[str, str, TensorPlacement]]:
+    """The layers of the plan by which a layer reads a tensor: copies, and itself at last.
+
+    Each has the one before it, and where it reads that. One operator may be two layers, a product
+    and its bias.
 
     Parameters
     ----------
@@ -91,22 +134,26 @@ def _reads_as(
     rows = {row.name: row for row in program.traced.rows}
     row = rows.get(reader)
     if row is None:
-        return None
+        return []
     inputs = program.plan.placements(reader).inputs
     for slot, name in enumerate(row.inputs):
-        behind = name
+        copies, behind = [], name
         while behind in rows and behind != source and rows[behind].kind == "rearrange":
+            copies.append(behind)
             behind = rows[behind].inputs[0]
         if behind == source:
             first, _ = value.slices.get("hidden", (0, 0)) if isinstance(value, Value) else (0, 0)
             if len(inputs) > len(row.inputs) and first >= inputs[slot].shape[-1]:
                 slot += 1  # keys and values, which lie behind the queries
-            return inputs[min(slot, len(inputs) - 1)], reader
+            read_by = [(one, program.plan.placements(one).inputs[0]) for one in reversed(copies)]
+            read_by.append((reader, inputs[min(slot, len(inputs) - 1)]))
+            before = (source, *(one for one, _ in read_by))
+            return [(one, *each) for one, each in zip(before, read_by, strict=False)]
         if behind in rows and behind not in program.traced.layers:
-            found = _reads_as(program, source, behind, value)
-            if found is not None:
+            found = _path(program, source, behind, value)
+            if found:
                 return found
-    return None
+    return []
 
 
 def _mesh_names(program: Program, layer: str) -> tuple[str, ...]:

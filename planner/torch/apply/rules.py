@@ -20,7 +20,7 @@ from planner.torch.apply.views import (
     uncut,
     ways,
 )
-from planner.torch.nodes import shape_of
+from planner.torch.nodes import operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,6 +142,10 @@ def find_rule(node: Node, name: str) -> Rule:
     return as_it_is
 
 
+# Operators whose constants may have a position for each sample.
+_BY_SAMPLE = frozenset({"index", "index_put", "gather", "scatter", "baddbmm"})
+
+
 def as_it_is(place: RankPlace, node: Node, given: Given) -> Call:
     """An operator of which nothing is known.
 
@@ -168,6 +172,9 @@ def as_it_is(place: RankPlace, node: Node, given: Given) -> Call:
     inside = all(not part.axes for one in cut for dim in one.layout.dims[1:] for part in dim)
     if not alike or not inside or not shape or shape[0] != samples or len(first) != 1:
         raise LayoutError("it is not known on blocks other than of samples")
+    others = [one for one in tensors if one.layout.is_whole and len(one.layout.dims) > 0]
+    if operator_of(node) in _BY_SAMPLE and any(one.layout.shape[0] == samples for one in others):
+        raise LayoutError("it reads a constant that has a number for each sample of all ranks")
     found = uncut(shape)
     return Call(run=run, given=given, layout=replace(found, dims=(first, *found.dims[1:])))
 

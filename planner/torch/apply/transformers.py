@@ -20,6 +20,7 @@ from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.apply.pipeline import Pipeline
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.running import Leaves, StageModule
+from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import ViewLayout, normal
 from planner.torch.apply.weights import full_tensor, kept_parameter, placement
 
@@ -233,12 +234,9 @@ class PlannedTransformer(PlannedModule):
                     told(name, str(held), str(said))
 
     @property
-    def num_rows(self) -> int:
-        """Rows of the first table that is looked up: how many tokens there are. [items]"""
-        for row in self._built.program.traced.rows:
-            if row.kind == "embedding" and "rows" in row.options:
-                return int(str(row.options["rows"]))
-        return 2
+    def traced(self) -> Traced:
+        """The operators that it runs."""
+        return self._built.program.traced
 
     @property
     def num_features(self) -> int:

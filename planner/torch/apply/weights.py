@@ -125,6 +125,10 @@ def _found_weight(
         known = layout_of_tensor(placed)
         turned = _is_turned(node)
         dims = known.dims[::-1] if turned else known.dims
+        # a product is a convolution with a kernel of one position, and the other way round
+        while len(dims) > len(shape) and dims[-1] == ():
+            dims = dims[:-1]
+        dims += ((),) * (len(shape) - len(dims))
         used = ViewLayout(dims)
         if used.shape != shape:
             raise LayoutError(f"{list(shape)} numbers where the plan has {list(used.shape)}")

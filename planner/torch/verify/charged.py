@@ -59,7 +59,10 @@ def charged_numbers(
             tensor = layer.inputs[edge.slot]
             before = Layouts.of(writer, source.output, source.reduced_dims)
             after = Layouts.of(one, tensor, layer.absent_dims(edge.slot))
-            blocks = float(local_size(source.output, writer)[0]), float(local_size(tensor, one)[0])
+            # of queries, keys and values side by side, each input is a part
+            part = tensor.size / source.output.size
+            written = float(local_size(source.output, writer)[0]) * part
+            blocks = written, float(local_size(tensor, one)[0])
             key = (name, "shuffle", False)
             moved = _numbers(before, after, blocks, tensor, topology)
             found[key] = found.get(key, 0.0) + moved

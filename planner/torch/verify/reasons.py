@@ -14,6 +14,7 @@ from costmodels.distribution import one_candidate
 from costmodels.graph import Graph
 from costmodels.layers.local_work import local_parameters, local_size
 from planner.plan import Plan
+from planner.plan.weights import weight_tensors
 from planner.torch.verify.charged import Key
 from planner.torch.verify.found import CUT_BIAS, is_same_size
 
@@ -112,13 +113,13 @@ class MessageSizes:
         layer = self.graph.layers[place]
         one = one_candidate(self.plan.layers[place].distribution, layer.dims)
         whole = float(local_parameters(layer, one)[0])
-        filters = layer.dims.get("filter", 0)
-        ways = math.prod(self.plan.layers[place].distribution.degree(d) for d in layer.weight_dims)
-        products = math.prod(layer.dims[dim] for dim in layer.weight_dims)
-        if not layer.multiplies_weight or layer.parameters != products + filters:
+        if not layer.multiplies_weight:
             return whole, 0.0, 0.0
-        cut = filters / ways
-        held = filters / self.plan.layers[place].distribution.degree("filter")
+        sizes = {name: tensor.size for name, tensor in weight_tensors(layer)}
+        filters = sizes.get("bias", 0.0)
+        split = self.plan.layers[place].distribution
+        cut = filters / math.prod(split.degree(dim) for dim in layer.weight_dims)
+        held = filters / math.prod(split.degree(dim) for dim in ("expert", "filter"))
         return whole - cut, held, cut
 
     @property

@@ -68,6 +68,37 @@ def one_process(sites: Sequence[Site]) -> Iterator[None]:
         torch.dropout = kept_dropout
 
 
+@contextmanager
+def norms_by_samples(blocks: Sequence[int]) -> Iterator[None]:
+    """Batch norm over as many samples at once as ranks have.
+
+    Parameters
+    ----------
+    blocks
+        Blocks of samples of each norm, in the order in which the module runs them. [items]
+    """
+    whole, turn = F.batch_norm, iter(blocks)
+
+    def by_blocks(
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        parts = x.chunk(next(turn))
+        return torch.cat([whole(one, None, None, weight, bias, True, 0.0, eps) for one in parts])
+
+    setattr(F, "batch_norm", by_blocks)  # noqa: B010 - as types it is a function of its own
+    try:
+        yield
+    finally:
+        setattr(F, "batch_norm", whole)  # noqa: B010
+
+
 def _groups(site: Site) -> list[list[tuple[slice, ...]]]:
     """The blocks that share the statistics of a batch norm."""
     cut = site.axes_that_cut() - site.axes_that_cut({"channel"})
@@ -114,9 +145,9 @@ def reference_steps(
     return losses, gradients, {n: p.detach() for n, p in model.named_parameters()}
 
 
-def output_of(model: nn.Module, x: Tensor) -> Tensor:
+def output_of(model: nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
     """What a module's loss reads: the first of its outputs, or what it calls its logits."""
-    output: Any = model(x)
+    output: Any = model(*given, **named)
     output = getattr(output, "logits", output)
     output = next(iter(output.values())) if isinstance(output, dict) else output
     found: Tensor = output[0] if isinstance(output, tuple | list) else output

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -13,14 +14,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from costmodels.graph import Network
+from planner.models.traced.shapes import parse_shape
 from planner.models.transformer import Transformer
 from planner.plan import Plan
-from planner.torch.apply.tracing import planned_extents
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
+from planner.torch.nodes import arguments, operator_of
 from planner.torch.source import make_module
 from planner.torch.verify.apart import farthest
-from planner.torch.verify.reference import output_of
+from planner.torch.verify.reference import norms_by_samples, output_of
 from planner.torch.verify.small import SmallTransformer, small_network
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+
+# How often a dropout drops while plans are compared: less often than numbers can tell.
+_NEVER = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,8 @@ class TrainingTask:
         The network that it is of.
     source
         "package.module:name" of the module, empty for a description in small.
+    inputs
+        Shapes of the inputs of the module as text; none for the one that the plan tells.
     one, stack
         That description.
     seed, steps
@@ -50,6 +61,7 @@ class TrainingTask:
     stack: str
     seed: int
     steps: int
+    inputs: tuple[str, ...] = ()
     fault: Callable[[PlannedTransformer], None] | None = None
 
 
@@ -102,15 +114,15 @@ def train(task: TrainingTask) -> Trained:
     tokens = next(iter(task.plan.input_shape.values()))
     model = make_transformer(task.source, task.one, task.stack, tokens).double().train()
     for each in model.modules():
-        if isinstance(each, nn.Dropout):
-            each.p = 0.0
+        if isinstance(each, nn.Dropout) and each.p:
+            each.p = _NEVER  # at 0 there would be no layer
     original = copy.deepcopy(model)
     if any(layer.kind == "combine" for layer in task.plan.layers.values()):
         # CPUs have no grouped products of doubles: one process runs expert after expert
         choose = getattr(original, "set_experts_implementation", None)
         if choose is not None:
             choose("eager")
-    planned = apply_transformer(task.plan, model)
+    planned = apply_transformer(task.plan, model, inputs=task.inputs or None)
     if task.fault is not None:
         task.fault(planned)
     found = Trained()
@@ -121,14 +133,18 @@ def train(task: TrainingTask) -> Trained:
             found.shapes.append((what, is_, said))
 
     planned.watch(told)
+    # with the usual eps, gradients that are nothing but rounding would move weights
     optimizer, single = (
-        torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (planned, original)
+        torch.optim.AdamW(one.parameters(), lr=1e-3, eps=1e-4) for one in (planned, original)
     )
+    blocks_of_norms = _blocks_of_norms(planned)
     compare = dist.get_rank() == 0
-    for step, (x, target) in enumerate(_random_batches(task, planned, original)):
+    names = _names_of_inputs(task, planned)
+    for step, (given, target) in enumerate(_random_batches(task, planned, original, names)):
         optimizer.zero_grad()
         planned.messages()
-        loss = planned.step(planned.local_batch(x), target=planned.local_batch(target, "target"))
+        blocks = [planned.local_batch(one, slot) for slot, one in enumerate(given)]
+        loss = planned.step(*blocks, target=planned.local_batch(target, "target"))
         if step == 0:
             numbers: dict[tuple[str, str, bool], float] = defaultdict(float)
             for one in planned.messages():
@@ -138,7 +154,8 @@ def train(task: TrainingTask) -> Trained:
         optimizer.step()
         if compare:
             single.zero_grad()
-            reference = _single_loss(original, x, target)
+            with norms_by_samples(blocks_of_norms):
+                reference = _single_loss(original, names, given, target)
             reference.backward()
             found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
@@ -149,40 +166,100 @@ def train(task: TrainingTask) -> Trained:
             single.step()
     weights = planned.full_parameters()
     if compare:
-        apart, largest, _ = farthest(weights, dict(original.named_parameters()))
+        # a weight that nothing uses is no part of the plan
+        trained = {n: p for n, p in original.named_parameters() if p.grad is not None}
+        apart, largest, _ = farthest(weights, trained)
         found.weights = apart, largest
     return found
 
 
-def _single_loss(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    output = output_of(model, x)
+def _single_loss(
+    model: nn.Module, names: Sequence[str], given: Sequence[Tensor], target: Tensor
+) -> Tensor:
+    output = _single_output(model, names, given)
     return functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
 
 
+def _single_output(model: nn.Module, names: Sequence[str], given: Sequence[Tensor]) -> Tensor:
+    rows = list(zip(names, given, strict=True))
+    by_place = [one for name, one in rows if not name]
+    return output_of(model, *by_place, **{name: one for name, one in rows if name})
+
+
+def _blocks_of_norms(planned: PlannedTransformer) -> list[int]:
+    """Blocks of samples that each batch norm has statistics of, in order. [items]"""
+    plan = planned.plan
+    layers = (
+        planned.traced.layer_of(node)
+        for node in planned.traced.nodes
+        if operator_of(node) == "batch_norm"
+    )
+    return [
+        plan.schedule.micro_batches * plan.layers[layer].distribution.degree("sample")
+        for layer in layers
+    ]
+
+
+def _names_of_inputs(task: TrainingTask, planned: PlannedTransformer) -> list[str]:
+    """The name of each input that the module is called with by name; empty for the others."""
+    named = {parse_shape(one)[0] for one in task.inputs}
+    return [node.name if node.name in named else "" for node in planned.traced.inputs]
+
+
 def _random_batches(
-    task: TrainingTask, planned: PlannedTransformer, model: nn.Module
-) -> list[tuple[Tensor, Tensor]]:
+    task: TrainingTask, planned: PlannedTransformer, model: nn.Module, names: Sequence[str]
+) -> list[tuple[list[Tensor], Tensor]]:
     """What each step reads, and compares with.
 
     Parameters
     ----------
     task, planned
         What is run, and the module that runs it.
-    model
-        The module of one process.
+    model, names
+        The module of one process, and the names of its inputs.
     """
     generator = torch.Generator().manual_seed(task.seed + 1)
-    shape = (task.plan.global_batch_size, *planned_extents(task.plan))
+    batch = task.plan.global_batch_size
     features = planned.num_features
-    tokens = list(task.plan.input_shape) == ["sequence"]
     found, wanted = [], None
     for _ in range(task.steps):
-        if tokens:
-            x = torch.randint(planned.num_rows, shape, generator=generator)
-        else:
-            x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        given = [_random_input(node, batch, generator) for node in planned.traced.inputs]
         if wanted is None:
             with torch.no_grad():
-                wanted = output_of(copy.deepcopy(model), x).shape[:-1]
-        found.append((x, torch.randint(features, wanted, generator=generator)))
+                wanted = _single_output(copy.deepcopy(model), names, given).shape[:-1]
+        found.append((given, torch.randint(features, wanted, generator=generator)))
     return found
+
+
+def _random_input(node: Node, batch: int, generator: torch.Generator) -> Tensor:
+    """Numbers of one input: rows of the table that looks them up, where one does.
+
+    Parameters
+    ----------
+    node, batch, generator
+        The input, how many samples there are, and what draws. [items]
+    """
+    example = node.meta["val"]
+    shape = (batch, *example.shape[1:])
+    if example.dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    rows = _rows_looked_up(node)
+    if rows is None:  # a mask, that hides nothing
+        return torch.ones(shape, dtype=example.dtype)
+    return torch.randint(rows, shape, generator=generator).to(example.dtype)
+
+
+def _rows_looked_up(node: Node) -> int | None:
+    """Rows of the smallest table that whole numbers are looked up in, None where none is."""
+    found: list[int] = []
+    seen, waiting = {node}, [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if operator_of(user) == "embedding":
+                found.append(arguments(user)["weight"].meta["val"].shape[0])
+            value = user.meta.get("val")
+            whole = isinstance(value, Tensor) and not value.dtype.is_floating_point
+            if whole and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return min(found, default=None)

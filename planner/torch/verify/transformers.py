@@ -24,6 +24,7 @@ def transformer_training(
     ranks: int,
     *,
     module: str = "",
+    inputs: tuple[str, ...] = (),
     seed: int = 0,
     steps: int = 3,
     fault: Callable[..., None] | None = None,
@@ -36,7 +37,7 @@ def transformer_training(
         The plan, and on how many ranks it is verified. [items]
     module
         "package.module:name" of the module that was planned, empty for a built-in network.
-    seed, steps, fault
+    inputs, seed, steps, fault
         As of `TrainingTask`.
 
     Raises
@@ -60,7 +61,8 @@ def transformer_training(
             )
     one, stack = described if described is not None else (None, "")
     model = make_transformer(module, one, stack, tokens)
-    shapes = planned_shapes(plan) if module else f"2,{tokens}:int64"
+    shapes: object = planned_shapes(plan) if module else f"2,{tokens}:int64"
+    shapes = inputs or shapes
     network = network_of_source(model, shapes)
     names = {row.name: planned_as(row.name, plan, outline, not module) for row in network.layers}
     small, _ = small_plan(plan, network, outline, names)
@@ -72,6 +74,7 @@ def transformer_training(
         stack=stack,
         seed=seed,
         steps=steps,
+        inputs=inputs,
         fault=fault,
     )
 
@@ -86,6 +89,7 @@ def verify_transformer(
     ranks: int,
     *,
     module: str = "",
+    inputs: tuple[str, ...] = (),
     seed: int = 0,
     steps: int = 3,
     fault: Callable[..., None] | None = None,
@@ -94,13 +98,15 @@ def verify_transformer(
 
     Parameters
     ----------
-    plan, ranks, module, seed, steps, fault
+    plan, ranks, module, inputs, seed, steps, fault
         As there.
     """
     from planner.torch.verify.ranks import on_ranks
     from planner.torch.verify.training import train
 
-    task = transformer_training(plan, ranks, module=module, seed=seed, steps=steps, fault=fault)
+    task = transformer_training(
+        plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps, fault=fault
+    )
     found: list[Trained] = on_ranks(train, task.plan.gpus, task)
     return task, found
 

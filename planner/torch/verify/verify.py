@@ -15,7 +15,7 @@ from costmodels.strategy import Stage, Strategy
 from planner.models import BUILT_IN, build
 from planner.plan import Plan
 from planner.plan.shard import shard_plan
-from planner.torch.source import is_reference, require_one_input
+from planner.torch.source import input_texts, is_reference, require_one_input
 from planner.torch.trace import require_torch
 from planner.torch.verify.charged import Key, charged_numbers
 from planner.torch.verify.found import SizeDifference, Verification, differences
@@ -38,7 +38,13 @@ _MOST_TRACES = 3
 
 
 def verify_plan(
-    plan: Plan, *, ranks: int = 4, module: str = "", seed: int = 0, steps: int = 3
+    plan: Plan,
+    *,
+    ranks: int = 4,
+    module: str = "",
+    inputs: object = None,
+    seed: int = 0,
+    steps: int = 3,
 ) -> Verification:
     """Run a plan on a few ranks of this machine, scaled down, and compare with one process.
 
@@ -50,6 +56,8 @@ def verify_plan(
         How many. [items]
     module
         "package.module:name" of the module that was planned; naming it imports that code.
+    inputs
+        Its inputs as it was planned with them; None for the one that the plan tells.
     seed, steps
         Of the random weights and samples, and how many steps. [items]
 
@@ -67,10 +75,14 @@ def verify_plan(
     if not 0 <= seed < 2**63:
         rule = "be at least 0 and less than 2^63"
         raise InputError.rule("the seed (--seed)", rule, seed, "choose another")
+    texts: tuple[str, ...] = ()
     if is_reference(module):
-        require_one_input(module)
-    if is_for_transformers(plan):
-        return _verify_transformer(plan, ranks, module, seed, steps)
+        if inputs:
+            texts = input_texts(module, inputs)
+        else:
+            require_one_input(module)
+    if is_for_transformers(plan, len(texts)):
+        return _verify_transformer(plan, ranks, module, texts, seed, steps)
     network = _network_of(plan, module)
     shape = fewer_ranks(plan.shape, ranks)
     splits = {name: layer.distribution for name, layer in plan.layers.items()}
@@ -79,12 +91,14 @@ def verify_plan(
     return run_scaled(plan, small, shape, module=module, seed=seed, steps=steps)
 
 
-def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: int) -> Verification:
+def _verify_transformer(
+    plan: Plan, ranks: int, module: str, inputs: tuple[str, ...], seed: int, steps: int
+) -> Verification:
     """As `verify_plan`, of a transformer.
 
     Parameters
     ----------
-    plan, ranks, module, seed, steps
+    plan, ranks, module, inputs, seed, steps
         As there.
     """
     from planner.torch.verify.transformers import transformer_charges, verify_transformer
@@ -94,7 +108,9 @@ def _verify_transformer(plan: Plan, ranks: int, module: str, seed: int, steps: i
             f"the plan is of the PyTorch module {plan.model}, whose code a plan does not carry; "
             "name it with --module package.module:name"
         )
-    task, outcomes = verify_transformer(plan, ranks, module=module, seed=seed, steps=steps)
+    task, outcomes = verify_transformer(
+        plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps
+    )
     received = _busiest(outcomes)
     rows = transformer_charges(task, received, Topology.of(_cluster(plan), task.plan.shape))
     layers = task.plan.layers.values()

@@ -50,10 +50,10 @@ def test_networks_of_volumes_are_as_narrow_as_few_ranks_allow():
     assert filters == [12, 24]
 
 
-def test_a_module_of_two_inputs_is_refused_by_what_verify_can_run(monkeypatch):
+def test_a_module_of_two_inputs_is_verified_with_the_shapes_of_both_alone(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     plan = _plan(plain.Recurrent, (2, 16, 32))
-    with pytest.raises(InputError, match=r"must take one input .* but takes x, y; verify"):
+    with pytest.raises(InputError, match=r"must be given.* but it takes x, y; give --input"):
         verify_plan(plan, ranks=2, module="plain_models:Crossed")
 
 

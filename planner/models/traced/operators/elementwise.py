@@ -80,7 +80,7 @@ def _activation(net: Translation, node: TracedNode) -> Value:
 @operator("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
 def _dropout_of(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
-    value = tensor_of(net, given["input"])
+    value = tensor_of(net, given.get("input", given.get("self")))  # in place it is "self"
     if not given.get("train", True) or not given["p"]:
         return value
     value = net.settled(node, value)

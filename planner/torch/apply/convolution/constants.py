@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 
 from planner.models.traced.nodes import CREATORS
 from planner.torch.apply.layout import Box, Layout
-from planner.torch.nodes import arguments, operator_of, shape_of
+from planner.torch.nodes import Arguments, arguments, operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -164,7 +164,8 @@ def cut_weights(
     """
     found: dict[str, Layout] = {}
     for kind, node, weights in rows:
-        for argument, source in arguments(node).items():
+        product, turned = product_of(node, kind) if kind in ("conv", "linear") else ({}, False)
+        for argument, source in (product or arguments(node)).items():
             if argument not in CUT or getattr(source, "op", "") != "placeholder":
                 continue
             if argument.startswith("running") and kind != "batch_norm":
@@ -176,6 +177,31 @@ def cut_weights(
             count = len(shape)
             # a product that is written as a convolution of one position, or the other way round
             boxes = tuple((box + ((0, 1),) * count)[:count] for box in layout.boxes)
+            if turned and argument == "weight":
+                boxes = tuple(box[::-1] for box in boxes)
             if tuple(max(stop for _, stop in dim) for dim in zip(*boxes, strict=True)) == shape:
                 found[name] = layout.with_boxes(boxes)
     return found
+
+
+def product_of(node: Node, kind: str) -> tuple[Arguments, bool]:
+    """What stands for the weight and the bias of a product; whether that has its inputs first.
+
+    Parameters
+    ----------
+    node, kind
+        The operator, and the kind of its layer; of one that is no product nothing is returned.
+    """
+    given, name = arguments(node), operator_of(node)
+    weight, bias, turned = given.get("weight"), given.get("bias"), False
+    if name == "addmm" and given["beta"] == given["alpha"] == 1:
+        weight, bias, turned = given["mat2"], given["self"], True
+    elif name in ("mm", "matmul"):
+        weight, turned = given["mat2" if "mat2" in given else "other"], True
+    if weight is None:
+        return {}, False
+    while kind == "linear" and operator_of(weight) in ("permute", "t", "transpose"):
+        if len(shape_of(weight)) != 2 or list(arguments(weight).get("dims", [1, 0])) != [1, 0]:
+            break
+        weight, turned = weight.all_input_nodes[0], not turned
+    return {"weight": weight, "bias": bias}, turned

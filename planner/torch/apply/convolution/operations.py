@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from planner.torch.apply.convolution import sums, windows
 from planner.torch.apply.convolution.blocks import cut_constant
+from planner.torch.apply.convolution.constants import product_of
 from planner.torch.apply.convolution.site import Site
 from planner.torch.nodes import operator_of, shape_of
 
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 Operation = Callable[[Site, list[Tensor]], Tensor]
 
 
-def _product_of(site: Site) -> tuple[Any, Any]:
-    """What stands for the weight and the bias of a product."""
-    given = site.given
-    if operator_of(site.node) == "addmm":
-        raise site.refusal("it is written as addmm, whose weight is stored the other way round")
-    if "weight" not in given:
+def _product_of(site: Site) -> tuple[Any, Any, bool]:
+    """What stands for the weight and the bias of a product; whether that has its inputs first."""
+    found, turned = product_of(site.node, site.layer.kind)
+    if not found:
         raise site.refusal(f"it is written as '{operator_of(site.node)}'")
-    return given["weight"], given["bias"]
+    cut = any(len(set(layout.boxes)) > 1 for layout, _ in site.weights.values())
+    if cut and found["weight"].op != "placeholder":
+        raise site.refusal("its weight is a view of another tensor, which cannot be cut")
+    return found["weight"], found["bias"], turned
 
 
 def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
-    weight, bias = _product_of(site)
+    weight, bias, turned = _product_of(site)
+    if turned:
+        raise site.refusal(f"it is written as '{operator_of(site.node)}'")
     if site.layer.transposed:
         y = windows.transposed(site, xs[0], weight)
     else:
@@ -40,8 +44,7 @@ def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
 
 
 def _run_linear(site: Site, xs: list[Tensor]) -> Tensor:
-    weight, bias = _product_of(site)
-    return sums.linear_blocks(site, xs[0], weight, bias)
+    return sums.linear_blocks(site, xs[0], *_product_of(site))
 
 
 def _run_pool(site: Site, xs: list[Tensor]) -> Tensor:

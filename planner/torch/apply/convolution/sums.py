@@ -56,7 +56,9 @@ def with_bias(site: Site, x: Tensor, node: AnyNode, dim: int = 1) -> Tensor:
     return found
 
 
-def linear_blocks(site: Site, x: Tensor, weight: AnyNode, bias: AnyNode) -> Tensor:
+def linear_blocks(
+    site: Site, x: Tensor, weight: AnyNode, bias: AnyNode, turned: bool = False
+) -> Tensor:
     """A product of the features and a weight; what is flattened is cut with its channels.
 
     Parameters
@@ -65,6 +67,8 @@ def linear_blocks(site: Site, x: Tensor, weight: AnyNode, bias: AnyNode) -> Tens
         The layer, and its block of the input.
     weight, bias
         What stands for them; the bias may be None.
+    turned
+        Whether the weight has its inputs first.
     """
     tensor = site.sharding.inputs[0]
     kept = sum(dim in ("sample", "sequence", "expert") for dim in tensor.dims)
@@ -79,10 +83,13 @@ def linear_blocks(site: Site, x: Tensor, weight: AnyNode, bias: AnyNode) -> Tens
         if any(pair != (0, extent) for pair, extent in space):
             raise site.refusal("the space of its input is cut")
         boxes.append((rows, (start * inner, stop * inner)))
+    if turned:
+        boxes = [(columns, rows) for rows, columns in boxes]
     _, layout = site.held(weight)
     if len(layout.boxes[0]) > 2:  # a convolution of one position
         boxes = [(*box, *((0, 1),) * (len(layout.boxes[0]) - 2)) for box in boxes]
     block = site.weight(weight, "weight", tuple(boxes)).flatten(1)
+    block = block.t() if turned else block
     return with_bias(site, F.linear(x.flatten(kept), block), bias, -1)
 
 
