@@ -89,11 +89,6 @@ WORDS: Mapping[str, str] = {
         "{choices:,} ways to train with stages, micro-batches, sharding and recomputation were "
         "estimated, and {simulated} simulated; no step of any takes less than {bound}"
     ),
-    "ways-beside-splits": (
-        "the gap is of the splits of layers; of {choices:,} ways to train with stages, "
-        "micro-batches and sharding no step takes less than {bound}, and none is estimated to be "
-        "faster than the plan ({simulated} simulated)"
-    ),
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "

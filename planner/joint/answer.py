@@ -9,8 +9,8 @@ from functools import partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
+from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
-from planner.joint.beside import BesideSplits
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
 from planner.joint.result import JointResult
@@ -18,15 +18,14 @@ from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_
 from planner.joint.search import JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
-    beside_single,
     infeasible,
-    joint_single,
     search_notes,
     single_stage_left_out,
     summary,
     usual_of,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
+from planner.notes import words
 from planner.plan import Finalist, Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
@@ -38,10 +37,12 @@ from planner.planning.staged import (
     usual_trials,
 )
 from planner.planning.staged_plan import plan_of_stages
+from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from planner.simulation.garbage import uncollected
 from search.problem.deadline import Deadline
+from search.problem.notes import Note
 
 # Part of the time limit that the search over global choices may take.
 SHARE = 0.5
@@ -177,9 +178,7 @@ def _plan_of_all(
 def _splits_first(
     setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
 ) -> Plan:
-    """The plan of a network without attention: its splits, and what may be faster beside them.
-
-    Where memory binds, that is all of the joint space.
+    """The plan of a network without attention: its splits, and all else where memory binds.
 
     Parameters
     ----------
@@ -198,35 +197,9 @@ def _splits_first(
     if single is not None and (
         not single.search.memory_binds or single.search.stopped_by == "interrupt"
     ):
-        return _or_another_way(setting, options, deadline, single)
+        return single
     found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
     return _faster_plan(setting, found, usual, single, layer)
-
-
-def _or_another_way(
-    setting: Setting, options: SearchOptions, deadline: Deadline, single: Plan
-) -> Plan:
-    """The plan of one stage where memory does not bind, or a way to train that is faster.
-
-    Parameters
-    ----------
-    setting, options, deadline
-        As of `joint_plan`.
-    single
-        The plan of one stage.
-    """
-    if single.search.stopped_by or deadline.passed:
-        return single
-    options.tell("estimating pipelines", single.step_time_s, single.search.lower_bound_s)
-    found = BesideSplits(setting=setting, deadline=deadline, single=single).run()
-    if found.best is not None and found.best.seconds < single.step_time_s:
-        usual: tuple[UsualTrial, ...] = ()
-        try:
-            usual = usual_trials(setting, searched_runtime(setting), deadline)
-        except KeyboardInterrupt:
-            found = replace(found, stopped_by="interrupt")
-        return _faster_plan(setting, found, usual, single)
-    return beside_single(single, found)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -306,7 +279,7 @@ def _faster_plan(
     """
     best = found.best
     if single is not None and (best is None or single.step_time_s <= best.seconds):
-        return joint_single(single, found)
+        return _joint_single(single, found)
     if best is None:
         raise infeasible(setting, found, layer)
     if single is not None:
@@ -318,6 +291,27 @@ def _faster_plan(
         baselines=tuple(one.baseline for one in usual),
         finalists=_finalists(found, best),
     )
+
+
+def _joint_single(single: Plan, found: JointResult) -> Plan:
+    """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
+    note = Note.of(
+        "pipelines-estimated",
+        choices=found.num_choices,
+        simulated=len(found.simulated),
+        bound=format_seconds(found.bound),
+    )
+    bound = min(single.search.lower_bound_s, found.bound)
+    gap = (single.step_time_s - bound) / single.step_time_s
+    search = replace(
+        single.search,
+        lower_bound_s=bound,
+        gap=gap,
+        proven_optimal=gap <= PROVEN_GAP,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        stopped_by=single.search.stopped_by or found.stopped_by,
+    )
+    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
 
 
 def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:

@@ -11,7 +11,6 @@ from planner.errors import InfeasibleError
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.result import JointResult
 from planner.joint.runtimes import splits_by_layer, stages_of_zero
-from planner.notes import words
 from planner.plan import Plan, SearchSummary
 from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep, named, usual_degrees
@@ -104,44 +103,6 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
         return None
     words = format_seconds(by_degrees) if by_degrees < math.inf else "more than the plan"
     return Note.of("single-stage-unlikely", estimate=words, bound=least)
-
-
-def joint_single(single: Plan, found: JointResult) -> Plan:
-    """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
-    note = Note.of(
-        "pipelines-estimated",
-        choices=found.num_choices,
-        simulated=len(found.simulated),
-        bound=format_seconds(found.bound),
-    )
-    bound = min(single.search.lower_bound_s, found.bound)
-    gap = (single.step_time_s - bound) / single.step_time_s
-    search = replace(
-        single.search,
-        lower_bound_s=bound,
-        gap=gap,
-        proven_optimal=gap <= PROVEN_GAP,
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        stopped_by=single.search.stopped_by or found.stopped_by,
-    )
-    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
-
-
-def beside_single(single: Plan, found: JointResult) -> Plan:
-    """A plan of one stage that none of the ways to train beside it beats: its gap is of splits."""
-    notes = []
-    if found.bound < single.step_time_s:
-        note = Note.of(
-            "ways-beside-splits",
-            choices=found.num_choices,
-            simulated=len(found.simulated),
-            bound=format_seconds(found.bound),
-        )
-        notes.append(words(note))
-    if found.stopped_by:
-        notes.append(words(Note.of("search-stopped", reason=found.stopped_by)))
-    search = replace(single.search, stopped_by=found.stopped_by)
-    return replace(single, search=search, fallbacks=(*single.fallbacks, *notes))
 
 
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:

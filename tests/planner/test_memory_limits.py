@@ -166,9 +166,6 @@ def test_more_memory_is_never_slower():
     [
         # one split of all layers: estimates prefer what mixes splits by 1 %, simulations do not
         ("mesh-1k", "dgx-a100", 64, 4, 1.39877e9),
-        # pipelines are faster than splits where launches bind, with a limit or without
-        pytest.param("resnet18", "dgx-a100", 64, 256, 1.3125e9, marks=pytest.mark.slow),
-        pytest.param("mobilenet_v2", "dgx-a100", 64, 256, 1.2530e9, marks=pytest.mark.slow),
     ],
 )
 def test_a_limit_finds_nothing_that_is_faster_than_without_it(model, cluster, gpus, batch, memory):
