@@ -116,7 +116,9 @@ class JointSearch:
                 capacity=self.setting.cluster.device.memory,
                 left_out=self.left_out,
             )
-            for _ in range(MOST_ROUNDS):
+            # transformers are asked for fewer GPUs as well
+            attends = is_transformer(self.setting.graph)
+            for _ in range(1 if attends else MOST_ROUNDS):
                 ranked, left = ranking.of(rows, every)
                 if not simulates:
                     break
