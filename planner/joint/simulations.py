@@ -59,6 +59,8 @@ class Simulations:
         Whether there was no time for all that is worth it.
     tried, fitting
         The choices that were simulated, and those of them that fit.
+    off
+        How far off estimates were, the least of each way to lay layers on devices. [times]
     """
 
     setting: Setting
@@ -73,6 +75,7 @@ class Simulations:
     cut_short: bool = False
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
+    off: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
@@ -111,7 +114,6 @@ class Simulations:
         layers on devices alike: mostly by half as much, then, over random pairs of transformers.
         """
         work, count = 0, 0
-        off: dict[tuple[object, ...], float] = {}
         for one in rows:
             best = math.inf if self.best is None else self.best.seconds
             if one.seconds > best * (1.0 + MARGIN) or one.choice in self.tried:
@@ -121,14 +123,18 @@ class Simulations:
             if self.simulated and not self._has_time(one.choice):
                 continue
             work += self.pace.work(one.choice)
-            layout = _laid_out(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED
-            if enough and one.seconds * off.get(layout, 1.0) > best * (1.0 - MARGIN):
+            if enough and self._expected(one) > best * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
             count += 1
             if found is not None:
-                off[layout] = min(off.get(layout, math.inf), found.seconds / one.seconds)
+                layout, off = _laid_out(one.choice), found.seconds / one.seconds
+                self.off[layout] = min(self.off.get(layout, math.inf), off)
+
+    def _expected(self, one: Estimate) -> float:
+        """An estimate as far off as those of the same layout were. [s]"""
+        return one.seconds * self.off.get(_laid_out(one.choice), 1.0)
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
@@ -147,9 +153,9 @@ class Simulations:
         ]
         rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
         work = 0
-        for one in sorted(rows, key=lambda row: row.seconds):
+        for one in sorted(rows, key=self._expected):
             work += self.pace.work(one.choice)
-            enough = work > MOST_WORK or one.seconds >= self.best.seconds
+            enough = work > MOST_WORK or self._expected(one) >= self.best.seconds
             if enough or not self._has_time(one.choice):
                 return
             if one.memory <= most:
