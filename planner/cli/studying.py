@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodels.errors import InputError
 from planner.cli.completion import complete
 from planner.cli.failures import INFEASIBLE, UNSOLVED, UNUSABLE, Failure
 from planner.cli.options import WholeNumber
@@ -72,6 +73,9 @@ def study_command(
     from planner.study.sweep import read_sweep
 
     sweep = read_sweep(sweep_file)
+    if storage is not None and not storage.strip():
+        rule = "be a database URL or a journal file"
+        raise InputError.rule("--storage", rule, repr(storage), "name one")
     url = storage or f"sqlite:///{Path(sweep_file).stem}.db"
     _check_study(sweep, [sweep_file, *_file_of(url)], table, plans, output)
     with progress(f"study {sweep.name}", quiet=shown.quiet, hint=" (Ctrl-C stops)") as tell:

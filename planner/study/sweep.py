@@ -212,7 +212,8 @@ def _range_values(name: str, given: Mapping[str, object]) -> Iterator[float]:
 def _checked(one: AnyInput, value: object) -> object:
     if one.kind == "texts" and isinstance(value, str):
         value = [value]
-    if one.kind == "object" and not isinstance(value, str) and one.unit is None:
+    named = isinstance(value, str) and bool(value.strip())
+    if one.kind == "object" and not named and one.unit is None:
         raise InputError.rule(one.called, "be a name or a path", repr(value), "correct it")
     one.check(value)
     return value

@@ -139,6 +139,8 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Failure]:
     # the figures of sizes are those where nothing fits, too, and a study says of each question
     # why it has no plan
     written = (0, 3, 4) if case.command in ("scale", "study") else (0,)
+    # whole files, where an interrupt comes once they are written
+    written += () if case.interrupt is None else (130,)
     is_table = outcome.status in written or b"no question of the study" in outcome.err
     allowed = {str(Path(path)) for path in case.outputs} if is_table else set()
     kept = set(case.kept)

@@ -260,6 +260,7 @@ def test_a_defect_is_recorded_and_the_study_goes_on(monkeypatch):
         (("quick.toml", "--plans", "quick.toml"), "the folder 'quick.toml' of --plans"),
         (("quick.toml", "--storage", "s.json", "-o", "s.json"), "is read by this command, too"),
         (("quick.toml", "--storage", "sqlite:///missing/s.db"), "cannot be opened"),
+        (("quick.toml", "--storage", ""), "--storage must be a database URL or a journal file"),
         (("quick.toml", "-q", "--json"), "exclude each other"),
     ],
 )

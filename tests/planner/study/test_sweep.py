@@ -97,6 +97,7 @@ def test_questions_about_changed_files_are_other_questions(tmp_path, monkeypatch
         (f'{GRID}cap = "x"\n', "cap must be a whole number but is 'x'"),
         (f"{GRID}cap = [4, 0]\n", "grid 1: the cap on candidates"),
         (f"{GRID}cluster = 3\n", "cluster must be a name or a path but is 3"),
+        ('[grid]\nmodel = ["alexnet", ""]\ngpus = 2\n', "model must be a name or a path but is ''"),
         (f"{GRID}cluster = 1979-05-27\n", "cluster must be a name or a path"),
         ('[grid]\nmodel = "alexnet"\n', "grid 1 lacks gpus; add gpus"),
         ("[grid]\nseed = 1\n", "grid 1 lacks model and gpus"),
