@@ -53,11 +53,18 @@ class ChoiceBounds:
         """The choices that the bound of one holds for, wherever it is cut."""
         if not self._stands_for_more(choice):
             return [choice]
-        most = len(self.estimates.cuts.first) - choice.parts + 1
-        return [*(replace(choice, again=count) for count in range(1, most)), choice]
+        counts = range(1, self._most_again(choice))
+        return [*(replace(choice, again=count) for count in counts), choice]
+
+    def _most_again(self, choice: Choice) -> int:
+        """Blocks of the stage that has the most of them, wherever it is cut. [items]"""
+        cuts = self.estimates.cuts
+        if cuts.by_shares:  # a stage may have no block at all
+            return self.estimates.insides(choice.zero).most_again(cuts.starts(choice.parts))
+        return len(cuts.first) - choice.parts + 1
 
     def _stands_for_more(self, choice: Choice) -> bool:
-        alone = len(self.estimates.cuts.first) == choice.parts
+        alone = self._most_again(choice) <= 1
         free = self.partly and not choice.offload
         return free and choice.inside.recompute == "full" and not (choice.again or alone)
 
@@ -136,8 +143,9 @@ class ChoiceBounds:
         each: list[float] = blocks.sums(again.least - kept.least).clip(min=0.0).tolist()
         saved: list[float] = blocks.sums(kept.kept - again.kept).tolist()
         ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
-        # one of each stage is computed again in any case
-        return max(max(short, 0.0) * min(ratios, default=0.0), choice.parts * min(each))
+        # one of each stage that has any is computed again in any case
+        stages = 1 if self.estimates.cuts.by_shares else choice.parts
+        return max(max(short, 0.0) * min(ratios, default=0.0), stages * min(each))
 
     def _standing(self, choice: Choice, inside: MicroBatch) -> Floats:
         """What stays of each layer: weights, gradients and optimizer state. [B]"""

