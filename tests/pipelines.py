@@ -45,12 +45,14 @@ class FreeUpdates(LinearCompute):
 def chain(layers: int) -> Graph:
     """Linear layers that take 1 ms forward and 2 ms backward each.
 
-    An activation comes first, which is free, so that the first of them needs the gradient of its
-    input like all the others.
+    An activation comes first, which is free, and taken to be trained, so that the first of them
+    needs the gradient of its input like all the others.
     """
     rows: list[Any] = [("relu", "activation", {})]
     rows += [(f"fc.{n}", "linear", {"filters": CHANNELS, "bias": False}) for n in range(layers)]
-    return graph({"channel": CHANNELS}, rows, SAMPLES)
+    made = graph({"channel": CHANNELS}, rows, SAMPLES)
+    vars(made)["untrained"] = frozenset()
+    return made
 
 
 def compile_job(

@@ -31,6 +31,7 @@ OWN_MEANING = {
     "--device": "a GPU of a worker, and what is measured",
     "--ranks": "of a plan that is verified, and of links that are measured",
     "--runtime": "under which a step is simulated, and under which plans are searched",
+    "--input": "of a module that is traced, and of one whose plan is verified",
     "--storage": "of samples that a step loads, and of the answers of a study",
 }
 
