@@ -1,22 +1,24 @@
-"""A small work of known cost beside every measurement, which tells when the machine is disturbed.
+"""A small work of known cost beside every measurement, which tells how fast the machine is now.
 
 What a process computes takes more processor time while others use the caches, the memory or the
-other half of its core. The ranks that are measured do that to each other, and are meant to: they
-sing at the same time, so that what is usual has it in. Where the canary takes longer than usual,
-what was measured beside it is thrown away.
+other half of its core, and machines that are shared do so for seconds or minutes. The ranks that
+are measured do that to each other, and are meant to: they sing at the same time, so that what is
+usual has it in. A measurement is told at the pace of the canary beside it, and thrown away where
+that changed meanwhile.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Final
 
-# Longer than the fastest quarter by more than this part is a disturbance.
+# Paces before and after that differ by more than this part are a disturbance.
 TOLERANCE: Final = 0.12
-# Songs that tell what is usual: the last ones, since machines change. [items]
-_LATEST: Final = 400
-_FIRST: Final = 30
+# Songs that tell what is usual, and the pace of a moment, by their median. [items]
+_FIRST: Final = 31
+_SONGS: Final = 3
 _SIZE: Final = 192
 _REPEATS: Final = 8
 
@@ -39,34 +41,24 @@ class Canary:
     ) -> None:
         self.clock = clock
         self.work = work or _usual_work()
-        self.rejected = 0
-        self.learn()
+        self.usual = self._song(_FIRST)
 
-    def learn(self) -> None:
-        """Learn what is usual from now on; ranks that compute side by side do so together."""
-        self.times: list[float] = []
-        for _ in range(_FIRST):
-            self._sing()
+    def pace(self) -> float:
+        """How much longer it takes now than at first. [times]"""
+        return self._song(_SONGS) / self.usual
 
-    def quiet(self) -> bool:
-        """Whether nothing disturbs the machine now."""
-        seconds = self._sing()
-        is_quiet = seconds <= (1.0 + TOLERANCE) * self.usual
-        self.rejected += not is_quiet
-        return is_quiet
-
-    @property
-    def usual(self) -> float:
-        """How long it takes when nothing disturbs it: up to the fastest quarter. [s]"""
-        latest = sorted(self.times[-_LATEST:])
-        return latest[len(latest) // 4]
+    def _song(self, songs: int) -> float:
+        return statistics.median(self._sing() for _ in range(songs))
 
     def _sing(self) -> float:
         start = self.clock()
         self.work()
-        seconds = self.clock() - start
-        self.times.append(seconds)
-        return seconds
+        return self.clock() - start
+
+
+def is_steady(before: float, after: float) -> bool:
+    """Whether what lies between two paces can be told by them."""
+    return abs(before - after) <= TOLERANCE * min(before, after)
 
 
 def _usual_work() -> Callable[[], object]:

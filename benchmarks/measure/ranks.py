@@ -17,16 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.measure.canary import Canary
+from benchmarks.measure.canary import Canary, is_steady
 from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, this_machine
 from planner.tables.profile.links import JobRanks, sweep_links
-from planner.tables.profile.place import MeasuredPlace, find_place
+from planner.tables.profile.place import MeasuredPlace, find_place, warm_up
 from planner.tables.profile.run import ProfileRun
 from planner.tables.profile.store import open_profile
 from planner.tables.profile.timing import batch_by_clock
 
 LARGEST_MESSAGE: Final = 2**25
-# Of one measurement: tries until the canary is quiet.
+# Of one measurement: tries until the canary is steady.
 _TRIES: Final = 4
 _WARM_UP: Final = 2
 
@@ -64,10 +64,11 @@ def agreed(*numbers: float) -> list[float]:
 
 
 def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
-    """Times a call by the processor's clock, again where the canary of any rank was disturbed.
+    """Times a call by the processor's clock, at the pace that the machine had at first.
 
     All ranks time the same call at the same moment, as they compute in a step: each takes from the
     caches and the memory of the others. All are told the same time, so that they stay in step.
+    Where the canary of any rank was disturbed, the call is timed again.
     """
     batch = partial(batch_by_clock, clock=time.process_time)
 
@@ -75,10 +76,11 @@ def quiet_batch(canary: Canary) -> Callable[[Callable[[], object], int], float]:
         times = []
         for _ in range(_TRIES):
             agreed(0.0)  # a barrier
-            before = canary.quiet()
+            before = canary.pace()
             seconds = batch(call, calls)
-            after = canary.quiet()  # of all ranks at once, whatever it was before
-            seconds, disturbed = agreed(seconds, not (before and after))
+            after = canary.pace()
+            disturbed = not is_steady(before, after)
+            seconds, disturbed = agreed(2.0 * seconds / (before + after), disturbed)
             times.append(seconds)
             if not disturbed:
                 return seconds
@@ -101,6 +103,7 @@ def measure(rank: int, work: RankWork) -> None:
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=RANKS
     )
     dist.barrier()
+    warm_up(place)
     canary = Canary()
     place = MeasuredPlace(device="cpu", batch=quiet_batch(canary), provenance=place.provenance)
     own, first = (folder / f"table{number}.json" for number in (rank, 0))
@@ -130,7 +133,7 @@ def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, objec
     rank, work
         This rank, and what to do.
     canary
-        Tells when the machine is disturbed.
+        Tells how fast the machine is.
     """
     import torch.distributed as dist
 
@@ -147,20 +150,18 @@ def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, objec
     disturbed: list[list[float]] = [[] for _ in steps]
     gc.collect()
     gc.disable()
-    dist.barrier()
-    canary.learn()
     end, go_on = time.monotonic() + work.seconds, True
     while go_on:
         for number, (_, _, step) in enumerate(steps):
             dist.barrier()
-            before = canary.quiet()
+            before = canary.pace()
             start = time.process_time()
             step.run()
             seconds = time.process_time() - start
-            after = canary.quiet()
+            after = canary.pace()
             # both ranks' time, whether either was disturbed, and whether there is time left
-            rest = (not (before and after), time.monotonic() >= end)
-            seconds, loud, over = agreed(seconds, *rest)
+            rest = (not is_steady(before, after), time.monotonic() >= end)
+            seconds, loud, over = agreed(2.0 * seconds / (before + after), *rest)
             (disturbed if loud else kept)[number].append(seconds)
             go_on = go_on and not over
     gc.enable()

@@ -10,7 +10,7 @@ from torch_extra import require
 
 require("torch")
 
-from benchmarks.measure.canary import Canary
+from benchmarks.measure.canary import Canary, is_steady
 from benchmarks.measure.questions import (
     RANKS,
     PlansQuestion,
@@ -105,46 +105,32 @@ class TestScores:
         assert mean_relative_error([(1.1, 1.0), (0.7, 1.0)]) == pytest.approx(0.2)
 
 
-def test_a_canary_tells_when_it_is_disturbed() -> None:
-    clock = iter(range(10**6))
-    slow = False
-
-    def time() -> float:
-        return float(next(clock)) * (3 if slow else 1)
-
-    ticking = Canary(clock=time, work=lambda: None)
-    assert ticking.quiet()
-    now = [0.0]
-
-    def steady() -> float:
-        return now[0]
+def test_a_canary_tells_how_fast_the_machine_is() -> None:
+    now, slow = [0.0], 1.0
 
     def work() -> None:
-        now[0] += 2.0 if slow else 1.0
+        now[0] += slow
 
-    canary = Canary(clock=steady, work=work)
-    assert canary.quiet()
-    slow = True
-    assert not canary.quiet()
-    assert canary.rejected == 1
-    slow = False
-    assert canary.quiet()
-    # beside another rank everything is slower, which is no disturbance
-    slow = True
-    canary.learn()
-    assert canary.usual == 2.0
-    assert canary.quiet()
+    canary = Canary(clock=lambda: now[0], work=work)
+    assert canary.pace() == 1.0
+    slow = 1.5
+    assert canary.pace() == 1.5
+    slow = 1.0
+    assert canary.pace() == 1.0
+    assert is_steady(1.5, 1.6)
+    assert not is_steady(1.5, 1.0)
+    assert not is_steady(1.0, 1.5)
 
 
 class Nervous:
-    """A canary that is disturbed when it is first heard, on one rank."""
+    """A canary that is disturbed when it is first heard, on one rank, and then slower by half."""
 
     def __init__(self, disturbed: bool) -> None:
         self.disturbed = disturbed
 
-    def quiet(self) -> bool:
-        quiet, self.disturbed = not self.disturbed, False
-        return quiet
+    def pace(self) -> float:
+        pace, self.disturbed = 3.0 if self.disturbed else 1.5, False
+        return pace
 
 
 def time_calls(rank: int, folder: str) -> None:
@@ -181,4 +167,4 @@ def test_ranks_time_the_same_calls_at_once(tmp_path: Path) -> None:
     assert found[0] == found[1]
     seconds, calls, *_ = found[0]
     assert calls == 2 * 3  # again on both ranks, where one was disturbed
-    assert seconds > 0.0025  # the mean of 2 and 4 ms
+    assert 1.5 * seconds > 0.0025  # the mean of 2 and 4 ms, at the pace of the canary

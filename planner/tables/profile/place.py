@@ -14,6 +14,9 @@ from costmodels.errors import InputError, printable
 from planner.tables.profile.timing import Batch, batch_by_clock, batch_by_events
 
 DEVICES = ("cpu", "cuda")
+# Devices compute the first seconds up to a third slower, until clocks and caches have settled. [s]
+WARM_UP_SECONDS = 2.0
+_SIZE = 256
 # What must be the same for times to stand in one table.
 SAME = ("device", "host", "software", "threads", "clock")
 
@@ -162,3 +165,21 @@ def free_memory(place: MeasuredPlace) -> None:
         import torch
 
         torch.cuda.empty_cache()
+
+
+def warm_up(place: MeasuredPlace, seconds: float = WARM_UP_SECONDS) -> None:
+    """Keep a device busy before anything is measured on it.
+
+    Parameters
+    ----------
+    place
+        The device.
+    seconds
+        How long. [s]
+    """
+    import torch
+
+    end = time.monotonic() + seconds
+    matrix = torch.ones(_SIZE, _SIZE, device=place.device)
+    while time.monotonic() < end:
+        (matrix @ matrix).sum().item()  # waits for the device

@@ -18,7 +18,14 @@ from planner.request.request import Request
 from planner.request.setting import resolve
 from planner.tables.profile.needs import Need, Needs, needs_of
 from planner.tables.profile.passes import calls_of
-from planner.tables.profile.place import MeasuredPlace, check_precision, free_memory, use_precision
+from planner.tables.profile.place import (
+    WARM_UP_SECONDS,
+    MeasuredPlace,
+    check_precision,
+    free_memory,
+    use_precision,
+    warm_up,
+)
 from planner.tables.profile.store import MeasuredProfile
 from planner.tables.profile.timing import Timing, measuring_time, time_call
 
@@ -207,6 +214,7 @@ def profile_question(
     """
     end = time.monotonic() + budget
     check_precision(place, resolve(request).machine.compute.usual)
+    warm_up(place, min(WARM_UP_SECONDS, budget / 10.0))
     for _ in range(ROUNDS):
         tell("planning")
         run = ProfileRun(needs_of(_with_times(request, profile)), profile, place)
