@@ -113,7 +113,7 @@ class Simulations:
         """Simulate estimates in their order, as long as one promises to be better.
 
         Beyond what is cheap, estimates are taken to be as far off as those of choices that lay
-        layers on devices alike: mostly by half as much, then, over random pairs of transformers.
+        layers on devices alike. Over random pairs of transformers that leaves half of the error.
         """
         work, count = 0, 0
         for one in rows:

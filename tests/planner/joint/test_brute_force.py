@@ -17,7 +17,7 @@ from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.search import JointSearch
 from planner.joint.weights import LeastWeights
-from planner.joint.wishes import Wishes
+from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import tried
 from planner.request.parts import Degrees
@@ -128,6 +128,16 @@ def _all_steps(setting):
     return steps
 
 
+def _searched(setting, wishes=NO_WISHES):
+    return JointSearch(
+        setting=setting,
+        runtime=searched_runtime(setting),
+        options=SearchOptions(),
+        deadline=Deadline(None),
+        wishes=wishes,
+    )
+
+
 def _agrees(setting, steps, shares):
     """The search finds the best of all choices at every limit on memory, and bounds it."""
     smallest = min(one.peak_memory for one in steps.values())
@@ -138,14 +148,7 @@ def _agrees(setting, steps, shares):
         limited = _limited(setting, memory)
         # what may wait in the memory of the hosts is not among the choices
         result, free = (
-            JointSearch(
-                setting=limited,
-                runtime=searched_runtime(limited),
-                options=SearchOptions(),
-                deadline=Deadline(None),
-                wishes=wishes,
-            ).run()
-            for wishes in (Wishes(forbid=("offload",)), Wishes())
+            _searched(limited, wishes).run() for wishes in (Wishes(forbid=("offload",)), Wishes())
         )
         best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
         assert result.best is not None
@@ -177,13 +180,7 @@ def test_what_fits_is_found_where_estimates_of_memory_are_off(tmp_path, seed, ro
     fitting, reason = tried(setting, given, searched_runtime(setting))
     assert fitting is not None, reason
     limited = _limited(setting, fitting.peak_memory * room)
-    search = JointSearch(
-        setting=limited,
-        runtime=searched_runtime(limited),
-        options=SearchOptions(),
-        deadline=Deadline(None),
-    )
-    best = search.run().best
+    best = _searched(limited).run().best
     assert best is not None
     assert best.seconds <= fitting.seconds
 
@@ -192,14 +189,7 @@ def test_offload_takes_no_places_of_what_fits_without(tmp_path):
     # the best without it is estimated to hold too much, and is found by its bound
     limited = _limited(_setting(tmp_path / "config.json", random.Random(11)), 1609.4 * 2**20)
     free, without = (
-        JointSearch(
-            setting=limited,
-            runtime=searched_runtime(limited),
-            options=SearchOptions(),
-            deadline=Deadline(None),
-            wishes=wishes,
-        ).run()
-        for wishes in (Wishes(), Wishes(forbid=("offload",)))
+        _searched(limited, wishes).run() for wishes in (Wishes(), Wishes(forbid=("offload",)))
     )
     assert free.best is not None
     assert without.best is not None
