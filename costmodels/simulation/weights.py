@@ -76,6 +76,14 @@ class WeightWork:
             size //= row[-1]
         return tuple(row)
 
+    def groups(self, name: str) -> set[Group]:
+        """Members of the groups in which the gradients of a layer are summed up. [items]"""
+        config, whole = self.memory(name), self.pieces[name].gradient_group
+        if not (config.weights or config.gradients or config.state) or not config.shard_size:
+            return {whole}
+        shards = self.shard_group(name)
+        return {shards, tuple(n // part for n, part in zip(whole, shards, strict=True))}
+
     # memory
 
     def fixed_memory(self) -> dict[str, float]:

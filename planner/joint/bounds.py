@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import Estimates
+from planner.joint.hybrid import shard_sizes
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
@@ -41,12 +42,15 @@ class ChoiceBounds:
         What computation alone takes at least.
     partly
         Whether a choice that computes blocks again stands for all numbers of blocks.
+    hybrid
+        Whether a choice that cuts weights over all that hold them stands for all shards of them.
     """
 
     setting: Setting
     estimates: Estimates
     floors: PipelineBounds
     partly: bool = False
+    hybrid: bool = False
     series: dict[tuple[Degrees, int, bool], tuple[float, Floats]] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
@@ -68,17 +72,36 @@ class ChoiceBounds:
         free = self.partly and not choice.offload
         return free and choice.inside.recompute == "full" and not (choice.again or alone)
 
-    def of(self, choice: Choice, *, fitting: bool = True) -> float:
-        """What no step of a choice takes less than, of those that fit +inf where none does. [s]"""
+    def shards(self, choice: Choice) -> list[Choice]:
+        """A choice, and those that cut its weights over fewer ranks."""
+        if not self.hybrid or choice.zero < 3:
+            return [choice]
+        inside = self.estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        sizes = shard_sizes(choice, inside, self.estimates.exchanges)
+        return [choice, *(replace(choice, shard_size=size) for size in sizes)]
+
+    def of(self, choice: Choice, *, fitting: bool = True, alone: bool = False) -> float:
+        """What no step of a choice takes less than, of those that fit +inf where none does. [s]
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        fitting
+            Whether those that do not fit do not matter.
+        alone
+            Whether its weights are cut as it says, and not over fewer ranks.
+        """
         insides = self.estimates.insides(choice.zero)
         inside = insides.of(choice.inside, choice.samples)
         room = self.setting.cluster.device.memory
         if fitting and self.least_memory(choice, inside) > room:
             return math.inf
-        slowed, more = self._behind_gathers(choice, inside), 0.0
+        ways = [choice] if alone else self.shards(choice)
+        slowed, more = min(self._behind_gathers(way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
             kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
-            slowed = min(slowed, self._behind_gathers(choice, kept))
+            slowed = min(slowed, *(self._behind_gathers(way, kept) for way in ways))
             more = self._least_again(choice, kept, inside)
             inside = kept
         pp, count = choice.pp, choice.micro_batches
@@ -91,7 +114,7 @@ class ChoiceBounds:
         found = max(chain, (count * total + updates) / pp)
         if choice.chunks == 1:
             # no gradient travels before the last backward pass of its stage
-            travels = self._reductions(choice, inside)
+            travels = min(self._reductions(way, inside) for way in ways)
             found = max(found, (count * total - backward + travels + updates) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
@@ -100,6 +123,21 @@ class ChoiceBounds:
         if not self.floors.chain:
             found = max(found, self._in_series(choice, insides))
         return found * (1.0 - ROUNDING)
+
+    def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:
+        """What each of the choices takes at least that a bound holds for, as of `shards`. [s]
+
+        Parameters
+        ----------
+        least, choice
+            The bound, and the choice that it is of.
+        """
+        ways = self.shards(choice)
+        return (
+            [(least, choice)]
+            if len(ways) == 1
+            else [(self.of(way, alone=True), way) for way in ways]
+        )
 
     def _in_series(self, choice: Choice, insides: Insides) -> float:
         """What layers take that wait for each other, with nothing computed again. [s]"""
@@ -181,7 +219,7 @@ class ChoiceBounds:
         gathered = 0.0
         for number, cut in enumerate(inside.cuts):
             whole = float(inside.parameters[inside.cut_of == number].sum()) * size
-            gathered += exchanges.time("all_gather", choice.pp, cut, whole)
+            gathered += exchanges.time("all_gather", choice.pp, cut, whole, choice.shard_size)
         beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
         count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
         return max(count * beside, 0.0) * slow / choice.pp
@@ -215,13 +253,14 @@ class ChoiceBounds:
         exchanges = self.estimates.exchanges
         gradients = exchanges.gradients(choice.zero)
         kind, limit = gradients.kind, gradients.limit
-        found = 0.0
+        found, shards = 0.0, choice.shard_size
         for number, cut in enumerate(inside.cuts):
             sizes = inside.gradients[inside.cut_of == number] * gradients.part
-            whole = exchanges.time(kind, choice.pp, cut, float(sizes.sum()))
+            whole = exchanges.reduced(kind, choice.pp, cut, float(sizes.sum()), shards)
             if limit is not None:
                 values, counts = np.unique(sizes[sizes >= limit], return_counts=True)
-                times = [exchanges.time(kind, choice.pp, cut, float(size)) for size in values]
+                message = (kind, choice.pp, cut)
+                times = [exchanges.reduced(*message, float(size), shards) for size in values]
                 whole = max(whole, float(counts @ np.array(times)) if times else 0.0)
             found += whole
         return found

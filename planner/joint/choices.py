@@ -46,6 +46,8 @@ class Choice:
         has it. [items]
     offload
         What waits in the memory of the hosts.
+    shard_size
+        Ranks that weights are cut over where not all that hold them; 0 for all. [items]
     """
 
     inside: Degrees
@@ -59,6 +61,7 @@ class Choice:
     blocks: tuple[int, ...] = ()
     again: int = 0
     offload: tuple[str, ...] = ()
+    shard_size: int = 0
 
     @property
     def parts(self) -> int:
@@ -92,6 +95,7 @@ class Choice:
             micro_batches=self.micro_batches,
             recompute=self.again or self.inside.recompute,
             offload=self.offload,
+            shard_size=self.shard_size or None,
             stage_blocks=self.blocks or self.inside.stage_blocks,
         )
 

@@ -155,8 +155,9 @@ class Estimates:
         return HostRates.of(self.setting, self.setting.gpus)
 
     def ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
-        """Ranks that hold the weight of each layer. [items]"""
-        sizes = [float(self.exchanges.ranks(choice.pp, cut)) for cut in inside.cuts]
+        """Ranks that share the weight of each layer among each other. [items]"""
+        size = choice.shard_size
+        sizes = [float(self.exchanges.ranks(choice.pp, cut, size)) for cut in inside.cuts]
         return np.array([*sizes, 1.0])[inside.cut_of]
 
     def copies(self, choice: Choice, inside: MicroBatch) -> Copies:
@@ -203,7 +204,7 @@ class Estimates:
 
     def _stages(self, choice: Choice, inside: MicroBatch) -> StageCosts:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
-        key = (choice.inside, choice.samples, *cut, choice.zero > 2)
+        key = (choice.inside, choice.samples, *cut, choice.zero > 2, choice.shard_size)
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks)
             units = self.insides(choice.zero).sums
@@ -268,7 +269,12 @@ class Estimates:
 
     def _communicators(self, choice: Choice, inside: MicroBatch) -> int:
         """Groups of ranks of different kinds that a device communicates in. [items]"""
-        groups = {self.exchanges.group(choice.pp, cut) for cut in inside.cuts}
+        size = choice.shard_size
+        groups = {self.exchanges.group(choice.pp, cut, size) for cut in inside.cuts}
+        if size:
+            groups |= {
+                self.exchanges.others(choice.pp, cut, choice.shard_size) for cut in inside.cuts
+            }
         one = choice.inside
         # ranks that exchange features may be those that hold the same weights
         groups.add(self.exchanges.innermost(choice.pp, one.tp))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +62,10 @@ class Exchanges:
         self.whole = setting.machine.topology
         self.links: dict[int, StageLinks] = {}
         self.times: dict[tuple[object, ...], float] = {}
-        self.sizes: dict[tuple[int, Cut], int] = {}
+        self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
         # what is exchanged of each unit, see `planner.joint.stages`
-        self.by_unit: dict[tuple[int, int, bool, str], tuple[Floats, Floats]] = {}
+        self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
 
     def gradients(self, zero: int) -> Gradients:
         """How gradients travel under a stage of ZeRO."""
@@ -98,48 +99,98 @@ class Exchanges:
             )
         return self.links[pp]
 
-    def group(self, pp: int, cut: Cut) -> tuple[int, ...]:
-        """Ranks that hold the same weight where weights are cut like that. [items]"""
+    def group(self, pp: int, cut: Cut, shard_size: int = 0) -> tuple[int, ...]:
+        """Ranks that hold the same weight where weights are cut like that. [items]
+
+        Parameters
+        ----------
+        pp, cut
+            Groups of devices, and how weights are cut.
+        shard_size
+            Only so many of them, the inner ones first, that share the weights among each other; 0
+            for all.
+        """
         shape = self._links(pp).topology.shape
-        return tuple(max(size // ways, 1) for size, ways in zip(shape, cut, strict=True))
+        members = tuple(max(size // ways, 1) for size, ways in zip(shape, cut, strict=True))
+        return inner(members, shard_size) if shard_size else members
+
+    def others(self, pp: int, cut: Cut, shard_size: int) -> tuple[int, ...]:
+        """Ranks that hold the same part of a weight that so many share. [items]
+
+        Parameters
+        ----------
+        pp, cut, shard_size
+            As of `group`.
+        """
+        members = zip(self.group(pp, cut), self.group(pp, cut, shard_size), strict=True)
+        return tuple(size // part for size, part in members)
 
     def innermost(self, pp: int, ways: int) -> tuple[int, ...]:
         """So many ranks next to each other, at each level. [items]"""
-        sizes = []
-        for size in self._links(pp).topology.shape:
-            sizes.append(math.gcd(size, ways))
-            ways //= sizes[-1]
-        return tuple(sizes)
+        return inner(self._links(pp).topology.shape, ways)
 
-    def ranks(self, pp: int, cut: Cut) -> int:
-        """How many those are. [items]"""
-        key = (pp, cut)
+    def ranks(self, pp: int, cut: Cut, shard_size: int = 0) -> int:
+        """How many those of a `group` are. [items]
+
+        Parameters
+        ----------
+        pp, cut, shard_size
+            As of `group`.
+        """
+        key = (pp, cut, shard_size)
         if key not in self.sizes:
-            self.sizes[key] = math.prod(self.group(pp, cut))
+            self.sizes[key] = math.prod(self.group(pp, cut, shard_size))
         return self.sizes[key]
 
-    def time(self, kind: str, pp: int, cut: Cut, num_bytes: float) -> float:
-        """A collective over them. [s]
+    def time(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int = 0) -> float:
+        """A collective over the ranks of a `group`. [s]
 
         Parameters
         ----------
         kind
             Of the collective.
-        pp, cut
-            Groups of devices, and how weights are cut.
+        pp, cut, shard_size
+            As of `group`.
         num_bytes
             The whole of what is exchanged. [B]
         """
         if num_bytes <= 0.0 or self.ranks(pp, cut) == 1:
             return 0.0
-        key = (kind, pp, cut, num_bytes)
+        key = (kind, pp, cut, num_bytes, shard_size)
         if key not in self.times:
-            links, members = self._links(pp), self.group(pp, cut)
+            links, members = self._links(pp), self.group(pp, cut, shard_size)
             if kind == "all_reduce":
                 num_bytes *= self.runtime.passes(math.prod(members), links.one_way(members))
-            message = links.collective(kind, np.array(members), num_bytes)
-            self.times[key] = message.time
+            self.times[key] = links.collective(kind, np.array(members), num_bytes).time
         return self.times[key]
+
+    def summed_up(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int) -> float:
+        """What is reduced over shards, summed up over the ranks that hold the same one. [s]
+
+        Parameters
+        ----------
+        kind, pp, cut, num_bytes, shard_size
+            As of `time`; nothing is summed up but after a reduction over some of the ranks.
+        """
+        if kind != "reduce_scatter" or not shard_size or num_bytes <= 0.0:
+            return 0.0
+        key = ("summed up", pp, cut, num_bytes, shard_size)
+        if key not in self.times:
+            others = np.array(self.others(pp, cut, shard_size))
+            part = num_bytes / self.ranks(pp, cut, shard_size)
+            self.times[key] = self._links(pp).collective("all_reduce", others, part).time
+        return self.times[key]
+
+    def reduced(self, kind: str, pp: int, cut: Cut, num_bytes: float, shard_size: int = 0) -> float:
+        """A reduction over all ranks that hold a weight, one after the other with shards. [s]
+
+        Parameters
+        ----------
+        kind, pp, cut, num_bytes, shard_size
+            As of `time`.
+        """
+        message = (kind, pp, cut, num_bytes, shard_size)
+        return self.time(*message) + (self.summed_up(*message) if shard_size else 0.0)
 
     def send(self, pp: int, num_bytes: float) -> float:
         """A message from each device of a stage to the next stage. [s]
@@ -159,3 +210,12 @@ class Exchanges:
             senders = min(math.prod(inner), int(self.whole.devices_below[level]))
             self.times[key] = float(send_recv_time(self.whole, level, num_bytes, senders))
         return self.times[key]
+
+
+def inner(members: Sequence[int], size: int) -> tuple[int, ...]:
+    """So many of the members of a group at each level, the inner ones first. [items]"""
+    row = []
+    for count in members:
+        row.append(math.gcd(count, size))
+        size //= row[-1]
+    return tuple(row)

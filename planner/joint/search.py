@@ -18,6 +18,7 @@ from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
+from planner.joint.hybrid import with_fewer_shards
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.pace import Pace
@@ -100,8 +101,13 @@ class JointSearch:
         )
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
+        hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
-            setting=self.setting, estimates=self.estimates, floors=floors, partly=partly
+            setting=self.setting,
+            estimates=self.estimates,
+            floors=floors,
+            partly=partly,
+            hybrid=hybrid,
         )
         single, anyhow, bound, left, stopped = 0.0, 0.0, 0.0, math.inf, ""
         ranked: list[Estimate] = []
@@ -124,6 +130,8 @@ class JointSearch:
                     break
                 if partly:
                     ranked = with_fewer_again(self.estimates, ranked)
+                if hybrid:
+                    ranked = with_fewer_shards(self.estimates, ranked)
                 if simulations.offloads:
                     heavy = heavy_rows(self.setting, self.heavy, floors, ranking.deadline)
                     ranked, least = with_offload(ranking, ranked, heavy)
@@ -196,6 +204,7 @@ class JointSearch:
             self.num_choices += 1
             if kept:
                 choice = replace(choice, offload=kept)
+            choice = self.wishes.with_shards(choice)
             if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
                 (fitting if weights.fit(choice) else self.heavy).append(choice)

@@ -193,12 +193,19 @@ class Simulations:
             self.cut_short |= self.pace.deadline.passed
             if self.pace.deadline.passed:
                 return 0.0
-            if not one.choice.again and one.choice not in beside:
+            refined = one.choice.again or (bounds.hybrid and one.choice.shard_size)
+            if not refined and one.choice not in beside:
                 rows.append((bounds.of(one.choice), one.seconds, one.choice))
                 if self._may_offload(one):
                     others = bounds.offloaded(one.choice, fastest)
                     rows += [(least, one.seconds, other) for least, other in others]
                     beside.update(other for _, other in others)
+        rows = [
+            (least, seconds, way)
+            for row, seconds, choice in rows
+            if row < fastest
+            for least, way in bounds.by_shards(row, choice)
+        ]
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
         for away in (False, True):
             left = self._proven([row for row in rows if bool(row[2].offload) == away], left, bounds)

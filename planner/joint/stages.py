@@ -39,7 +39,7 @@ class StageCosts:
     buckets
         In so many messages; (cuts, chunks, groups). [items]
     ranks
-        That hold the same weight, by how weights are cut. [items]
+        That share the same weight among each other, by how weights are cut. [items]
     size
         Of an element of activations. [B]
     sent
@@ -109,7 +109,10 @@ class StageCosts:
             update=groups[4],
             travels=held[2],
             buckets=np.maximum(np.round(held[5] + 0.5), 1.0),
-            ranks=np.array([[float(exchanges.ranks(choice.pp, cut))] for cut in inside.cuts]),
+            ranks=np.array(
+                [[exchanges.ranks(choice.pp, cut, choice.shard_size)] for cut in inside.cuts],
+                dtype=float,
+            ),
             size=float(exchanges.setting.machine.training.activation_size),
             sent=float(inside.output[ends].max(initial=0.0)),
         )
@@ -143,7 +146,8 @@ class StageCosts:
             return self.reduced[kind]
         shape = (choice.chunks, choice.pp)
         if gradients.by_unit:
-            _, scattered = self._by_unit(choice, exchanges)
+            _, near, far = self._by_unit(choice, exchanges)
+            scattered = near + far
             rows = np.add.reduceat(scattered, self.starts).reshape(shape)
             # all but the last unit are behind the backward pass already
             firsts = scattered[list(self.starts)].reshape(shape)
@@ -163,9 +167,10 @@ class StageCosts:
                 if row not in known:  # stages are alike
                     whole, count, first = row
                     tail = min(max(first, whole / count), whole)
+                    message = (kind, choice.pp, cut)
                     known[row] = (
-                        count * exchanges.time(kind, choice.pp, cut, whole / count),
-                        exchanges.time(kind, choice.pp, cut, tail),
+                        count * exchanges.reduced(*message, whole / count, choice.shard_size),
+                        exchanges.reduced(*message, tail, choice.shard_size),
                     )
                 each, end = known[row]
                 spent[place] += each
@@ -183,15 +188,18 @@ class StageCosts:
             found[group] = exchanges.time("all_gather", choice.pp, cut, float(whole.sum()))
         return found
 
-    def _by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
-        """Gathers of weights and reductions of gradients, at the first layer of each unit. [s]"""
+    def _by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats, Floats]:
+        """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
+
+        Gradients are reduced over the ranks that share weights, and summed up over others then.
+        """
         inside, pp = self.inside, choice.pp
         # whatever is computed again, weights are the same
         gradients, cuts_weights = exchanges.gradients(choice.zero), choice.zero > 2
-        key = (id(inside.parameters), pp, cuts_weights, gradients.kind)
+        key = (id(inside.parameters), pp, cuts_weights, gradients.kind, choice.shard_size)
         if key in exchanges.by_unit:
             return exchanges.by_unit[key]
-        gathers, scatters = np.zeros(len(inside.forward)), np.zeros(len(inside.forward))
+        gathers, scatters, sums = (np.zeros(len(inside.forward)) for _ in range(3))
         for places in self.units.places:
             numbers = inside.parameters[places]
             if not numbers.any():
@@ -199,17 +207,27 @@ class StageCosts:
             cut = inside.cuts[inside.cut_of[places[int(numbers.argmax())]]]
             if exchanges.ranks(pp, cut) > 1 and cuts_weights:
                 num_bytes = float(numbers.sum()) * self.size
-                gathers[places[0]] = exchanges.time("all_gather", pp, cut, num_bytes)
+                gathers[places[0]] = exchanges.time(
+                    "all_gather", pp, cut, num_bytes, choice.shard_size
+                )
             for number, other in enumerate(inside.cuts):
                 mine = inside.cut_of[places] == number
                 num_bytes = float(inside.gradients[places][mine].sum()) * gradients.part
-                scatters[places[0]] += exchanges.time(gradients.kind, pp, other, num_bytes)
-        exchanges.by_unit[key] = (gathers, scatters)
-        return gathers, scatters
+                message = (gradients.kind, pp, other, num_bytes, choice.shard_size)
+                scatters[places[0]] += exchanges.time(*message)
+                sums[places[0]] += exchanges.summed_up(*message)
+        exchanges.by_unit[key] = (gathers, scatters, sums)
+        return gathers, scatters, sums
 
     def with_gathers(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats]:
         """Both passes of each stage where weights are gathered unit by unit. [s]"""
         forward, backward = map(self.of_stages, self.with_gathers_by_unit(choice, exchanges))
+        if choice.shard_size and exchanges.gradients(choice.zero).by_unit:
+            # sums over shards wait for no unit, only for each other
+            sums = self.of_stages(self._by_unit(choice, exchanges)[2])
+            beside = backward + (forward if choice.micro_batches > 1 else 0.0)
+            hidden = np.minimum(sums, beside)
+            backward = backward + sums - hidden + OVERLAP_FACTOR * hidden
         launched = self.launched - self.launched_forward
         return np.maximum(forward, self.launched_forward), np.maximum(backward, launched)
 
@@ -222,7 +240,7 @@ class StageCosts:
 
         Beside a unit travel the weights of the next one, and the gradients of the one before.
         """
-        gathers, scatters = self._by_unit(choice, exchanges)
+        gathers, scatters, _ = self._by_unit(choice, exchanges)
         if not exchanges.gradients(choice.zero).by_unit:
             scatters = np.zeros_like(scatters)
         firsts, order = self.units.firsts, self.units.order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from costmodels.simulation import Runtime
@@ -35,10 +36,10 @@ class LeastWeights:
         weight, gradient, state = self.sizes[choice.zero > 2]
         weight *= "weights" not in choice.offload
         state *= "optimizer" not in choice.offload
-        ranks = choice.dp * choice.inside.cp
+        ranks, most = choice.dp * choice.inside.cp, choice.shard_size or math.inf
         total = 0.0
         for parameters, ways in ((self.others, 1), (self.experts, choice.inside.ep)):
-            same = max(ranks / ways, 1.0)
+            same = max(min(ranks / ways, most), 1.0)
             each = weight / (same if choice.zero > 2 else 1.0)
             each += gradient / (same if choice.zero > 1 else 1.0)
             each += state / (same if choice.zero > 0 else 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodels.errors import InputError, closest
@@ -25,6 +25,7 @@ KEPT: Mapping[str, Callable[[Choice], object]] = {
     "micro_batch_size": lambda one: one.samples,
     "chunks": lambda one: one.chunks,
     "zero": lambda one: one.zero,
+    "shard_size": lambda one: one.shard_size,
     "recompute": lambda one: one.inside.recompute,
     "schedule": lambda one: one.schedule,
     "offload": lambda one: "+".join(one.offload) or "none",
@@ -41,6 +42,7 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
     "interleaving": lambda one: one.chunks > 1,
     "sharding": lambda one: one.zero > 0,
+    "hybrid": lambda one: one.shard_size > 0,
     "recompute": lambda one: one.inside.recompute != "none",
     "offload": lambda one: bool(one.offload),
 }
@@ -51,12 +53,13 @@ _ONE_STAGE: Mapping[str, object] = {
     "micro_batches": 1,
     "chunks": 1,
     "zero": 0,
+    "shard_size": 0,
     "recompute": "none",
     "offload": "none",
 }
 # What is no split of a layer; without the first, a plan is nothing but splits.
 _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute"})
-_BEYOND_SPLITS = _NEEDED_TO_LEAVE | {"interleaving", "offload"}
+_BEYOND_SPLITS = _NEEDED_TO_LEAVE | {"interleaving", "hybrid", "offload"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,20 @@ class Wishes:
     def leaves_some_again(self) -> bool:
         """Whether some blocks may be computed again: frameworks compute all of them or none."""
         return "recompute" not in self.keep and self.framework is None
+
+    @property
+    def leaves_shards(self) -> bool:
+        """Whether weights may be cut over fewer ranks than all that hold them."""
+        framework = FRAMEWORKS.get(self.framework or "")
+        runs = framework is None or framework.shards_over_some
+        return runs and "shard_size" not in self.keep and "hybrid" not in self.forbid
+
+    def with_shards(self, choice: Choice) -> Choice:
+        """A choice with its weights cut over as many ranks as must be, where they can be."""
+        size, ranks = self.keep.get("shard_size"), choice.dp * choice.inside.cp
+        if choice.zero < 3 or not isinstance(size, int) or not size or ranks % size:
+            return choice
+        return replace(choice, shard_size=size)
 
     @property
     def splits_alone(self) -> bool:
@@ -168,6 +185,7 @@ def way_of(choice: Choice, attends: bool) -> WayToTrain:
         pp=choice.pp,
         chunks=choice.chunks,
         zero=choice.zero,
+        sharded_over_some=choice.shard_size > 0,
         recompute=str(inside.recompute),
         schedule=choice.schedule,
         attends=attends,

@@ -81,7 +81,9 @@ def training_sentence(plan: Plan) -> str:
     cut = {what for layer in plan.layers.values() for what in layer.sharded}
     if cut:
         stage = 3 if "weights" in cut else 2 if "gradients" in cut else 1
-        parts.append(f"ZeRO {stage}")
+        sizes = sorted({layer.shard_size for layer in plan.layers.values() if layer.shard_size})
+        over = f" over {' or '.join(map(str, sizes))} GPUs" if sizes else ""
+        parts.append(f"ZeRO {stage}{over}")
     again = {name for stage in strategy.stages for rows in stage.recompute for name in rows}
     if again:
         attends = all(plan.layers[name].kind == "attention" for name in again)

@@ -106,12 +106,13 @@ _WISHES = {
         (
             *("tp=2", "pp=2,zero=1", "recompute=full", "tp=-1", "dp=x", f"tp={_DIGITS}", ","),
             *("pp=2,micro_batches=2,chunks=2", "cp=2", "ep=2", "fsdp=true", "zero=3", "pp=3"),
+            *("shard_size=2", "shard_size=0", "shard_size=3,zero=1"),
         ),
     ),
     "--forbid": Values(
         ("context", "recompute,sharding"),
         ("hats", "context;tensor", "Context"),
-        ("pipeline,accumulation,sharding,recompute", "data,tensor,pipeline", ",,"),
+        ("pipeline,accumulation,sharding,recompute", "data,tensor,pipeline", "hybrid", ",,"),
     ),
 }
 _BRIEF = {"--quiet": FLAG, "--json": FLAG}

@@ -194,6 +194,9 @@ def test_hybrid_sharding_holds_more_and_gathers_within_a_host():
     assert ratio == pytest.approx(2.0)
     kinds = {task.kind for task in inner.simulated.task_times.graph.tasks if task.queue == 2}
     assert kinds == {"reduce_scatter", "all_reduce"}
+    # a communicator of those that share weights, and one of those that hold the same part
+    more = part.memory.holders["reserved"] - all_of_it.memory.holders["reserved"]
+    assert more >= 392 * 2**20
     assert inner.simulated.roles[0].busy["parameter"] < whole.simulated.roles[0].busy["parameter"]
 
 

@@ -113,7 +113,8 @@ KEEP: Input[str | None] = Input(
     metavar="NAME=N,...",
     help="Hold degrees fixed, such as tp=8,pp=4 or offload=optimizer+weights.",
     text='Degrees to hold fixed, such as "tp=8,pp=4": dp, tp, pp, cp, ep, sequence_parallel, '
-    "micro_batches, micro_batch_size, chunks, zero, recompute, schedule, offload (none, or some of "
+    "micro_batches, micro_batch_size, chunks, zero, shard_size (GPUs that weights are cut over "
+    "where not all that hold them, else 0), recompute, schedule, offload (none, or some of "
     "activations, weights and optimizer, with + between them).",
 )
 FORBID: Input[str | None] = Input(
@@ -123,7 +124,8 @@ FORBID: Input[str | None] = Input(
     metavar="NAME,...",
     help="Rule out ways to train, such as context,recompute.",
     text='Ways to train to rule out, such as "context,recompute": data, tensor, pipeline, context, '
-    "expert, sequence, accumulation, interleaving, sharding, recompute, offload.",
+    "expert, sequence, accumulation, interleaving, sharding, hybrid (weights cut over some of the "
+    "GPUs that hold them), recompute, offload.",
 )
 FRAMEWORK: Input[str | None] = Input(
     name="framework",

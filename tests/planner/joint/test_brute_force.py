@@ -105,7 +105,11 @@ def _all_steps(setting):
     estimates = Estimates(setting, runtime)
     floors = PipelineBounds(setting, estimates.plain.reduced)
     bounds = ChoiceBounds(
-        setting=setting, estimates=estimates, floors=floors, partly=bool(estimates.cuts.first)
+        setting=setting,
+        estimates=estimates,
+        floors=floors,
+        partly=bool(estimates.cuts.first),
+        hybrid=True,
     )
     weights = LeastWeights(setting)
     reserved = setting.cluster.device.reserved_memory
@@ -116,11 +120,14 @@ def _all_steps(setting):
         bound, floor = bounds.of(choice), floors.floor(choice)
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         least = bounds.least_memory(choice, inside)
-        for one in map(estimates.of, bounds.members(estimates.of(choice).choice)):
+        ways = {way: bounds.of(way, alone=True) for way in bounds.shards(choice)}
+        each = [member for way in ways for member in bounds.members(estimates.of(way).choice)]
+        for one in map(estimates.of, each):
             under = choice_runtime(runtime, choice.zero)
             found, reason = tried(setting, one.choice.degrees, under)
             assert found is not None, reason
-            assert bound <= found.seconds
+            way = replace(one.choice, blocks=(), again=0)
+            assert bound <= ways[way] <= found.seconds
             assert floor <= found.seconds
             assert least <= found.peak_memory
             assert weights.of(choice) + reserved <= found.peak_memory
