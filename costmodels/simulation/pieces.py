@@ -175,8 +175,8 @@ class Pieces:
         index = None if found is None else found[0].find(distribution)
         if found is not None and index is not None:
             return found[1].take(np.array([index]))
-        # the rate of a full bucket is of no use here: any size will do
-        return layer_costs(layer, one, self.machine, input_gradients=wants, largest_bucket=1e6)
+        # messages are tasks of their own
+        return layer_costs(layer, one, self.machine, input_gradients=wants, largest_bucket=None)
 
 
 def _piece(

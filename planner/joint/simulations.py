@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodels.simulation import Runtime
+from costmodels.simulation.shared_pieces import PiecesByBatch
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
@@ -61,6 +62,8 @@ class Simulations:
         The choices that were simulated, and those of them that fit.
     off
         How far off estimates were, the least of each way to lay layers on devices. [times]
+    known
+        What layers cost in all that was simulated.
     """
 
     setting: Setting
@@ -76,6 +79,7 @@ class Simulations:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
+    known: PiecesByBatch = field(default_factory=dict)
 
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
@@ -248,7 +252,7 @@ class Simulations:
         self.tried.add(choice)
         runtime = choice_runtime(self.runtime, choice.zero)
         with self.pace.measured(choice):
-            found, reason = tried(self.setting, choice.degrees, runtime)
+            found, reason = tried(self.setting, choice.degrees, runtime, self.known)
         if found is None:
             self.left_out.append(reason)
             return None

@@ -16,10 +16,12 @@ from costmodels.simulation import (
     load_runtime,
     run_graph,
 )
+from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
 from planner.plan import Baseline
 from planner.request.by_degrees import (
+    pieces_of_batch,
     replicas,
     strategy_by_degrees,
     with_default_micro_batches,
@@ -81,7 +83,10 @@ class StagedStep:
 
 
 def simulate_stages(
-    placed: PlacedNetwork, runtime: Runtime, degrees: Degrees | None = None
+    placed: PlacedNetwork,
+    runtime: Runtime,
+    degrees: Degrees | None = None,
+    known: KnownPieces | None = None,
 ) -> StagedStep:
     """Simulate a strategy of stages as plans are.
 
@@ -93,10 +98,12 @@ def simulate_stages(
         The framework's runtime.
     degrees
         What the strategy was made of.
+    known
+        Costs of layers of such micro-batches on this cluster, to which new ones are added.
     """
     setting = placed.setting
     runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
-    compiler = compiler_of(placed, runtime)
+    compiler = compiler_of(placed, runtime, known=known)
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -109,7 +116,9 @@ def simulate_stages(
     )
 
 
-def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedStep | None, str]:
+def tried(
+    setting: Setting, degrees: Degrees, runtime: Runtime, known: PiecesByBatch | None = None
+) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
     Parameters
@@ -120,15 +129,19 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
         The strategy.
     runtime
         Under which it is simulated.
+    known
+        Costs of layers, of the same question under any runtime, to which new ones are added.
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
     if runtime.shard and degrees.sharding is None:
         degrees = replace(degrees, zero=0)  # not what the runtime cuts by itself
     try:
-        strategy, graph, name = strategy_by_degrees(setting, degrees, runtime)
+        known = {} if known is None else known
+        strategy, graph, name = strategy_by_degrees(setting, degrees, runtime, known)
+        pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        return simulate_stages(placed, runtime, degrees), ""
+        return simulate_stages(placed, runtime, degrees, pieces), ""
     except InputError as error:
         return None, str(error)
 

@@ -17,6 +17,7 @@ from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.staged import tried
+from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from planner.request.training_graphs import training_graph
@@ -89,3 +90,33 @@ def test_blocks_in_series_begin_where_all_that_follows_reads_one_layer():
     sizes = [b - a for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]
     assert all(one <= size for one, size in zip(longest, sizes, strict=True))
     assert sum(longest) < len(names)  # a skip with a layer of its own lies beside the block
+
+
+def test_nothing_is_computed_again_of_networks_without_blocks():
+    plain, blocks = _setting("alexnet", 4, 16), _setting("resnet18", 4, 16)
+    assert {one.recompute for one in insides(plain)} == {"none"}
+    assert {one.recompute for one in insides(blocks)} == {"none", "full"}
+    # what was tried before was the same step twice
+    steps = [tried(plain, Degrees(recompute=what), RUNTIME)[0] for what in ("none", "full")]
+    assert steps[0].seconds == steps[1].seconds
+    assert steps[0].peak_memory == steps[1].peak_memory
+
+
+def test_what_layers_cost_is_known_of_what_was_simulated_before():
+    setting, known = _setting("resnet18", 8, 32), {}
+    counts = []
+    for degrees in (
+        Degrees(pp=2, micro_batches=2),
+        Degrees(pp=2, micro_batches=2, zero=2),
+        Degrees(pp=2, micro_batches=2, recompute="full"),
+        Degrees(pp=2, micro_batches=4),
+        Degrees(pp=2, micro_batches=2, zero=3),
+        Degrees(tp=2, micro_batches=2),
+    ):
+        runtime = choice_runtime(RUNTIME, degrees.zero or 0)
+        again, _ = tried(setting, degrees, runtime, known)
+        alone, _ = tried(setting, degrees, runtime)
+        assert again.seconds == alone.seconds
+        assert again.peak_memory == alone.peak_memory
+        counts.append(sum(len(one.known) for stages in known.values() for one in stages.values()))
+    assert counts[0] == counts[1] == counts[2] < counts[3] < counts[4] < counts[5]
