@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_passes import (
+    Computation,
     exposed_halos,
     layer_computation,
     layer_reductions,
@@ -194,6 +195,7 @@ def layer_costs(
     *,
     input_gradients: tuple[bool, ...],
     largest_bucket: float | None,
+    computation: Computation | None = None,
 ) -> LayerCosts:
     """Cost a layer under every candidate.
 
@@ -210,12 +212,15 @@ def layer_costs(
     largest_bucket
         Largest size of gradient buckets; None where reductions, statistics and all-reduces of
         gradients are simulated, which are then left at 0. [B]
+    computation
+        The local computation, where it is known.
     """
     training, topology = machine.training, machine.topology
     size = training.activation_size
     wants_gradient = any(input_gradients)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
-    computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
+    if computation is None:
+        computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
     halos = exposed_halos(layer, candidates, machine, computation, wants_gradient)
     timed = largest_bucket is not None
     reductions = layer_reductions(layer, candidates, machine, input_gradients, timed=timed)

@@ -247,6 +247,7 @@ def usual_trials(
     usual: Mapping[str, Degrees] | None = None,
     *,
     under_one: bool = False,
+    known: PiecesByBatch | None = None,
 ) -> tuple[UsualTrial, ...]:
     """The usual ways to train on the same inputs.
 
@@ -264,8 +265,11 @@ def usual_trials(
         What they are; those of `usual_degrees` by default.
     under_one
         Whether all of them are, instead of each under its own framework's runtime.
+    known
+        As of `tried`.
     """
     rows, longest = [], 0.0
+    known = {} if known is None else known
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if deadline.remaining > longest:
@@ -273,12 +277,12 @@ def usual_trials(
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
-            (step, reason), costed = tried(setting, degrees, under), True
+            (step, reason), costed = tried(setting, degrees, under, known), True
             if step is not None and not step.fits and degrees.asked_for:
                 share = setting.batch // replicas(degrees, setting.gpus)
                 if (degrees.micro_batch_size or share) > 1:
                     degrees = replace(degrees, micro_batch_size=1)
-                    step, reason = tried(setting, degrees, under)
+                    step, reason = tried(setting, degrees, under, known)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

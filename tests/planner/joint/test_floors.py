@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from costmodels.communication.topology import Topology
+from costmodels.distribution import Distribution, one_candidate, split_dims
+from costmodels.layers.layer_passes import Computation, layer_computation
+from costmodels.layers.local_work import local_parameters
 from costmodels.simulation import load_runtime
+from costmodels.simulation.known_blocks import block_computation
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds, longest_series, series_starts
@@ -120,3 +125,31 @@ def test_what_layers_cost_is_known_of_what_was_simulated_before():
         assert again.peak_memory == alone.peak_memory
         counts.append(sum(len(one.known) for stages in known.values() for one in stages.values()))
     assert counts[0] == counts[1] == counts[2] < counts[3] < counts[4] < counts[5]
+
+
+@pytest.mark.parametrize("runtime", ["ddp", "fsdp", "megatron-core"])
+@pytest.mark.parametrize(("model", "batch"), [("resnet18", 32), ("unet", 8), ("gpt2", 8)])
+def test_blocks_compute_what_they_do_by_themselves(model, batch, runtime):
+    setting = _setting(model, 4, batch).under(load_runtime(runtime))
+    for samples, degrees in [
+        (batch, {}),
+        (batch // 2, {"sample": (2, 1)}),
+        (batch, {"sample": (4, 1)}),
+        (batch // 2, {"filter": (2, 1)}),
+        (batch, {"sample": (2, 1), "filter": (2, 1)}),
+        (batch, {"height": (2, 1), "sample": (2, 1)}),
+    ]:
+        graph = training_graph(setting.model, samples, setting.machine.training)
+        layers = {layer.signature: layer for layer in graph.compute_layers}
+        for layer in list(layers.values())[:40]:
+            split = {dim: ways for dim, ways in degrees.items() if dim in layer.dims}
+            if any(dim not in split_dims(layer) for dim in split):
+                continue
+            distribution = Distribution(degrees=split, shape=(4, 1))
+            one, wants = one_candidate(distribution, split_dims(layer)), True
+            parameters = local_parameters(layer, one) * (layer.shares_weight_with is None)
+            alone = layer_computation(layer, one, setting.machine, parameters, wants)
+            known = block_computation(layer, one, distribution, setting.machine, wants)
+            for field in fields(Computation):
+                ours, other = getattr(known, field.name), getattr(alone, field.name)
+                assert np.array_equal(ours, other), (layer.name, samples, degrees, field.name)

@@ -77,7 +77,7 @@ def test_a_simulation_tells_how_long_others_take():
 
 @pytest.mark.parametrize(("limit", "number"), [(None, 3), (0.0, 0), (0.05, 1)])
 def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, number):
-    def slow(setting, degrees, runtime):
+    def slow(*_):
         time.sleep(0.04)
         return None, "not this one"
 
