@@ -23,7 +23,7 @@ from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
 
-# Simulations of a question: the first ones nearly always hold the best one. [items]
+# Simulations of what fits: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
 # nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
@@ -133,7 +133,8 @@ class Simulations:
             if enough and self._expected(one) > best * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
-            count += 1
+            # of what does not fit none is the best
+            count += found is not None and found.fits
             if found is not None:
                 layout, off = _laid_out(one.choice), found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
