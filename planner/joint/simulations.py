@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
-from planner.joint.bounds import ChoiceBounds
+from costmodels.strategy import Strategy
+from planner.joint.activations import LeastOfStages
+from planner.joint.bounds import ROUNDING, ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
@@ -64,6 +67,8 @@ class Simulations:
         How far off estimates were, the least of each way to lay layers on devices. [times]
     known
         What layers cost in all that was simulated.
+    least
+        What stages hold at least, None for a network with attention.
     """
 
     setting: Setting
@@ -80,6 +85,7 @@ class Simulations:
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
     known: PiecesByBatch = field(default_factory=dict)
+    least: LeastOfStages | None = None
 
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
@@ -246,6 +252,20 @@ class Simulations:
         """Whether all that a bound is of was simulated."""
         return self.tried.issuperset(bounds.members(choice))
 
+    def _is_too_large(self, choice: Choice, strategy: Strategy) -> bool:
+        """Whether a strategy is known not to fit; while nothing does, all are simulated to tell.
+
+        Parameters
+        ----------
+        choice, strategy
+            The choice, and what it comes to.
+        """
+        if self.least is None or self.best is None:
+            return False
+        device = self.setting.cluster.device
+        held = self.least.of(choice, strategy.stages) * (1.0 - ROUNDING)
+        return held > device.memory - device.reserved_memory
+
     def _try(self, choice: Choice, bound: float) -> StagedStep | None:
         """Simulate a choice, unless it was; keep it where it is the best that fits."""
         if choice in self.tried:
@@ -253,9 +273,15 @@ class Simulations:
         self.tried.add(choice)
         runtime = choice_runtime(self.runtime, choice.zero)
         with self.pace.measured(choice):
-            found, reason = tried(self.setting, choice.degrees, runtime, self.known)
+            found, reason = tried(
+                self.setting,
+                choice.degrees,
+                runtime,
+                self.known,
+                partial(self._is_too_large, choice),
+            )
         if found is None:
-            self.left_out.append(reason)
+            self.left_out += [reason] if reason else []
             return None
         self.simulated.append(found)
         if found.fits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from costmodels.errors import InputError
@@ -17,6 +17,7 @@ from costmodels.simulation import (
     run_graph,
 )
 from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
+from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
 from planner.plan import Baseline
@@ -117,7 +118,11 @@ def simulate_stages(
 
 
 def tried(
-    setting: Setting, degrees: Degrees, runtime: Runtime, known: PiecesByBatch | None = None
+    setting: Setting,
+    degrees: Degrees,
+    runtime: Runtime,
+    known: PiecesByBatch | None = None,
+    too_large: Callable[[Strategy], bool] | None = None,
 ) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
@@ -131,6 +136,8 @@ def tried(
         Under which it is simulated.
     known
         Costs of layers, of the same question under any runtime, to which new ones are added.
+    too_large
+        Tells strategies that do not fit, and are not simulated for no reason.
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
@@ -139,6 +146,8 @@ def tried(
     try:
         known = {} if known is None else known
         strategy, graph, name = strategy_by_degrees(setting, degrees, runtime, known)
+        if too_large is not None and too_large(strategy):
+            return None, ""
         pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
         return simulate_stages(placed, runtime, degrees, pieces), ""

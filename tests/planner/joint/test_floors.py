@@ -14,18 +14,23 @@ from costmodels.layers.layer_passes import Computation, layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.simulation import load_runtime
 from costmodels.simulation.known_blocks import block_computation
+from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds, longest_series, series_starts
 from planner.joint.estimate import Estimates
+from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
+from planner.joint.simulations import Simulations
 from planner.planning.bounds.left_out import LayerComputation
-from planner.planning.staged import tried
+from planner.planning.options import SearchOptions
+from planner.planning.staged import simulate_stages, tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from planner.request.training_graphs import training_graph
+from search.problem.deadline import Deadline
 
 RUNTIME = load_runtime("ddp")
 
@@ -153,3 +158,65 @@ def test_blocks_compute_what_they_do_by_themselves(model, batch, runtime):
             for field in fields(Computation):
                 ours, other = getattr(known, field.name), getattr(alone, field.name)
                 assert np.array_equal(ours, other), (layer.name, samples, degrees, field.name)
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ("alexnet", 8),
+        ("mobilenet_v2", 4),
+        *(
+            pytest.param(model, 40, marks=pytest.mark.slow)
+            for model in ("resnet18", "googlenet", "mobilenet_v2", "squeezenet1_1", "densenet121")
+        ),
+        *(pytest.param(model, 30, marks=pytest.mark.slow) for model in ("unet", "vnet", "dlrm")),
+    ],
+)
+def test_no_stage_holds_less_than_its_least(model, count):
+    setting = _setting(model, 8, 32)
+    least, known, shares = LeastOfStages(setting), {}, []
+    everything = [one for one in choices(setting, list(insides(setting))) if one.pp <= 4]
+    for choice in random.Random(5).sample(everything, count):
+        found, _ = tried(setting, choice.degrees, choice_runtime(RUNTIME, choice.zero), known)
+        if found is not None:
+            held = found.peak_memory - setting.cluster.device.reserved_memory
+            shares.append(least.of(choice, found.placed.strategy.stages) / held)
+    assert max(shares) <= 1.0
+    # or nothing would be told by it
+    assert max(shares) > 0.6
+
+
+def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
+    free = _setting("alexnet", 8, 1024)
+    everything = [one for one in choices(free, list(insides(free))) if one.inside.tp == one.pp == 1]
+    small, large = (
+        next(one for one in everything if one.samples == size and not one.zero)
+        for size in (16, 128)
+    )
+    peaks = [tried(free, one.degrees, RUNTIME)[0].peak_memory for one in (small, large)]
+    device = replace(free.cluster.device, memory=int(1.01 * peaks[0]))
+    setting = replace(free, cluster=replace(free.cluster, device=device))
+    laid_out = []
+
+    def counted(*args):
+        laid_out.append(args)
+        return simulate_stages(*args)
+
+    monkeypatch.setattr("planner.planning.staged.simulate_stages", counted)
+    tries = Simulations(
+        setting=setting,
+        runtime=RUNTIME,
+        options=SearchOptions(),
+        estimates=Estimates(setting, RUNTIME),
+        pace=Pace(deadline=Deadline(None), layers=1),
+        offloads=False,
+        left_out=[],
+        least=LeastOfStages(setting),
+    )
+    # while nothing fits, all that is tried says how much is missing
+    assert not tries._try(large, 0.0).fits
+    assert tries._try(small, 0.0).fits
+    tries.tried.clear()
+    assert tries._try(large, 0.0) is None
+    assert len(laid_out) == len(tries.simulated) == 2
+    assert tries.left_out == []
