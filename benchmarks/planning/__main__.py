@@ -1,6 +1,7 @@
 """How fast planning is, how near its plans are to the best, and what the heuristic loses.
 
     python -m benchmarks.planning [TABLE ...] [--smoke] [--repeats 3] [--json]
+    python -m benchmarks.planning limits [--every] [--only NAME] [--json]
     python -m benchmarks.planning usual [--resume FILE] [--json]
     python -m benchmarks.planning joint published [--only NAME] [--resume FILE] [--json]
     python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
@@ -12,7 +13,8 @@ speed      `planner optimize MODEL --gpus N` cold, each time in a new process: m
 gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memory and gap.
 wide       ten networks that are too wide for elimination: time and gap on 64 GPUs.
 limits     the same networks on 64 GPUs under limits on memory: plan, proof or neither; the
-           exit status is 1 where more memory gives a slower plan.
+           exit status is 1 where more memory gives a slower plan. With --every of all built-in
+           networks, at fewer limits, which takes hours.
 usual      12 networks on 7 clusters: plans that are slower than a usual strategy that fits, told
            as found; a rerun goes on with the answers in the file that --resume names.
 joint      plans for gpt3-175b beside what the exhaustive search of Calculon picks.
@@ -42,12 +44,18 @@ from rich.table import Table
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
 from benchmarks.planning.joint import rows_beside, slower_than_published
-from benchmarks.planning.memory_limits import SHARES, limit_rows, worse_with_more
+from benchmarks.planning.memory_limits import (
+    SHARES,
+    SHARES_OF_ALL,
+    limit_rows,
+    worse_with_more,
+)
 from benchmarks.planning.monotonic import COUNTS, KINDS, monotonic_rows
 from benchmarks.planning.published import CALCULON, PUBLISHED, Published
 from benchmarks.planning.speed import TARGETS, planning_rows
 from benchmarks.planning.usual import usual_questions, usual_rows
 from benchmarks.planning.wide import WIDE
+from planner.models import list_models
 
 Rows = list[dict[str, object]]
 TABLES = (
@@ -71,6 +79,7 @@ def tables(
     monotonic: Callable[[], Rows],
     published: Callable[[Sequence[Published]], Rows],
     resume: Path | None,
+    limited: Sequence[str] | None = None,
 ) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
@@ -86,6 +95,8 @@ def tables(
         Maker of the tables of published ways to train.
     resume
         File of the answers so far of the table of usual strategies.
+    limited
+        Networks of the table of limits, at those of all built-in ones; None for the usual table.
     """
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
     models = ["resnet18"] if smoke else list(NETWORKS)
@@ -103,7 +114,11 @@ def tables(
         ),
         "limits": (
             "planner optimize --memory, as parts of the peak without a limit",
-            lambda: limit_rows(models, 64, SHARES[:1] if smoke else SHARES),
+            lambda: (
+                limit_rows(models, 64, SHARES[:1] if smoke else SHARES)
+                if limited is None
+                else limit_rows(limited, 64, SHARES_OF_ALL)
+            ),
         ),
         "usual": (
             "plans beside the fastest usual strategy that fits, both as simulated",
@@ -150,7 +165,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--more", nargs="+", choices=KINDS, default=KINDS, help="of what")
     parser.add_argument("--most", type=int, default=COUNTS[-1], help="GPUs of 'monotonic'")
-    parser.add_argument("--only", default="", metavar="NAME", help="of 'joint' and 'published'")
+    parser.add_argument("--only", default="", metavar="NAME", help="a part of a table")
+    parser.add_argument("--every", action="store_true", help="all built-in networks of 'limits'")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="of answers so far")
     options = parser.parse_args()
     monotonic = partial(
@@ -162,7 +178,8 @@ def main() -> None:
         resume=options.resume,
     )
     published = partial(rows_beside, only=options.only, resume=options.resume)
-    known = tables(options.smoke, options.repeats, monotonic, published, options.resume)
+    limited = [n for n in list_models() if options.only in n] if options.every else None
+    known = tables(options.smoke, options.repeats, monotonic, published, options.resume, limited)
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")

@@ -12,6 +12,8 @@ from planner.cli.failures import INFEASIBLE, UNSOLVED
 
 # Parts of the peak of the plan without a limit, what the framework reserves included.
 SHARES = (0.97, 0.9, 0.8, 0.7, 0.6, 0.5)
+# And of all built-in networks.
+SHARES_OF_ALL = (0.95, 0.8, 0.6, 0.4)
 # More memory may cost that much more before a plan counts as slower.
 SLOWER = 1e-3
 ANSWERS = {0: "plan", INFEASIBLE: "proof", UNSOLVED: "undecided"}

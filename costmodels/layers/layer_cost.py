@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from costmodels.distribution import Candidates
 from costmodels.graph import Layer
 from costmodels.layers.layer_passes import (
+    Computation,
     exposed_halos,
     layer_computation,
     layer_reductions,
@@ -193,7 +194,8 @@ def layer_costs(
     machine: Machine,
     *,
     input_gradients: tuple[bool, ...],
-    largest_bucket: float,
+    largest_bucket: float | None,
+    computation: Computation | None = None,
 ) -> LayerCosts:
     """Cost a layer under every candidate.
 
@@ -208,22 +210,33 @@ def layer_costs(
     input_gradients
         For each input, whether backward must send a gradient to it.
     largest_bucket
-        Largest size of gradient buckets. [B]
+        Largest size of gradient buckets; None where reductions, statistics and all-reduces of
+        gradients are simulated, which are then left at 0. [B]
+    computation
+        The local computation, where it is known.
     """
     training, topology = machine.training, machine.topology
-    algorithm = training.all_reduce
     size = training.activation_size
     wants_gradient = any(input_gradients)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
-    computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
+    if computation is None:
+        computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
     halos = exposed_halos(layer, candidates, machine, computation, wants_gradient)
-    reductions = layer_reductions(layer, candidates, machine, input_gradients)
+    timed = largest_bucket is not None
+    reductions = layer_reductions(layer, candidates, machine, input_gradients, timed=timed)
     group = candidates.group(set(candidates.dims) - set(layer.weight_dims))
     gradient = parameters * training.gradient_size * (group.prod(axis=1) > 1)
     output = local_size(layer.output, candidates) * size
     inputs = sum(local_size(tensor, candidates) for tensor in layer.inputs) * size
     saved_part = local_size(layer.output, candidates) / layer.output.size
-    workspace = np.zeros(len(candidates))
+    workspace = none = np.zeros(len(candidates))
+    bucketed, alone, link, statistics = none, none, none, none
+    if largest_bucket is not None:
+        of = (topology, group, gradient)
+        bucketed = bucketed_time(*of, largest_bucket, training.all_reduce)
+        alone = gradient_time(*of, training.all_reduce) * (gradient > 0.0)
+        link = gradient_link_time(*of, training.all_reduce)
+        statistics = statistics_time(layer, candidates, topology)
     if layer.operation == "conv":
         workspace = np.minimum(inputs + output, WORKSPACE_LIMIT)
     elif layer.kind == "loss":
@@ -244,12 +257,12 @@ def layer_costs(
         summed_backward=reductions.summed_backward,
         least_backward=reductions.least_backward,
         link_backward=reductions.link_backward,
-        statistics=statistics_time(layer, candidates, topology),
+        statistics=statistics,
         gradient_bytes=gradient,
         gradient_group=group,
-        gradient_time=bucketed_time(topology, group, gradient, largest_bucket, algorithm),
-        gradient_alone=gradient_time(topology, group, gradient, algorithm) * (gradient > 0.0),
-        gradient_link=gradient_link_time(topology, group, gradient, algorithm),
+        gradient_time=bucketed,
+        gradient_alone=alone,
+        gradient_link=link,
         weights=parameters * (training.weight_size + weight_copies(layer, training)),
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,

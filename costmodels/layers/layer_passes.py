@@ -207,7 +207,12 @@ class LayerReductions:
 
 
 def layer_reductions(
-    layer: Layer, candidates: Candidates, machine: Machine, input_gradients: tuple[bool, ...]
+    layer: Layer,
+    candidates: Candidates,
+    machine: Machine,
+    input_gradients: tuple[bool, ...],
+    *,
+    timed: bool = True,
 ) -> LayerReductions:
     """Partial outputs, and partial gradients of the inputs that want one.
 
@@ -215,9 +220,10 @@ def layer_reductions(
     ----------
     layer, candidates, machine, input_gradients
         As of `layer_costs`.
+    timed
+        Whether what they take is asked for, besides what a rank receives.
     """
     size = machine.training.activation_size
-
     topology, algorithm = machine.topology, machine.training.all_reduce
 
     def reduced(tensor: Tensor, dims: frozenset[str]) -> tuple[Floats, Floats, Floats]:
@@ -227,7 +233,7 @@ def layer_reductions(
         received = block * (1.0 - 1.0 / members)
         scattered, summed = np.zeros(len(candidates)), np.zeros(len(candidates))
         some = np.flatnonzero(members > 1)
-        if len(some):
+        if len(some) and timed:
             scattered[some] = reduce_scatter_time(topology, group[some], block[some])
             summed[some] = gradient_time(topology, group[some], block[some], algorithm)
         return scattered, summed, received
@@ -240,9 +246,10 @@ def layer_reductions(
             time, summed, received = reduced(tensor, layer.absent_dims(slot))
             backward, summed_backward = backward + time, summed_backward + summed
             least = least + np.minimum(time, summed)
-            group = candidates.sharing_group(tensor, layer.absent_dims(slot))
-            link = link + outermost_time(topology, group, received)
             num_bytes.append(received)
+            if timed:
+                group = candidates.sharing_group(tensor, layer.absent_dims(slot))
+                link = link + outermost_time(topology, group, received)
     return LayerReductions(
         forward, backward, summed_forward, summed_backward, least, link, num_bytes
     )

@@ -15,6 +15,7 @@ from costmodels.layers.halo_work import HaloWork, halo_work
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.local_work import local_size
+from costmodels.simulation.known_blocks import block_computation
 from costmodels.step.machine import Machine
 
 # Elements so small that only what messages take before their bytes flow is left. [B]
@@ -175,8 +176,15 @@ class Pieces:
         index = None if found is None else found[0].find(distribution)
         if found is not None and index is not None:
             return found[1].take(np.array([index]))
-        # the rate of a full bucket is of no use here: any size will do
-        return layer_costs(layer, one, self.machine, input_gradients=wants, largest_bucket=1e6)
+        # messages are tasks of their own
+        return layer_costs(
+            layer,
+            one,
+            self.machine,
+            input_gradients=wants,
+            largest_bucket=None,
+            computation=block_computation(layer, one, distribution, self.machine, any(wants)),
+        )
 
 
 def _piece(

@@ -21,6 +21,8 @@ from costmodels.step.training import Training
 
 # What layers cost on stages of one shape on the same groups of hosts.
 KnownPieces = dict[tuple[tuple[int, ...], tuple[str, ...]], Pieces]
+# The same by options of the step and samples of a micro-batch, of one network on one cluster.
+PiecesByBatch = dict[tuple[Training, int], KnownPieces]
 # Rates of full buckets are of no use here: any size will do. [B]
 _ANY_SIZE = 1e6
 

@@ -168,6 +168,12 @@ class Training:
         return {**kernels, "loss": "loss_apart"} if self.logit_kept else kernels
 
     @property
+    def computing(self) -> tuple[object, ...]:
+        """What of the options changes what a layer computes."""
+        kernels = (self.runs_ahead, self.launch_time, self.forward_launches, self.transposes)
+        return (*kernels, self.precision, self.optimizer, self.accumulated)
+
+    @property
     def accumulated(self) -> float:
         """What adding the gradient of a micro-batch to those before it moves, a weight. [B]"""
         return float(self.held.fresh + 2 * self.held.gradients) if self.held.fresh else 0.0

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -49,15 +48,18 @@ def cut_evenly(
     total = np.concatenate([[0.0], np.cumsum(np.asarray(weights, dtype=float))])[edges]
     size = len(edges)
     # sums of floats differ in their last digits with where they start
-    limit = _lightest_heaviest(total, parts) * (1 + 1e-12)
+    limit = _lightest_heaviest(total.tolist(), parts) * (1 + 1e-12)
     price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
     squares, prices = np.full(size, np.inf), np.full(size, np.inf)
     squares[0] = prices[0] = 0.0
     before = np.zeros((parts, size), dtype=np.int64)
+    # the first place from which a part that ends there is no heavier than that
+    firsts = np.searchsorted(total, total - limit, side="left").tolist()
     for part in range(parts):
         new_squares, new_prices = np.full(size, np.inf), np.full(size, np.inf)
-        for end in range(1, size):
-            first = int(np.searchsorted(total, total[end] - limit, side="left"))
+        # every part has an item, those before and those behind as well
+        for end in range(part + 1, size - (parts - part - 1)):
+            first = max(firsts[end], part)
             if first >= end:
                 continue
             # by squares, then by price, then the last
@@ -77,20 +79,26 @@ def cut_evenly(
     return tuple(reversed(starts))
 
 
-def _lightest_heaviest(total: NDArray[np.float64], parts: int) -> float:
+def _lightest_heaviest(total: Sequence[float], parts: int) -> float:
     """The least that the heaviest of some contiguous parts can weigh.
 
     `total` is the weight of all items before each place to cut, the ends included.
     """
     # heaviest[k]: least heaviest part of the items before edge k, in as many parts as rounds
-    heaviest = total.copy()
-    heaviest[0] = np.inf
-    for _ in range(parts - 1):
-        rounds = np.full(len(total), np.inf)
-        for end in range(1, len(total)):
-            rounds[end] = np.maximum(heaviest[:end], total[end] - total[:end]).min()
+    heaviest = list(total)
+    for part in range(1, parts):
+        rounds = heaviest.copy()
+        start = part
+        for end in range(part + 1, len(total)):
+            # the last part loses by a later start what the others gain, so that the best start is
+            # where these are as heavy, and moves on with the end
+            while start + 1 < end and heaviest[start] < total[end] - total[start]:
+                start += 1
+            here = max(heaviest[start], total[end] - total[start])
+            earlier = total[end] - total[start - 1] if start > part else here
+            rounds[end] = min(here, earlier)
         heaviest = rounds
-    return float(heaviest[-1])
+    return heaviest[-1]
 
 
 def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:
@@ -139,6 +147,8 @@ def cut_graph(
             f"the weights that {graph.name} is cut by must be finite and not negative but are "
             f"{min(weights.values()):g} to {max(weights.values()):g}; correct them"
         )
+    if parts == 1:
+        return (tuple(layer.name for layer in layers),)
     row = [float(layer.macs if weights is None else weights.get(layer.name, 0)) for layer in layers]
     if not any(row):
         row = [1.0] * len(layers)

@@ -246,6 +246,7 @@ def _searched(
             until,
             usual_of(setting, found),
             under_one=setting.asked_runtime is not None,
+            known=search.simulations.known,
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")

@@ -6,11 +6,13 @@ Every choice is a `Degrees`; what a machine, a batch or a network cannot have is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
+from costmodels.simulation.buckets import unit_of
 from costmodels.strategy.blocks import block_numbers, is_transformer
 from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
@@ -113,6 +115,7 @@ def insides(setting: Setting) -> Iterator[Degrees]:
     experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
     sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
     local = math.prod(shape[: setting.cluster.host_index + 1])
+    again = RECOMPUTATIONS if attends else ("none", "full") if has_blocks(graph) else ("none",)
     for tp in divisors(setting.gpus):
         # tensor parallelism across hosts waits for their links in every layer
         if tp > local or inner_first(tp, shape) is None:
@@ -127,8 +130,14 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                 if not setting.cluster.can_use(tp * max(cp, ep)):
                     continue
                 for split in (False, True) if tp > 1 and attends else (False,):
-                    for again in RECOMPUTATIONS if attends else ("none", "full"):
-                        yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again)
+                    for what in again:
+                        yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=what)
+
+
+def has_blocks(graph: Graph) -> bool:
+    """Whether there is a unit of several layers, which can be computed again."""
+    units = Counter(unit_of(layer.name) for layer in graph.compute_layers)
+    return max(units.values(), default=0) > 1
 
 
 def num_blocks(graph: Graph) -> int:

@@ -13,6 +13,7 @@ from costmodels.errors import InputError
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
+from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
@@ -98,6 +99,7 @@ class JointSearch:
             pace=self.pace,
             offloads=self._offloads,
             left_out=self.left_out,
+            least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
         )
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)

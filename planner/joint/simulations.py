@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from costmodels.simulation import Runtime
-from planner.joint.bounds import ChoiceBounds
+from costmodels.simulation.shared_pieces import PiecesByBatch
+from costmodels.strategy import Strategy
+from planner.joint.activations import LeastOfStages
+from planner.joint.bounds import ROUNDING, ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
@@ -22,7 +26,7 @@ from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
 
-# Simulations of a question: the first ones nearly always hold the best one. [items]
+# Simulations of what fits: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
 # nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
@@ -61,6 +65,10 @@ class Simulations:
         The choices that were simulated, and those of them that fit.
     off
         How far off estimates were, the least of each way to lay layers on devices. [times]
+    known
+        What layers cost in all that was simulated.
+    least
+        What stages hold at least, None for a network with attention.
     """
 
     setting: Setting
@@ -76,6 +84,8 @@ class Simulations:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
+    known: PiecesByBatch = field(default_factory=dict)
+    least: LeastOfStages | None = None
 
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
@@ -129,7 +139,8 @@ class Simulations:
             if enough and self._expected(one) > best * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
-            count += 1
+            # of what does not fit none is the best
+            count += found is not None and found.fits
             if found is not None:
                 layout, off = _laid_out(one.choice), found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
@@ -248,6 +259,20 @@ class Simulations:
         """Whether all that a bound is of was simulated."""
         return self.tried.issuperset(bounds.members(choice))
 
+    def _is_too_large(self, choice: Choice, strategy: Strategy) -> bool:
+        """Whether a strategy is known not to fit; while nothing does, all are simulated to tell.
+
+        Parameters
+        ----------
+        choice, strategy
+            The choice, and what it comes to.
+        """
+        if self.least is None or self.best is None:
+            return False
+        device = self.setting.cluster.device
+        held = self.least.of(choice, strategy.stages) * (1.0 - ROUNDING)
+        return held > device.memory - device.reserved_memory
+
     def _try(self, choice: Choice, bound: float) -> StagedStep | None:
         """Simulate a choice, unless it was; keep it where it is the best that fits."""
         if choice in self.tried:
@@ -255,9 +280,15 @@ class Simulations:
         self.tried.add(choice)
         runtime = choice_runtime(self.runtime, choice.zero)
         with self.pace.measured(choice):
-            found, reason = tried(self.setting, choice.degrees, runtime)
+            found, reason = tried(
+                self.setting,
+                choice.degrees,
+                runtime,
+                self.known,
+                partial(self._is_too_large, choice),
+            )
         if found is None:
-            self.left_out.append(reason)
+            self.left_out += [reason] if reason else []
             return None
         self.simulated.append(found)
         if found.fits:

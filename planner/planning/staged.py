@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from costmodels.errors import InputError
@@ -16,10 +16,13 @@ from costmodels.simulation import (
     load_runtime,
     run_graph,
 )
+from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
+from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_bytes
 from planner.plan import Baseline
 from planner.request.by_degrees import (
+    pieces_of_batch,
     replicas,
     strategy_by_degrees,
     with_default_micro_batches,
@@ -81,7 +84,10 @@ class StagedStep:
 
 
 def simulate_stages(
-    placed: PlacedNetwork, runtime: Runtime, degrees: Degrees | None = None
+    placed: PlacedNetwork,
+    runtime: Runtime,
+    degrees: Degrees | None = None,
+    known: KnownPieces | None = None,
 ) -> StagedStep:
     """Simulate a strategy of stages as plans are.
 
@@ -93,10 +99,12 @@ def simulate_stages(
         The framework's runtime.
     degrees
         What the strategy was made of.
+    known
+        Costs of layers of such micro-batches on this cluster, to which new ones are added.
     """
     setting = placed.setting
     runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
-    compiler = compiler_of(placed, runtime)
+    compiler = compiler_of(placed, runtime, known=known)
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -109,7 +117,13 @@ def simulate_stages(
     )
 
 
-def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedStep | None, str]:
+def tried(
+    setting: Setting,
+    degrees: Degrees,
+    runtime: Runtime,
+    known: PiecesByBatch | None = None,
+    too_large: Callable[[Strategy], bool] | None = None,
+) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
     Parameters
@@ -120,15 +134,23 @@ def tried(setting: Setting, degrees: Degrees, runtime: Runtime) -> tuple[StagedS
         The strategy.
     runtime
         Under which it is simulated.
+    known
+        Costs of layers, of the same question under any runtime, to which new ones are added.
+    too_large
+        Tells strategies that do not fit, and are not simulated for no reason.
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
     if runtime.shard and degrees.sharding is None:
         degrees = replace(degrees, zero=0)  # not what the runtime cuts by itself
     try:
-        strategy, graph, name = strategy_by_degrees(setting, degrees, runtime)
+        known = {} if known is None else known
+        strategy, graph, name = strategy_by_degrees(setting, degrees, runtime, known)
+        if too_large is not None and too_large(strategy):
+            return None, ""
+        pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        return simulate_stages(placed, runtime, degrees), ""
+        return simulate_stages(placed, runtime, degrees, pieces), ""
     except InputError as error:
         return None, str(error)
 
@@ -234,6 +256,7 @@ def usual_trials(
     usual: Mapping[str, Degrees] | None = None,
     *,
     under_one: bool = False,
+    known: PiecesByBatch | None = None,
 ) -> tuple[UsualTrial, ...]:
     """The usual ways to train on the same inputs.
 
@@ -251,8 +274,11 @@ def usual_trials(
         What they are; those of `usual_degrees` by default.
     under_one
         Whether all of them are, instead of each under its own framework's runtime.
+    known
+        As of `tried`.
     """
     rows, longest = [], 0.0
+    known = {} if known is None else known
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if deadline.remaining > longest:
@@ -260,12 +286,12 @@ def usual_trials(
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
-            (step, reason), costed = tried(setting, degrees, under), True
+            (step, reason), costed = tried(setting, degrees, under, known), True
             if step is not None and not step.fits and degrees.asked_for:
                 share = setting.batch // replicas(degrees, setting.gpus)
                 if (degrees.micro_batch_size or share) > 1:
                     degrees = replace(degrees, micro_batch_size=1)
-                    step, reason = tried(setting, degrees, under)
+                    step, reason = tried(setting, degrees, under, known)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

@@ -11,6 +11,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.pieces import Pieces
 from costmodels.simulation.runtimes import Runtime
+from costmodels.simulation.shared_pieces import KnownPieces, PiecesByBatch
 from costmodels.strategy import MemoryConfig, Strategy
 from costmodels.strategy.blocks import block_of, is_transformer
 from costmodels.strategy.strategy import OFFLOADED as STRATEGY_OFFLOADED
@@ -93,7 +94,10 @@ def with_default_micro_batches(setting: Setting, degrees: Degrees) -> tuple[Sett
 
 
 def strategy_by_degrees(
-    setting: Setting, degrees: Degrees, runtime: Runtime | None = None
+    setting: Setting,
+    degrees: Degrees,
+    runtime: Runtime | None = None,
+    known: PiecesByBatch | None = None,
 ) -> tuple[Strategy, Graph, str]:
     """The strategy, the network at one micro-batch, and what the strategy is called.
 
@@ -105,6 +109,8 @@ def strategy_by_degrees(
         What was asked for.
     runtime
         Says how stages are cut; None for the usual way.
+    known
+        Costs of layers of this network on this cluster, to which new ones are added.
 
     Raises
     ------
@@ -151,12 +157,29 @@ def strategy_by_degrees(
     dealt_out = by_shares is not None or _dealt_out(strategy, graph, degrees.stage_blocks)
     if degrees.pp * degrees.chunks > 1 and not dealt_out:
         # all stages are alike, so that what a layer takes does not depend on where it lies
-        strategy = cut(_layer_seconds(setting, graph, strategy))
+        pieces = pieces_of_batch({} if known is None else known, setting, micro_batches)
+        strategy = cut(_layer_seconds(setting, graph, strategy, pieces))
     strategy = with_recomputation(strategy, graph, degrees.recompute)
     if degrees.sharding is not None:
         strategy = with_sharding(strategy, graph, degrees.sharding, degrees.shard_size)
     strategy = replace(strategy, offload=tuple(degrees.offload))
     return strategy, graph, _title(degrees, dp)
+
+
+def pieces_of_batch(known: PiecesByBatch, setting: Setting, micro_batches: int) -> KnownPieces:
+    """What is known of layers of one micro-batch, to which new ones are added.
+
+    Parameters
+    ----------
+    known
+        Costs of layers of this network on this cluster.
+    setting
+        The question.
+    micro_batches
+        Of a step. [items]
+    """
+    batch = setting.batch // micro_batches
+    return known.setdefault((setting.machine.training, batch), {})
 
 
 def splits_alone(degrees: Degrees) -> bool:
@@ -246,11 +269,14 @@ def with_sharding(
     return replace(strategy, memory=memory)
 
 
-def _layer_seconds(setting: Setting, graph: Graph, strategy: Strategy) -> dict[str, float]:
+def _layer_seconds(
+    setting: Setting, graph: Graph, strategy: Strategy, known: KnownPieces
+) -> dict[str, float]:
     """Computation of every layer on one micro-batch, to balance stages by. [s]"""
-    machine = setting.machine
-    network = Topology.of(setting.cluster, strategy.stages[0].shape)
-    pieces = Pieces(graph, replace(machine, topology=network))
+    machine, shape = setting.machine, strategy.stages[0].shape
+    pieces = Pieces(graph, replace(machine, topology=Topology.of(setting.cluster, shape)))
+    if not setting.cluster.groups:  # what layers cost on all kinds of hosts is that of no stage
+        pieces = known.setdefault((shape, ()), pieces)
     result = {}
     for name, distribution in strategy.distributions.items():
         piece = pieces.of(name, distribution)

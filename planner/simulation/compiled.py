@@ -7,6 +7,7 @@ from dataclasses import replace
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.simulation import Compiler, Job, Runtime, UnevenCompiler
+from costmodels.simulation.shared_pieces import KnownPieces
 from costmodels.strategy import BatchShare
 from planner.request.placement import PlacedNetwork
 from planner.request.setting import Setting
@@ -14,7 +15,11 @@ from planner.request.training_graphs import training_graph
 
 
 def compiler_of(
-    placed: PlacedNetwork, runtime: Runtime, decoding: float = 0.0, links: str = "shared"
+    placed: PlacedNetwork,
+    runtime: Runtime,
+    decoding: float = 0.0,
+    links: str = "shared",
+    known: KnownPieces | None = None,
 ) -> Compiler:
     """What lays out the tasks of a step.
 
@@ -26,6 +31,8 @@ def compiler_of(
         The framework's runtime.
     decoding, links
         As of `Job`.
+    known
+        As of `Compiler`; of no use to shares of the samples.
     """
     machine = placed.setting.machine
     job = Job(
@@ -41,7 +48,7 @@ def compiler_of(
     )
     shares = placed.strategy.shares
     if not shares:
-        return Compiler(job)
+        return Compiler(job, known)
     return UnevenCompiler([_of_share(placed.setting, job, share) for share in shares], shares)
 
 

@@ -32,9 +32,9 @@ def test_as_many_samples_at_a_time_as_evaluate_chooses(name):
 def test_nothing_is_simulated_twice(monkeypatch):
     asked = []
 
-    def counted(setting, degrees, runtime):
+    def counted(setting, degrees, *others):
         asked.append(degrees)
-        return tried(setting, degrees, runtime)
+        return tried(setting, degrees, *others)
 
     monkeypatch.setattr(staged, "tried", counted)
     found = trials(global_batch_size=4, memory="1.3 GiB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -208,6 +209,24 @@ def test_what_nobody_wants_is_not_computed():
     filters = only(conv, {"filter": 8})
     first = layer_costs(conv, filters, where, input_gradients=(False,), largest_bucket=1e6)
     assert first.reduce_backward.item() == 0.0
+
+
+@pytest.mark.parametrize(("name", "layer"), LAYERS)
+def test_what_is_simulated_is_left_out_and_all_else_is_the_same(name, layer):
+    one = GRAPHS[name].layers[layer]
+    candidates, where = everything(one), machine(cluster(GPUS))
+    wants = (True,) * len(one.inputs)
+    timed, simulated = (
+        layer_costs(one, candidates, where, input_gradients=wants, largest_bucket=size)
+        for size in (1e6, None)
+    )
+    messages = ("reduce_", "summed_", "statistics", "gradient_time", "gradient_alone")
+    messages = (*messages, "least_backward", "link_backward", "gradient_link")
+    for field in fields(LayerCosts):
+        expected = getattr(timed, field.name)
+        if field.name.startswith(messages):
+            expected = np.zeros_like(expected)
+        assert np.array_equal(getattr(simulated, field.name), expected), field.name
 
 
 def test_halos_wait_where_they_are_not_overlapped_and_never_longer():

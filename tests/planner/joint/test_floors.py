@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from costmodels.communication.topology import Topology
+from costmodels.distribution import Distribution, one_candidate, split_dims
+from costmodels.layers.layer_passes import Computation, layer_computation
+from costmodels.layers.local_work import local_parameters
 from costmodels.simulation import load_runtime
+from costmodels.simulation.known_blocks import block_computation
+from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds, longest_series, series_starts
 from planner.joint.estimate import Estimates
+from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
+from planner.joint.simulations import Simulations
 from planner.planning.bounds.left_out import LayerComputation
-from planner.planning.staged import tried
+from planner.planning.options import SearchOptions
+from planner.planning.staged import simulate_stages, tried
+from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from planner.request.training_graphs import training_graph
+from search.problem.deadline import Deadline
 
 RUNTIME = load_runtime("ddp")
 
@@ -89,3 +100,123 @@ def test_blocks_in_series_begin_where_all_that_follows_reads_one_layer():
     sizes = [b - a for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]
     assert all(one <= size for one, size in zip(longest, sizes, strict=True))
     assert sum(longest) < len(names)  # a skip with a layer of its own lies beside the block
+
+
+def test_nothing_is_computed_again_of_networks_without_blocks():
+    plain, blocks = _setting("alexnet", 4, 16), _setting("resnet18", 4, 16)
+    assert {one.recompute for one in insides(plain)} == {"none"}
+    assert {one.recompute for one in insides(blocks)} == {"none", "full"}
+    # what was tried before was the same step twice
+    steps = [tried(plain, Degrees(recompute=what), RUNTIME)[0] for what in ("none", "full")]
+    assert steps[0].seconds == steps[1].seconds
+    assert steps[0].peak_memory == steps[1].peak_memory
+
+
+def test_what_layers_cost_is_known_of_what_was_simulated_before():
+    setting, known = _setting("resnet18", 8, 32), {}
+    counts = []
+    for degrees in (
+        Degrees(pp=2, micro_batches=2),
+        Degrees(pp=2, micro_batches=2, zero=2),
+        Degrees(pp=2, micro_batches=2, recompute="full"),
+        Degrees(pp=2, micro_batches=4),
+        Degrees(pp=2, micro_batches=2, zero=3),
+        Degrees(tp=2, micro_batches=2),
+    ):
+        runtime = choice_runtime(RUNTIME, degrees.zero or 0)
+        again, _ = tried(setting, degrees, runtime, known)
+        alone, _ = tried(setting, degrees, runtime)
+        assert again.seconds == alone.seconds
+        assert again.peak_memory == alone.peak_memory
+        counts.append(sum(len(one.known) for stages in known.values() for one in stages.values()))
+    assert counts[0] == counts[1] == counts[2] < counts[3] < counts[4] < counts[5]
+
+
+@pytest.mark.parametrize("runtime", ["ddp", "fsdp", "megatron-core"])
+@pytest.mark.parametrize(("model", "batch"), [("resnet18", 32), ("unet", 8), ("gpt2", 8)])
+def test_blocks_compute_what_they_do_by_themselves(model, batch, runtime):
+    setting = _setting(model, 4, batch).under(load_runtime(runtime))
+    for samples, degrees in [
+        (batch, {}),
+        (batch // 2, {"sample": (2, 1)}),
+        (batch, {"sample": (4, 1)}),
+        (batch // 2, {"filter": (2, 1)}),
+        (batch, {"sample": (2, 1), "filter": (2, 1)}),
+        (batch, {"height": (2, 1), "sample": (2, 1)}),
+    ]:
+        graph = training_graph(setting.model, samples, setting.machine.training)
+        layers = {layer.signature: layer for layer in graph.compute_layers}
+        for layer in list(layers.values())[:40]:
+            split = {dim: ways for dim, ways in degrees.items() if dim in layer.dims}
+            if any(dim not in split_dims(layer) for dim in split):
+                continue
+            distribution = Distribution(degrees=split, shape=(4, 1))
+            one, wants = one_candidate(distribution, split_dims(layer)), True
+            parameters = local_parameters(layer, one) * (layer.shares_weight_with is None)
+            alone = layer_computation(layer, one, setting.machine, parameters, wants)
+            known = block_computation(layer, one, distribution, setting.machine, wants)
+            for field in fields(Computation):
+                ours, other = getattr(known, field.name), getattr(alone, field.name)
+                assert np.array_equal(ours, other), (layer.name, samples, degrees, field.name)
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ("alexnet", 8),
+        ("mobilenet_v2", 4),
+        *(
+            pytest.param(model, 40, marks=pytest.mark.slow)
+            for model in ("resnet18", "googlenet", "mobilenet_v2", "squeezenet1_1", "densenet121")
+        ),
+        *(pytest.param(model, 30, marks=pytest.mark.slow) for model in ("unet", "vnet", "dlrm")),
+    ],
+)
+def test_no_stage_holds_less_than_its_least(model, count):
+    setting = _setting(model, 8, 32)
+    least, known, shares = LeastOfStages(setting), {}, []
+    everything = [one for one in choices(setting, list(insides(setting))) if one.pp <= 4]
+    for choice in random.Random(5).sample(everything, count):
+        found, _ = tried(setting, choice.degrees, choice_runtime(RUNTIME, choice.zero), known)
+        if found is not None:
+            held = found.peak_memory - setting.cluster.device.reserved_memory
+            shares.append(least.of(choice, found.placed.strategy.stages) / held)
+    assert max(shares) <= 1.0
+    # or nothing would be told by it
+    assert max(shares) > 0.6
+
+
+def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
+    free = _setting("alexnet", 8, 1024)
+    everything = [one for one in choices(free, list(insides(free))) if one.inside.tp == one.pp == 1]
+    small, large = (
+        next(one for one in everything if one.samples == size and not one.zero)
+        for size in (16, 128)
+    )
+    peaks = [tried(free, one.degrees, RUNTIME)[0].peak_memory for one in (small, large)]
+    device = replace(free.cluster.device, memory=int(1.01 * peaks[0]))
+    setting = replace(free, cluster=replace(free.cluster, device=device))
+    laid_out = []
+
+    def counted(*args):
+        laid_out.append(args)
+        return simulate_stages(*args)
+
+    monkeypatch.setattr("planner.planning.staged.simulate_stages", counted)
+    tries = Simulations(
+        setting=setting,
+        runtime=RUNTIME,
+        options=SearchOptions(),
+        estimates=Estimates(setting, RUNTIME),
+        pace=Pace(deadline=Deadline(None), layers=1),
+        offloads=False,
+        left_out=[],
+        least=LeastOfStages(setting),
+    )
+    # while nothing fits, all that is tried says how much is missing
+    assert not tries._try(large, 0.0).fits
+    assert tries._try(small, 0.0).fits
+    tries.tried.clear()
+    assert tries._try(large, 0.0) is None
+    assert len(laid_out) == len(tries.simulated) == 2
+    assert tries.left_out == []

@@ -301,9 +301,9 @@ def test_a_proof_holds_for_the_leanest_recipe(setting):
 def test_a_search_whose_estimates_are_too_small_ends(config, monkeypatch):
     asked = []
 
-    def too_large(setting, degrees, runtime):
+    def too_large(setting, degrees, *others):
         asked.append(degrees)
-        found, reason = tried(setting, degrees, runtime)
+        found, reason = tried(setting, degrees, *others)
         return replace(found, step=_Swollen(found.step)), reason
 
     monkeypatch.setattr(simulations, "tried", too_large)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from planner.joint.choices import Choice
-from planner.joint.estimate import Estimate
+from planner.joint import simulations
+from planner.joint.choices import Choice, choices, insides
+from planner.joint.estimate import Estimate, Estimates
 from planner.joint.pace import Pace
+from planner.joint.runtimes import searched_runtime
+from planner.planning.options import SearchOptions
 from planner.planning.staged import usual_trials
 from planner.request.parts import Degrees
+from planner.request.request import make_request
+from planner.request.setting import resolve
 from search.problem.deadline import Deadline
 
 
@@ -77,7 +83,7 @@ def test_a_simulation_tells_how_long_others_take():
 
 @pytest.mark.parametrize(("limit", "number"), [(None, 3), (0.0, 0), (0.05, 1)])
 def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, number):
-    def slow(setting, degrees, runtime):
+    def slow(*_):
         time.sleep(0.04)
         return None, "not this one"
 
@@ -88,3 +94,31 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
     usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}
     trials = usual_trials(None, None, Deadline(limit), usual, under_one=True)
     assert [one.costed for one in trials] == [True] * number + [False] * (3 - number)
+
+
+def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
+    """As of EfficientNet B0 on 16 V100, where more memory would let more be tried in vain."""
+    setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
+    room = setting.cluster.device.memory
+    some = [one for one in choices(setting, list(insides(setting))) if one.dp > 1][:5]
+    steps = dict(zip((one.degrees for one in some), (1.05, 1.05, 1.05, 1.04, 1.0), strict=True))
+    late = [one.degrees for one in some[3:]]
+
+    def found(setting, degrees, *_):
+        return SimpleNamespace(seconds=steps[degrees], fits=degrees in late), ""
+
+    monkeypatch.setattr(simulations, "tried", found)
+    runtime = searched_runtime(setting)
+    tries = simulations.Simulations(
+        setting=setting,
+        runtime=runtime,
+        options=SearchOptions(),
+        estimates=Estimates(setting, runtime),
+        pace=Pace(deadline=Deadline(None), layers=len(setting.graph.compute_layers)),
+        offloads=False,
+        left_out=[],
+    )
+    rows = zip(some, (0.99, 0.99, 1.01, 1.03, 1.04), strict=True)
+    ranked = [Estimate(choice=one, seconds=seconds, memory=room) for one, seconds in rows]
+    tries.run(ranked, 0.0, partly=False)
+    assert tries.best.seconds == 1.0
