@@ -146,6 +146,8 @@ def _found_weight(
                 raise LayoutError(f"{part.extent} positions for {ways(part.axes, sizes)} ranks")
     layer = plan.layers.get(owner)
     sharded = layer.sharded if layer is not None else ()
+    if name in traced.frozen and "weights" not in sharded:
+        sharded = ()  # what else is cut of weights, it has not
     stored = used
     if layer is not None and sharded and placed is not None:
         mesh = sharding.meshes[sharding.layers[owner].mesh]
