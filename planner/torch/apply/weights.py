@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodels.errors import InputError
+from planner.models.traced.operators.views import TURNS
 from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.plan.sharding import Sharding, TensorPlacement
@@ -30,7 +31,7 @@ from planner.torch.apply.views import (
     uncut,
     ways,
 )
-from planner.torch.nodes import operator_of
+from planner.torch.nodes import operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,6 +190,8 @@ def _is_turned(node: Node) -> bool:
     for user in node.users:
         if operator_of(user) in ("addmm", "mm", "matmul") and node in user.args[1:]:
             return True
+        if operator_of(user) in TURNS and len(shape_of(user)) == 2:
+            return not _is_turned(user)
     return False
 
 

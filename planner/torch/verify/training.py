@@ -246,8 +246,11 @@ def _random_input(node: Node, batch: int, generator: torch.Generator) -> Tensor:
     if example.dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
     rows = _rows_looked_up(node)
-    if rows is None:  # a mask, that hides nothing
-        return torch.ones(shape, dtype=example.dtype)
+    if rows is None:  # a mask, that hides the second half of every other sample
+        mask = torch.ones(shape, dtype=example.dtype)
+        if len(shape) == 2:
+            mask[1::2, -(-shape[1] // 2) :] = 0
+        return mask
     return torch.randint(rows, shape, generator=generator).to(example.dtype)
 
 
