@@ -15,6 +15,7 @@ from costmodels.graph import LayerSpec, Network
 from costmodels.graph.network import INPUT_AXES
 from planner.models.traced.values import Value
 from planner.plan import Plan
+from planner.torch.apply.in_place import leave_as_it_is
 from planner.torch.ingest import network_of_module
 from planner.torch.source import samples_of
 
@@ -132,6 +133,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     program, known = found.program, found.known
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
+    leave_as_it_is(nodes, found.data)
     first_names = _first_names(model)
     owners = {first_names[key]: layer for key, layer in reversed(list(found.owners.items()))}
     by_name = {node.name: node for node in nodes}

@@ -45,3 +45,29 @@ class Turned(nn.Module):
         x = torch.relu(x @ a.T) @ b.mT
         x = F.linear(torch.relu(x @ torch.swapaxes(c, 0, 1)), d.movedim(0, 1))
         return self.head(torch.relu(F.linear(x, e.T)))
+
+
+class Overwritten(nn.Module):
+    """A sum that is written over one of its parts, which ranks have moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(64, 32), nn.LayerNorm(32)
+        self.one, self.other, self.out = nn.Linear(32, 64), nn.Linear(64, 32), nn.Linear(32, 32)
+        self.head = nn.Linear(32, 64)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        normed = self.norm(x)
+        y = self.other(torch.relu_(self.one(normed)))
+        y += self.out(normed)
+        return self.head(x + y)
+
+
+class ReadAgain(Overwritten):
+    """What is read behind a sum that was written over a part of it."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        x[:, 1:].add_(1.0)
+        return self.head(self.norm(x))

@@ -13,6 +13,7 @@ import masked_modules as masked
 import torch
 
 import planner
+from costmodels.errors import InputError
 from planner.models.traced.operators.views import turned_order
 from planner.torch.verify.verify import verify_plan
 
@@ -37,6 +38,7 @@ def found(module, inputs, strategy):
     [
         ("Masked", MASKED, "megatron:dp=2"),
         ("Turned", ("2,16:int64",), "megatron:tp=2"),
+        ("Overwritten", ("2,16:int64",), "megatron:tp=2"),
         pytest.param("Masked", MASKED, "megatron:tp=2", marks=pytest.mark.slow),
         pytest.param("Masked", MASKED, "megatron:cp=2,dp=1", marks=pytest.mark.slow),
     ],
@@ -45,6 +47,11 @@ def test_plans_train_as_one_process_does(module, inputs, strategy):
     outcome = found(module, inputs, strategy)
     assert outcome.faults == []
     assert outcome.gradients[0][1] > 0
+
+
+def test_what_is_read_after_it_was_written_over_is_refused():
+    with pytest.raises(InputError, match="written over and read again, as by 'add_' of"):
+        found("ReadAgain", ("2,16:int64",), "megatron:tp=2")
 
 
 def test_dims_are_turned_as_pytorch_does():
