@@ -54,8 +54,8 @@ def check_in_place(nodes: Sequence[Node], data: Collection[Node]) -> None:
             if any(operator_of(one) not in CREATORS for one in later):
                 raise InputError(
                     f"a plan cannot be applied where a tensor is written over and read again, as "
-                    f"by '{_overwriting(node)}' of '{source.name}'; use the operator that leaves it as "
-                    "it is"
+                    f"by '{_overwriting(node)}' of '{source.name}'; use the operator that leaves "
+                    "it as it is"
                 )
             if operator_of(source) not in _VIEWS:
                 break

@@ -12,6 +12,7 @@ import torch
 
 import planner
 from planner.torch.verify.precision import all_in_double
+from planner.torch.verify.reference import norms_by_samples
 from planner.torch.verify.verify import verify_plan
 
 
@@ -40,3 +41,12 @@ def test_sums_in_another_order_are_no_fault(module, inputs, strategy):
     )
     found = verify_plan(plan, ranks=2, module=f"single_precision:{module}", steps=1)
     assert found.faults == []
+
+
+def test_norms_of_a_part_of_the_samples_are_computed_once_each():
+    norm = torch.nn.BatchNorm2d(3).double()
+    x = torch.randn(4, 3, 2, 2, dtype=torch.float64)
+    with norms_by_samples([2]), all_in_double():
+        found = norm(x)
+    said = torch.cat([torch.nn.BatchNorm2d(3).double()(part) for part in x.chunk(2)])
+    assert torch.allclose(found, said, rtol=0, atol=1e-12)
