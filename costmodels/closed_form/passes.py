@@ -34,7 +34,7 @@ def pass_work(graph: Graph, layer: Layer, candidates: Candidates) -> tuple[list[
     directions = []
     if needs_input_gradient(graph, layer) or (not layer.is_dense and layer.parameters):
         directions.append("backward_data")
-    if layer.parameters or layer.multiplies_activations:
+    if layer.trains_weight or (layer.multiplies_activations and needs_input_gradient(graph, layer)):
         directions.append("backward_weight")
     backward = [work for way in directions for work in local_work(layer, candidates, way)]
     return local_work(layer, candidates, "forward"), backward

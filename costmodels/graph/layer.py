@@ -163,6 +163,8 @@ class Layer:
         Dims that index the weight, in the order in which frameworks store it.
     parameters
         Number of trainable numbers, biases included. [items]
+    frozen_parameters
+        Numbers of its weight and bias that are held and not trained. [items]
     windows
         Stencil of each spatial dim that has one.
     groups
@@ -199,6 +201,7 @@ class Layer:
     output: Tensor
     weight_dims: tuple[str, ...] = ()
     parameters: int = 0
+    frozen_parameters: int = 0
     windows: Mapping[str, Window] = field(default_factory=dict)
     groups: int = 1
     transposed: bool = False
@@ -229,7 +232,7 @@ class Layer:
                     f"has {extent}; lower the batch or the input size"
                 )
 
-        largest = max(self.parameters, *(t.size for t in (self.output, *self.inputs)))
+        largest = max(self.held_parameters, *(t.size for t in (self.output, *self.inputs)))
         if largest > MAX_ELEMENTS:
             raise InputError(
                 f"layer '{self.name}': its tensors must have at most {MAX_ELEMENTS} elements but "
@@ -256,9 +259,16 @@ class Layer:
         return self.operation in ("conv", "linear")
 
     @property
-    def frozen(self) -> bool:
-        """Whether it has a weight that is not trained."""
-        return self.multiplies_weight and not self.parameters
+    def held_parameters(self) -> int:
+        """Numbers of its weight and bias, whether they are trained or not. [items]"""
+        return self.parameters + self.frozen_parameters
+
+    @property
+    def trains_weight(self) -> bool:
+        """Whether its weight is trained, and not only a bias beside a frozen one."""
+        if not (self.multiplies_weight and self.frozen_parameters):
+            return self.parameters > 0
+        return self.parameters > self.dims["filter"] * self.dims.get("expert", 1)
 
     @property
     def multiplies_activations(self) -> bool:
@@ -289,6 +299,7 @@ class Layer:
             self.output,
             self.weight_dims,
             self.parameters,
+            self.frozen_parameters,
             tuple(self.windows.items()),
             self.groups,
             self.transposed,

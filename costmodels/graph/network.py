@@ -15,9 +15,10 @@ from numbers import Integral, Real
 from typing import Any
 
 from costmodels.errors import InputError, closest, printable, require_name
-from costmodels.graph.kinds import KINDS, NUM_INPUTS, data
+from costmodels.graph.freezing import without_backward
+from costmodels.graph.kinds import KINDS, NUM_INPUTS, data, make_layer
 from costmodels.graph.layer import SPATIAL_DIMS, Layer, Tensor
-from costmodels.graph.sharing import owners_resolved
+from costmodels.graph.sharing import check_shared_weights, owners_resolved
 
 # what one sample may be made of
 INPUT_AXES = ("channel", "depth", "height", "width", "sequence", "hidden")
@@ -273,9 +274,11 @@ def build_graph(network: Network, batch: int) -> Graph:
         edges += [Edge(source=s, target=spec.name, slot=i) for i, s in enumerate(sources)]
         layers[spec.name] = layer
     _check_losses(network)
-    _check_shared_weights(network.name, layers)
+    check_shared_weights(network.name, layers)
     layers = owners_resolved(network.name, layers)
-    return Graph(name=network.name, layers=layers, edges=tuple(edges))
+    graph = Graph(name=network.name, layers=layers, edges=tuple(edges))
+    kept = {name: without_backward(layers[name]) for name in graph.untrained}
+    return replace(graph, layers={**layers, **kept}) if kept else graph
 
 
 def _check_input(network: Network) -> None:
@@ -306,40 +309,6 @@ def _check_losses(network: Network) -> None:
                 )
 
 
-def _check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
-    for layer in layers.values():
-        owner = layer.shares_weight_with
-        if owner is None:
-            continue
-        if owner not in layers:
-            raise InputError(
-                f"network '{network}': layer '{layer.name}' shares the weight of '{owner}', which "
-                f"is no layer; name one of {closest(owner, list(layers))}"
-            )
-        if _shares_with(owner, layer.name, layers):
-            raise InputError(
-                f"network '{network}': a layer must share the weight of another one but "
-                f"'{layer.name}' shares that of '{owner}', which is its own; remove 'share'"
-            )
-        if layers[owner].parameters != layer.parameters:
-            raise InputError(
-                f"network '{network}': layers that share a weight must have equally many "
-                f"parameters but '{layer.name}' has {layer.parameters} and '{owner}' "
-                f"{layers[owner].parameters}; correct their extents or the bias"
-            )
-
-
-def _shares_with(name: str | None, other: str, layers: Mapping[str, Layer]) -> bool:
-    """Whether the weight that a layer uses, by way of others, is that of another one."""
-    seen: set[str] = set()
-    while name is not None and name in layers and name not in seen:
-        if name == other:
-            return True
-        seen.add(name)
-        name = layers[name].shares_weight_with
-    return False
-
-
 def _make_layer(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:
     expected = NUM_INPUTS.get(spec.kind, 1)
     if expected is not None and len(tensors) != expected:
@@ -348,7 +317,7 @@ def _make_layer(network: str, spec: LayerSpec, tensors: list[Tensor]) -> Layer:
             f"tensor(s) but reads {len(tensors)}; correct its inputs"
         )
     try:
-        return KINDS[spec.kind](spec.name, tensors, **spec.options)
+        return make_layer(spec.kind, spec.name, tensors, spec.options)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

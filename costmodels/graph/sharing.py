@@ -5,8 +5,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodels.errors import InputError
+from costmodels.errors import InputError, closest
 from costmodels.graph.layer import Layer
+
+
+def check_shared_weights(network: str, layers: Mapping[str, Layer]) -> None:
+    """Refuse layers that share the weight of none, of themselves, or of another size.
+
+    Parameters
+    ----------
+    network
+        Name of the network, for messages.
+    layers
+        All layers.
+
+    Raises
+    ------
+    InputError
+        When there is one.
+    """
+    for layer in layers.values():
+        owner = layer.shares_weight_with
+        if owner is None:
+            continue
+        if owner not in layers:
+            raise InputError(
+                f"network '{network}': layer '{layer.name}' shares the weight of '{owner}', which "
+                f"is no layer; name one of {closest(owner, list(layers))}"
+            )
+        if _shares_with(owner, layer.name, layers):
+            raise InputError(
+                f"network '{network}': a layer must share the weight of another one but "
+                f"'{layer.name}' shares that of '{owner}', which is its own; remove 'share'"
+            )
+        if layers[owner].held_parameters != layer.held_parameters:
+            raise InputError(
+                f"network '{network}': layers that share a weight must have equally many "
+                f"parameters but '{layer.name}' has {layer.held_parameters} and '{owner}' "
+                f"{layers[owner].held_parameters}; correct their extents or the bias"
+            )
+
+
+def _shares_with(name: str | None, other: str, layers: Mapping[str, Layer]) -> bool:
+    """Whether the weight that a layer uses, by way of others, is that of another one."""
+    seen: set[str] = set()
+    while name is not None and name in layers and name not in seen:
+        if name == other:
+            return True
+        seen.add(name)
+        name = layers[name].shares_weight_with
+    return False
 
 
 def owners_resolved(network: str, layers: Mapping[str, Layer]) -> dict[str, Layer]:

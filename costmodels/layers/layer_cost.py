@@ -22,7 +22,7 @@ from costmodels.layers.layer_passes import (
     layer_reductions,
     statistics_time,
 )
-from costmodels.layers.local_work import local_parameters, local_size
+from costmodels.layers.local_work import local_numbers, local_parameters, local_size
 from costmodels.layers.reduced_precision import weight_copies
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import bucketed_time, gradient_link_time, gradient_time
@@ -67,6 +67,8 @@ class LayerCosts:
     gradient_alone, gradient_link
         Their all-reduce when nothing travels with them, and how long they fill the outermost links
         at least. [s]
+    numbers
+        Of the local block of the weight, those that are not trained among them. [items]
     weights, gradients, state, output, scattered, saved, workspace
         Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
         is left of that once partial sums are reduced and scattered, what else backward keeps, and
@@ -99,6 +101,7 @@ class LayerCosts:
     gradient_time: Floats
     gradient_alone: Floats
     gradient_link: Floats
+    numbers: Floats
     weights: Floats
     gradients: Floats
     state: Floats
@@ -219,6 +222,7 @@ def layer_costs(
     size = training.activation_size
     wants_gradient = any(input_gradients)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
+    numbers = local_numbers(layer, candidates) * (layer.shares_weight_with is None)
     if computation is None:
         computation = layer_computation(layer, candidates, machine, parameters, wants_gradient)
     halos = exposed_halos(layer, candidates, machine, computation, wants_gradient)
@@ -257,13 +261,16 @@ def layer_costs(
         summed_backward=reductions.summed_backward,
         least_backward=reductions.least_backward,
         link_backward=reductions.link_backward,
-        statistics=statistics,
+        statistics=statistics * (1.0 if wants_gradient or parameters.any() else 0.5),
         gradient_bytes=gradient,
         gradient_group=group,
         gradient_time=bucketed,
         gradient_alone=alone,
         gradient_link=link,
-        weights=parameters * (training.weight_size + weight_copies(layer, training)),
+        numbers=numbers,
+        weights=parameters * training.weight_size
+        + (numbers - parameters) * training.frozen_size
+        + numbers * weight_copies(layer, training),
         gradients=parameters * training.gradient_size,
         state=parameters * training.state_size,
         output=output,

@@ -19,7 +19,13 @@ from costmodels.compute.roofline import BANDWIDTH_FRACTION
 from costmodels.distribution import Candidates
 from costmodels.graph import FUSED_OPERATIONS, Layer, Tensor
 from costmodels.layers.halo_work import halo_work
-from costmodels.layers.local_work import local_size, local_work, side_work, update_work
+from costmodels.layers.local_work import (
+    bias_work,
+    local_size,
+    local_work,
+    side_work,
+    update_work,
+)
 from costmodels.layers.reduced_precision import cast, cast_work, runs_in_fp8
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import gradient_time, outermost_time
@@ -105,9 +111,13 @@ def layer_computation(
     if wants_gradient or (not layer.is_dense and layer.parameters):
         backward_data, more = _compute(layer, candidates, "backward_data", machine)
         by_source = by_source + more
-    if layer.parameters or layer.multiplies_activations:
+    if layer.trains_weight or (layer.multiplies_activations and wants_gradient):
         backward_weight, more = _compute(layer, candidates, "backward_weight", machine)
         by_source = by_source + more
+    elif layer.is_dense and layer.parameters:
+        time, source = machine.compute.time(bias_work(layer, candidates))
+        backward_weight = backward_weight + time
+        by_source[np.broadcast_to(source, count), np.arange(count)] += time
     if layer.parameters and machine.training.accumulated:
         device = machine.compute.device
         rate = BANDWIDTH_FRACTION * device.memory_bandwidth

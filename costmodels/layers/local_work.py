@@ -28,7 +28,17 @@ def local_parameters(layer: Layer, candidates: Candidates) -> Floats:
 
     A bias is split with the filters only, but is counted with the weight: it is small.
     """
-    part = np.full(len(candidates), float(layer.parameters))
+    return layer.parameters * _local_part(layer, candidates)
+
+
+def local_numbers(layer: Layer, candidates: Candidates) -> Floats:
+    """As `local_parameters`, with the numbers that are not trained. [items]"""
+    return layer.held_parameters * _local_part(layer, candidates)
+
+
+def _local_part(layer: Layer, candidates: Candidates) -> Floats:
+    """Largest part of the weight that one rank has; (candidates,)."""
+    part = np.ones(len(candidates))
     for dim in set(layer.weight_dims) & set(candidates.dims):
         part = part * candidates.local(dim, layer.dims[dim]) / layer.dims[dim]
     return part
@@ -212,6 +222,26 @@ def side_work(
         )
         found.append(work)
     return found
+
+
+def bias_work(layer: Layer, candidates: Candidates) -> Work:
+    """The gradient of a bias: the sum of that of the output.
+
+    Parameters
+    ----------
+    layer, candidates
+        As of `local_work`.
+    """
+    extents, features = _extents(layer.output, candidates), _features(layer.output, candidates)
+    return Work(
+        operation="bias",
+        direction="backward",
+        samples=candidates.local("sample", layer.dims["sample"]).astype(float),
+        channels=features,
+        filters=features,
+        in_extents=extents,
+        out_extents=extents,
+    )
 
 
 def update_work(parameters: Floats, optimizer: str) -> Work:

@@ -28,7 +28,7 @@ _MULTIPLE = 16
 def runs_in_fp8(layer: Layer) -> bool:
     """Whether the products of a layer run in FP8: a linear layer of a block."""
     in_block = any(part.isdigit() for part in layer.name.split("."))
-    if layer.operation != "linear" or not layer.parameters or not in_block:
+    if layer.operation != "linear" or not layer.held_parameters or not in_block:
         return False
     return all(layer.dims[dim] % _MULTIPLE == 0 for dim in ("channel", "filter"))
 

@@ -29,7 +29,7 @@ from costmodels.distribution import Candidates
 from costmodels.distribution.rows import unique_rows
 from costmodels.graph import Axis, Layer, Tensor
 from costmodels.graph.sharing import shared_dims
-from costmodels.layers.local_work import local_parameters, update_work
+from costmodels.layers.local_work import local_numbers, update_work
 from costmodels.step.machine import Machine
 from costmodels.step.timeline import bucketed_time
 
@@ -46,8 +46,9 @@ class SharedBlock:
 
     Parameters
     ----------
-    parameters
-        Numbers that a rank holds for the sharer beyond the owner's block. [items]
+    parameters, frozen
+        Numbers that a rank holds for the sharer beyond the owner's block: trained and others.
+        [items]
     gradient_bytes, gradient_group, gradient_time
         The sharer's own all-reduce, see `SharedWeight`. [B], [items], [s]
     update, update_source
@@ -57,6 +58,7 @@ class SharedBlock:
     """
 
     parameters: float
+    frozen: float
     gradient_bytes: float
     gradient_group: tuple[int, ...]
     gradient_time: float
@@ -77,8 +79,9 @@ class SharedWeight:
     ----------
     owner_rows, sharer_rows
         Row of each candidate of the owner, and of the sharer.
-    parameters
-        Numbers that a rank holds for the sharer beyond the owner's block. [items]
+    parameters, frozen
+        Numbers that a rank holds for the sharer beyond the owner's block: trained and others.
+        [items]
     beyond_mean
         By how many the union of both blocks exceeds their mean. [items]
     gradient_bytes
@@ -97,6 +100,7 @@ class SharedWeight:
     owner_rows: Ints
     sharer_rows: Ints
     parameters: Floats
+    frozen: Floats
     beyond_mean: Floats
     gradient_bytes: Floats
     gradient_group: Ints
@@ -116,6 +120,7 @@ class SharedWeight:
         place = (self.owner_rows[owner], self.sharer_rows[sharer])
         return SharedBlock(
             parameters=float(self.parameters[place]),
+            frozen=float(self.frozen[place]),
             gradient_bytes=float(self.gradient_bytes[place]),
             gradient_group=tuple(int(n) for n in self.gradient_group[place[1]]),
             gradient_time=float(self.gradient_time[place]),
@@ -141,9 +146,11 @@ def within_whole(whole: float, held: float, blocks: Sequence[SharedBlock]) -> li
     """
     rows = []
     for block in blocks:
-        parameters = min(block.parameters, max(whole - held, 0.0))
-        held += parameters
-        rows.append(replace(block, parameters=parameters))
+        more = block.parameters + block.frozen
+        part = min(more, max(whole - held, 0.0)) / more if more else 0.0
+        held += more * part
+        row = replace(block, parameters=block.parameters * part, frozen=block.frozen * part)
+        rows.append(row)
     return rows
 
 
@@ -157,7 +164,7 @@ class _Blocks:
         Which of them each candidate has.
     layouts
         Their blocks.
-    parameters
+    numbers
         Size of the largest block. [items]
     group
         Members at each level that sum its gradient. [items]
@@ -165,7 +172,7 @@ class _Blocks:
 
     rows: Ints
     layouts: Layouts
-    parameters: Floats
+    numbers: Floats
     group: Ints
 
 
@@ -190,7 +197,7 @@ def _weight_blocks(layer: Layer, candidates: Candidates, dims: tuple[str, ...]) 
     return _Blocks(
         rows=rows,
         layouts=layouts.take(first),
-        parameters=local_parameters(layer, candidates)[first],
+        numbers=local_numbers(layer, candidates)[first],
         group=group[first],
     )
 
@@ -250,23 +257,25 @@ def shared_weight(
         _weight_blocks(*sharer, tuple(p[1] for p in pairs)),
     )
     whole = float(owner[0].parameters)
+    trained = owner[0].parameters / owner[0].held_parameters
     lacks = lacking_part(a.layouts, b.layouts, 0, topology.shape)
     lacks_back = lacking_part(b.layouts, a.layouts, 0, topology.shape).T
     # blocks of uneven division are charged the largest
     needed = 1.0 / b.layouts.degrees.prod(axis=(1, 2))
-    further = b.parameters * lacks / needed
-    further = np.maximum(further, b.parameters - a.parameters[:, None])
-    summed = b.parameters * training.gradient_size * (b.group.prod(axis=1) > 1)
+    further = b.numbers * lacks / needed
+    further = np.maximum(further, b.numbers - a.numbers[:, None])
+    summed = b.numbers * trained * training.gradient_size * (b.group.prod(axis=1) > 1)
     gradient_bytes = np.where(_one_all_reduce(a, b), 0.0, summed)
     time = bucketed_time(topology, b.group, summed, largest_bucket, training.all_reduce)
-    update, source = _further_update(a.parameters[:, None], further, machine)
+    update, source = _further_update(a.numbers[:, None] * trained, further * trained, machine)
     num_bytes = whole * training.gradient_size
-    exchange, latency = _exchange(a, b, machine, num_bytes)
+    exchange, latency = _exchange(a, b, machine, num_bytes) if whole else (0.0 * further,) * 2
     return SharedWeight(
         owner_rows=a.rows,
         sharer_rows=b.rows,
-        parameters=further,
-        beyond_mean=(a.parameters[:, None] - b.parameters) / 2.0 + further,
+        parameters=further * trained,
+        frozen=further * (1.0 - trained),
+        beyond_mean=((a.numbers[:, None] - b.numbers) / 2.0 + further) * trained,
         gradient_bytes=gradient_bytes,
         gradient_group=b.group,
         gradient_time=np.where(gradient_bytes > 0.0, time, 0.0),

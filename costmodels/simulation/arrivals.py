@@ -40,7 +40,7 @@ class Shards:
 
     def is_cut(self, name: str) -> bool:
         """Whether a layer has a weight of which each rank keeps a part only."""
-        return self.program.pieces[name].parameters > 0.0 and self.cuts(name) > 1
+        return self.program.pieces[name].numbers > 0.0 and self.cuts(name) > 1
 
     def in_host(self, name: str) -> str | None:
         """The layer whose weight a layer reads, where that waits in the host."""
@@ -102,15 +102,15 @@ class WeightArrivals:
         # passes of weights alone read none, but where they are gathered
         if waiting and (cut or phase != WEIGHT):
             size = sum(pieces[name].weights / shards.cuts(name) for name in waiting)
-            numbers = sum(pieces[name].parameters / shards.cuts(name) for name in waiting)
+            numbers = sum(pieces[name].numbers / shards.cuts(name) for name in waiting)
             sent = numbers * shards.training.held.weights
             key: Key = ("weights from host", unit, place)
             arrived: Local = ("weights from host " + phase, unit, place)
             made = ((arrived, "weights", size),)
             rows.append(host_copy(key, HostLinks(links), sent, (), to_host=False, makes=made))
         if cut:
-            size = sum(pieces[name].parameters for name in cut) * shards.training.activation_size
-            group = shards.group(max(cut, key=lambda n: pieces[n].parameters))
+            size = sum(pieces[name].numbers for name in cut) * shards.training.activation_size
+            group = shards.group(max(cut, key=lambda n: pieces[n].numbers))
             rows.append(
                 message_operation(
                     ("gather", unit, place),

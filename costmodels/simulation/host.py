@@ -45,7 +45,7 @@ def kernels(layer: Layer, kind: str) -> int:
     if layer.between:
         return len(layer.products) * (1 + backward) + len(layer.between)
     # the gradients of the input and of the weight are products of their own
-    both = kind == "backward" and layer.is_dense and layer.parameters
+    both = kind == "backward" and layer.is_dense and layer.trains_weight
     return 2 if both else 1
 
 

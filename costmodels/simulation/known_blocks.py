@@ -62,6 +62,7 @@ def _agreeing(
         layer.operation,
         layer.weight_dims,
         layer.parameters,
+        layer.frozen_parameters,
         tuple(layer.windows.items()),
         layer.groups,
         layer.transposed,

@@ -39,6 +39,8 @@ class Piece:
         What is summed within the layer in each pass, and over which members. [B], [items]
     gradient_bytes, gradient_group
         Weight gradients, and the members of the groups that hold the same weight. [B], [items]
+    parameters, numbers
+        Of the local block of the weight: those that are trained, and all. [items]
     weights, gradients, state, output, saved, workspace, buffer
         Memory. [B]
     inputs
@@ -63,6 +65,7 @@ class Piece:
     gradient_bytes: float
     gradient_group: tuple[int, ...]
     parameters: float
+    numbers: float
     weights: float
     gradients: float
     state: float
@@ -232,6 +235,7 @@ def _piece(
         gradient_bytes=float(costs.gradient_bytes[0]),
         gradient_group=tuple(int(n) for n in costs.gradient_group[0]),
         parameters=float(costs.gradients[0]) / machine.training.gradient_size,
+        numbers=float(costs.numbers[0]),
         weights=float(costs.weights[0]),
         gradients=float(costs.gradients[0]),
         state=float(costs.state[0]),

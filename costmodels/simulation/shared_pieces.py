@@ -79,7 +79,7 @@ def shared_blocks(
         added.setdefault(holder, []).append((name, block))
     found: dict[str, SharedBlock] = {}
     for holder, rows in added.items():
-        whole, held = float(graph.layers[holder].parameters), pieces[holder].parameters
+        whole, held = float(graph.layers[holder].held_parameters), pieces[holder].numbers
         blocks = within_whole(whole, held, [block for _, block in rows])
         found.update(zip((name for name, _ in rows), blocks, strict=True))
     return found
@@ -106,7 +106,8 @@ def with_block(piece: Piece, block: SharedBlock, training: Training) -> Piece:
         gradient_bytes=block.gradient_bytes,
         gradient_group=block.gradient_group,
         parameters=block.parameters,
-        weights=block.parameters * training.weight_size,
+        numbers=block.parameters + block.frozen,
+        weights=block.parameters * training.weight_size + block.frozen * training.frozen_size,
         gradients=block.parameters * training.gradient_size,
         state=block.parameters * training.state_size,
         sources=sources,

@@ -190,7 +190,7 @@ class StageProgram:
         for layer in self.layers:
             for edge in self.graph.consumers[layer.name]:
                 other = self.view.stage_of[edge.target]
-                if other != self.number:
+                if other != self.number and self.graph.needs_input_gradient(edge):
                     ref = (other, BACKWARD, ("send gradient", layer.name, self.number))
                     refs = self.gradient_from.setdefault(layer.name, [])
                     if ref not in refs:
@@ -213,7 +213,8 @@ class StageProgram:
         own: Local = ("grad", name, 0)
         # the gradient of a loss is one number, which some runtimes write over what it kept
         number = layer.kind == "loss" and self.view.runtime.logit_kept is not None
-        makes: list[Made] = [(own, GRADIENTS, 0.0 if number else piece.output)]
+        goes_in = name not in self.graph.untrained
+        makes: list[Made] = [(own, GRADIENTS, 0.0 if number or not goes_in else piece.output)]
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 maker = self.pieces[edge.source]
@@ -238,7 +239,8 @@ class StageProgram:
             buffer=piece.buffer,
         )
         self._weights(base, piece, [(self.number, BACKWARD, op.key) for op in again])
-        self._sums(BACKWARD, base, piece)
+        if goes_in:
+            self._sums(BACKWARD, base, piece)
         for edge in self.graph.producers[name]:
             if self.graph.needs_input_gradient(edge):
                 self._gradient(edge, self._done(name, "backward", BACKWARD))

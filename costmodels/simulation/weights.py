@@ -118,7 +118,7 @@ class WeightWork:
         total = 0.0
         for name, piece in self.pieces.items():
             if "weights" in self.offloaded:
-                total += piece.parameters * self.training.held.weights / self.cuts(name, "weights")
+                total += piece.numbers * self.training.held.weights / self.cuts(name, "weights")
             if "optimizer" in self.offloaded:
                 total += (piece.state + piece.gradients) / self.cuts(name, "state")
         return total

@@ -189,6 +189,11 @@ class Training:
         return self.held.weights + self.held.copies
 
     @property
+    def frozen_size(self) -> int:
+        """Size of one weight that is not trained: autocast keeps no copy of it. [B]"""
+        return self.held.weights
+
+    @property
     def gradient_size(self) -> int:
         """Size of one weight gradient. [B]"""
         return self.held.gradients

@@ -218,7 +218,7 @@ class ChoiceBounds:
         size = self.setting.machine.training.activation_size
         gathered = 0.0
         for number, cut in enumerate(inside.cuts):
-            whole = float(inside.parameters[inside.cut_of == number].sum()) * size
+            whole = float(inside.numbers[inside.cut_of == number].sum()) * size
             gathered += exchanges.time("all_gather", choice.pp, cut, whole, choice.shard_size)
         beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
         count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)

@@ -246,6 +246,7 @@ class Insides:
             least_forward=least[FORWARD],
             kept=self._rows(kept),
             parameters=self._of_pieces(pieces, "parameters"),
+            numbers=self._of_pieces(pieces, "numbers"),
             weights=self._of_pieces(pieces, "weights"),
             gradients=self._of_pieces(pieces, "gradients"),
             state=self._of_pieces(pieces, "state"),
@@ -282,7 +283,7 @@ class Insides:
             name: tuple(n // same for n, same in zip(shape, piece.gradient_group, strict=True))
             for name, piece in pieces.items()
         }
-        found = tuple(sorted({rows[name] for name, piece in pieces.items() if piece.parameters}))
+        found = tuple(sorted({rows[name] for name, piece in pieces.items() if piece.numbers}))
         number = {cut: place for place, cut in enumerate(found)}
         like = self.reduced.like
         cut_of = np.array([number.get(rows[like[name]], -1) for name in self.layers])

@@ -30,9 +30,9 @@ class MicroBatch:
         layers, or of whole blocks at their first layer. [s]
     kept
         What waits for the backward pass. [B]
-    parameters, weights, gradients, state, update
-        Of the local blocks of weights: numbers, sizes, and time to update them; 0 for layers that
-        share the weight of another one. [items], [B], [s]
+    parameters, numbers, weights, gradients, state, update
+        Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
+        layers that share the weight of another one. [items], [B], [s]
     output
         Size of the output of every layer, as it is sent to another stage. [B]
     passing
@@ -55,6 +55,7 @@ class MicroBatch:
     least_forward: Floats
     kept: Floats
     parameters: Floats
+    numbers: Floats
     weights: Floats
     gradients: Floats
     state: Floats

@@ -161,13 +161,14 @@ class Copies:
         state = ranks if choice.zero else 1.0
         weights, updated, back = nothing, nothing, nothing
         if "weights" in choice.offload:
-            weights = inside.parameters * sent / (ranks if choice.zero > 2 else 1.0)
+            weights = inside.numbers * sent / (ranks if choice.zero > 2 else 1.0)
         gradients = nothing
         if "optimizer" in choice.offload:
             updated, gradients = inside.parameters / state, inside.gradients / state
             back = nothing if "weights" in choice.offload else updated * sent
         else:
-            gradients = weights  # updated weights go back
+            # updated weights go back
+            gradients = inside.parameters * (weights / np.maximum(inside.numbers, 1.0))
         return cls(
             forward_out=kept,
             forward_in=weights,

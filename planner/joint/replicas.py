@@ -234,10 +234,11 @@ class Replicas:
         reduced = gathered = 0.0
         for number, cut in enumerate(inside.cuts):
             mine = inside.cut_of == number
-            numbers = float(inside.parameters[mine].sum())
-            gradients = numbers * size if one.zero > 2 else float(inside.gradients[mine].sum())
+            whole = float((inside.numbers if one.zero > 2 else inside.parameters)[mine].sum())
+            trained = float(inside.parameters[mine].sum())
+            gradients = trained * size if one.zero > 2 else float(inside.gradients[mine].sum())
             reduced += self.exchanges.time(kind, 1, cut, gradients)
-            gathered += self.exchanges.time("all_gather", 1, cut, numbers * size)
+            gathered += self.exchanges.time("all_gather", 1, cut, whole * size)
         return reduced, gathered
 
     def _held(self, one: UnevenReplicas, inside: MicroBatch) -> float:

@@ -196,12 +196,12 @@ class StageCosts:
         inside, pp = self.inside, choice.pp
         # whatever is computed again, weights are the same
         gradients, cuts_weights = exchanges.gradients(choice.zero), choice.zero > 2
-        key = (id(inside.parameters), pp, cuts_weights, gradients.kind, choice.shard_size)
+        key = (id(inside.numbers), pp, cuts_weights, gradients.kind, choice.shard_size)
         if key in exchanges.by_unit:
             return exchanges.by_unit[key]
         gathers, scatters, sums = (np.zeros(len(inside.forward)) for _ in range(3))
         for places in self.units.places:
-            numbers = inside.parameters[places]
+            numbers = inside.numbers[places]
             if not numbers.any():
                 continue
             cut = inside.cuts[inside.cut_of[places[int(numbers.argmax())]]]
@@ -264,4 +264,4 @@ class StageCosts:
 
     def largest_units(self, choice: Choice, inside: MicroBatch) -> float:
         """Two units of weights as they are gathered, and the gradients of one. [B]"""
-        return 3.0 * float(self.units.sums(inside.parameters).max(initial=0.0)) * self.size
+        return 3.0 * float(self.units.sums(inside.numbers).max(initial=0.0)) * self.size

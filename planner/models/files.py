@@ -56,7 +56,7 @@ def _layer_type(kind: str) -> type[msgspec.Struct]:
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("name", str), ("kind", str)]
     fields += [(p.name, hints[p.name]) for p in options if p.default is p.empty]
-    optional = {"inputs": list[str]}
+    optional = {"inputs": list[str], "frozen": bool | int}
     optional |= {p.name: hints[p.name] for p in options if p.default is not p.empty}
     fields += [(o, hint | msgspec.UnsetType, msgspec.UNSET) for o, hint in optional.items()]
     return msgspec.defstruct(kind, fields, forbid_unknown_fields=True)

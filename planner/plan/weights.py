@@ -1,4 +1,4 @@
-"""What a layer has to train, as tensors that frameworks store: a weight, a bias."""
+"""What a layer has of weights, as tensors that frameworks store: a weight, a bias."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VECTORS = {
 
 def weight_tensors(layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """The weight and the bias of a layer, as frameworks store them."""
-    if not layer.parameters:
+    if not layer.held_parameters:
         return
     extents = {dim: layer.dims[dim] for dim in layer.weight_dims}
     axes = [Axis(name=dim, extent=extent, dim=dim) for dim, extent in extents.items()]
@@ -29,14 +29,14 @@ def weight_tensors(layer: Layer) -> Iterator[tuple[str, Tensor]]:
     names = _VECTORS.get(layer.kind, ("weight",))
     size = Tensor(axes=tuple(axes)).size
     if not axes:
-        axes = [Axis(name="number", extent=layer.parameters, dim=None)]
+        axes = [Axis(name="number", extent=layer.held_parameters, dim=None)]
     elif "table" in extents:
-        rows = layer.parameters // extents["filter"]
+        rows = layer.held_parameters // extents["filter"]
         axes[0] = Axis(name="row", extent=rows, dim="table")
-    elif not layer.multiplies_weight and layer.parameters > size * len(names):
-        axes.insert(0, Axis(name="row", extent=layer.parameters // size, dim=None))
+    elif not layer.multiplies_weight and layer.held_parameters > size * len(names):
+        axes.insert(0, Axis(name="row", extent=layer.held_parameters // size, dim=None))
     weight = Tensor(axes=tuple(axes))
     yield from ((name, weight) for name in names)
-    if layer.multiplies_weight and layer.parameters > weight.size:
+    if layer.multiplies_weight and layer.held_parameters > weight.size:
         biased = [(dim, n) for dim, n in extents.items() if dim in ("expert", "filter")]
         yield "bias", Tensor(axes=tuple(Axis(name=d, extent=n, dim=d) for d, n in biased))

@@ -198,7 +198,9 @@ def _layer_plan(
     piece = found.compiler.view.pieces[name]
     config = strategy.memory.get(name, found.runtime.memory)
     ranks = min(math.prod(piece.gradient_group), config.shard_size or math.inf)
-    sharded = _sharded(config) if piece.parameters and ranks > 1 else ()
+    sharded = _sharded(config) if piece.numbers and ranks > 1 else ()
+    if not piece.parameters and "weights" not in sharded:
+        sharded = ()  # what is not trained has nothing else
     cuts = {what: ranks if what in sharded else 1 for what in ("weights", "gradients", "state")}
     return LayerPlan(
         name=name,

@@ -265,7 +265,7 @@ def with_sharding(
     config = MemoryConfig(
         weights=stage > 2, gradients=stage > 1, state=stage > 0, shard_size=shard_size
     )
-    memory = {layer.name: config for layer in graph.compute_layers if layer.parameters}
+    memory = {layer.name: config for layer in graph.compute_layers if layer.held_parameters}
     return replace(strategy, memory=memory)
 
 

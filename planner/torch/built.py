@@ -35,7 +35,7 @@ class NetworkModule(nn.Module):
             if layer.kind == "loss":
                 continue
             sources = [edge.source for edge in graph.producers[layer.name]]
-            if layer.kind not in _MAKERS or layer.shares_weight_with or layer.frozen:
+            if layer.kind not in _MAKERS or layer.shares_weight_with or layer.frozen_parameters:
                 raise InputError(
                     f"{network.name} cannot be run: layers of kind {layer.kind} with these options "
                     f"('{layer.name}') are not written out in PyTorch; give a module of it"

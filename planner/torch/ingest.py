@@ -93,6 +93,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
             "correct them"
         )
     args = [one.tensor for one in samples if not one.name]
+    require_trained(module, name)
     program = trace(module, args, {one.name: one.tensor for one in samples if one.name}, name)
     write_out_einsums(program)
     nodes, outputs, became = nodes_of_program(program)
@@ -111,6 +112,27 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
         # a weight lies as its first part does
         owners={net.parts.get(name, name): at for name, at in reversed(net.owners.items())},
     )
+
+
+def require_trained(module: object, name: str) -> None:
+    """Refuse a module all of whose weights are frozen.
+
+    Parameters
+    ----------
+    module, name
+        The module, and what it is called.
+
+    Raises
+    ------
+    InputError
+        When there is nothing to train.
+    """
+    rows = list(getattr(module, "parameters", tuple)())
+    if rows and not any(row.requires_grad for row in rows):
+        raise InputError(
+            f"{name} cannot be planned: some weights must be trained but all {len(rows)} are "
+            "frozen (requires_grad=False); let those be trained that are to be"
+        )
 
 
 def _seen_as(traced: object, known: Mapping[object, object]) -> object:

@@ -27,6 +27,7 @@ def nodes_of_program(
     """All nodes of a traced module, those that it returns, and what each of PyTorch's became."""
     signature = program.graph_signature
     weights, inputs = signature.inputs_to_parameters, set(signature.user_inputs)
+    frozen = {name for name, one in program.named_parameters() if not one.requires_grad}
     nodes: list[TracedNode] = []
     known: dict[Node, Any] = {}
     for node in program.graph.nodes:
@@ -35,6 +36,7 @@ def nodes_of_program(
                 name=node.name,
                 shapes=_shapes_of(node),
                 weight=weights.get(node.name, ""),
+                frozen=weights.get(node.name) in frozen,
                 is_input=node.name in inputs and bool(_tensors(node)),
                 whole_numbers=any(not one.dtype.is_floating_point for one in _tensors(node)),
             )

@@ -100,7 +100,6 @@ def conv(
     groups: int = 1,
     bias: bool = False,
     transposed: bool = False,
-    frozen: bool = False,
     share: str = "",
 ) -> Layer:
     """Convolution in 1 to 3 spatial dims.
@@ -123,8 +122,6 @@ def conv(
         Whether each filter has one.
     transposed
         Whether each input position is spread over outputs.
-    frozen
-        Whether its weight is not trained, and counts as no parameters.
     share
         Name of the layer whose weight this one uses; empty for a weight of its own.
     """
@@ -163,12 +160,12 @@ def conv(
         dims=iteration,
         inputs=(relabel(x, x_dims),),
         output=Tensor(axes=tuple(y_axes)),
-        weight_dims=() if frozen else weight_dims,
-        parameters=0 if frozen else weights,
+        weight_dims=weight_dims,
+        parameters=weights,
         windows=windows,
         groups=groups,
         transposed=transposed,
-        keeps_inputs=not frozen,
+        keeps_inputs=True,
         splittable=frozenset(iteration) - whole,
         shares_weight_with=share or None,
         biased=bias,

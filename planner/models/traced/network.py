@@ -79,6 +79,7 @@ def translated_nodes(
         batch=batch,
         sizes={node.weight: num_elements(node.shape) for node in nodes if node.weight},
         leaves=_leaf_paths(nodes),
+        frozen=frozenset(node.weight for node in nodes if node.frozen),
     )
     for node in nodes:
         if not node.is_call:
@@ -87,6 +88,7 @@ def translated_nodes(
     _enter(net, [node for node in nodes if node.is_input])
     _translate(net, nodes, data)
     _end(net, outputs, name)
+    net.freeze()
     network = Network(
         name=name,
         input_shape={axis.name: axis.extent for axis in net.tensors["input"].axes[1:]},

@@ -42,7 +42,9 @@ class TracedNode:
     calls
         The calls of modules that it is inside of: a key for each call, its path, its class.
     weight
-        What a tensor that is trained is called.
+        What a parameter is called.
+    frozen
+        Whether that parameter is not trained.
     is_input
         Whether the tensor is of the samples.
     whole_numbers
@@ -58,6 +60,7 @@ class TracedNode:
     shapes: tuple[tuple[int, ...], ...] = ()
     calls: Sequence[tuple[str, str, str]] = ()
     weight: str = ""
+    frozen: bool = False
     is_input: bool = False
     whole_numbers: bool = False
     hides_later: bool = False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodels.graph import SPATIAL_DIMS, Layer, LayerSpec, Tensor
-from costmodels.graph.kinds import KINDS, data
+from costmodels.graph.kinds import data, make_layer
 from costmodels.graph.sharing import shared_dims
 from planner.models.traced.nodes import TracedNode
 from planner.models.traced.values import Value, reshaped, whole
@@ -55,6 +55,8 @@ class Translation:
         Numbers of each weight, by its name, and of parts of it. [items]
     leaves
         Paths of modules that call no others.
+    frozen
+        Weights that are not trained.
     known
         What each node that was translated is.
     rows, layers, tensors
@@ -74,6 +76,7 @@ class Translation:
     batch: int
     sizes: dict[str, int]
     leaves: frozenset[str]
+    frozen: frozenset[str] = frozenset()
     known: dict[object, object] = field(default_factory=dict)
     rows: list[LayerSpec] = field(default_factory=list)
     layers: dict[str, Layer] = field(default_factory=dict)
@@ -115,7 +118,7 @@ class Translation:
             Of the kind.
         """
         name = self.name(node)
-        layer = KINDS[kind](name, [self.tensors[source] for source in sources], **options)
+        layer = make_layer(kind, name, [self.tensors[source] for source in sources], options)
         owner = layer.shares_weight_with
         if owner and not _is_alike(self.layers[owner], layer):
             raise UnsupportedError
@@ -195,6 +198,32 @@ class Translation:
                     self.owners[name] = layer
                     total += self.sizes[name]
         return total
+
+    def trains(self, nodes: Sequence[object]) -> bool:
+        """Whether any constant is made of weights that are trained."""
+        constants = (one for node in nodes if isinstance(one := self.known.get(node), Constant))
+        return any(not self._is_frozen(name) for one in constants for name in one.weights)
+
+    def _is_frozen(self, weight: str) -> bool:
+        return self.parts.get(weight, weight) in self.frozen
+
+    def freeze(self) -> None:
+        """Say of all layers what of their weights is not trained."""
+        held: dict[str, list[str]] = {}
+        for weight, layer in self.owners.items():
+            held.setdefault(layer, []).append(weight)
+        options: dict[str, bool | int] = {}
+        for name, weights in held.items():
+            fixed = [weight for weight in weights if self._is_frozen(weight)]
+            count = self.layers[name].parameters
+            if fixed == weights and count:
+                options[name] = True
+            elif fixed and sum(self.sizes[weight] for weight in weights) == count:
+                options[name] = sum(self.sizes[weight] for weight in fixed)
+        for number, row in enumerate(self.rows):
+            found = options.get(str(row.options.get("share") or row.name))
+            if found is not None:
+                self.rows[number] = replace(row, options={**row.options, "frozen": found})
 
     def settled(self, node: TracedNode, value: Value) -> Value:
         """A tensor that holds all that a layer writes: parts of it are copied.
@@ -283,7 +312,7 @@ class Translation:
 
 def _is_alike(owner: Layer, layer: Layer) -> bool:
     """Whether two layers hold one weight in one shape."""
-    return owner.parameters == layer.parameters and shared_dims(owner, layer) is not None
+    return owner.held_parameters == layer.held_parameters and shared_dims(owner, layer) is not None
 
 
 def _flat_values(values: Sequence[object]) -> list[object]:

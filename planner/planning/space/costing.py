@@ -276,8 +276,11 @@ def _sizes(
             if not moved:
                 read_of[edge.source] = max(read, read_of.get(edge.source, 0.0))
         further = shared[layer.name].parameters if layer.name in shared else 0.0
+        frozen = shared[layer.name].frozen if layer.name in shared else 0.0
         result[layer.name] = LayerMemory(
-            weights=float(costs.weights[c]) + further * training.weight_size,
+            weights=float(costs.weights[c])
+            + further * training.weight_size
+            + frozen * training.frozen_size,
             gradients=float(costs.gradients[c]) + further * training.gradient_size,
             state=float(costs.state[c]) + further * training.state_size,
             output=float(costs.output[c]),

@@ -195,6 +195,10 @@ def layer_works(layer: Layer, split: Candidates, graph: Graph, setting: Setting)
     for direction in DENSE_DIRECTIONS:
         if direction == "backward_data" and not wanted:
             continue
+        if direction == "backward_weight" and not (
+            layer.trains_weight or (layer.multiplies_activations and wanted)
+        ):
+            continue
         yield from local_work(layer, split, direction)
     if layer.parameters and layer.shares_weight_with is None:
         parameters = local_parameters(layer, split)

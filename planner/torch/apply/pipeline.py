@@ -23,6 +23,7 @@ from planner.torch.apply.losses import Loss
 from planner.torch.apply.running import StageModule
 from planner.torch.apply.staging import StageSteps
 from planner.torch.apply.steps import Program
+from planner.torch.apply.tracing import node_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +69,16 @@ class Pipeline:
         self.program, self.count = program, schedule.micro_batches
         self.ranks_ahead = mesh.get_group(PIPELINE_AXIS)
         device = torch.device(mesh.device_type)
+        trained = program.traced.trained
+        for stage in stages[1:]:
+            # PyTorch splits the backward pass at the gradients of what enters a stage
+            if schedule.kind == "zero-bubble" and not any(
+                node_of(key) in trained for key in stage.entering
+            ):
+                raise InputError(
+                    f"a schedule that splits the backward pass must have something trained before "
+                    f"each stage but all before stage {stage.number} is frozen; use --schedule 1f1b"
+                )
         rows = []
         for number, module in sorted(modules.items()):
             stage = stages[number]
@@ -92,14 +103,12 @@ class Pipeline:
 
     def _example(self, key: Any) -> Tensor:
         """A tensor as a result of a stage is."""
-        node = key
-        while isinstance(node, tuple):
-            node = node[0]
+        node = node_of(key)
         layout = self.program.layouts[key]
         value = node.meta["val"]
         value = value[0] if isinstance(value, list | tuple) else value
         shape = layout.local_shape(self.program.place.sizes)
-        grad = value.dtype.is_floating_point
+        grad = value.dtype.is_floating_point and node in self.program.traced.trained
         return torch.empty(shape, dtype=value.dtype, requires_grad=grad)
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:

@@ -236,8 +236,11 @@ def _attention_rule(place: RankPlace, node: Node, given: Given) -> Call:
         ):
             raise LayoutError("its keys lie in other blocks than its queries, or are not whole")
     heads, pairs = (one.layout.dims[-3] for one in (query, key))
-    if heads != pairs and (
-        _cutting_axes(heads) != _cutting_axes(pairs) or not given.get("enable_gqa")
+    # a single head of keys is read by all queries wherever those lie
+    if (
+        heads != pairs
+        and pairs
+        and (_cutting_axes(heads) != _cutting_axes(pairs) or not given.get("enable_gqa"))
     ):
         raise LayoutError("its keys have other heads than its queries")
     if _cutting_axes(rows[-1]):

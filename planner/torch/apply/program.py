@@ -86,8 +86,9 @@ def _enter_node(program: Program, node: Node) -> None:
     """An input, a weight or a buffer."""
     traced = program.traced
     if node in traced.inputs:
-        layout = _input_layout(program, node)
-        program.held[node] = Held(key=node, layout=layout)
+        aside = _is_aside(traced, node)
+        layout = uncut(shape_of(node)) if aside else _input_layout(program, node)
+        program.held[node] = Held(key=node, layout=layout, is_constant=aside)
     elif node.name in traced.parameters:
         program.held[node] = traced.parameters[node.name]  # its layer says how it is used
     elif node.name in traced.buffers or node.name in traced.constants:
@@ -95,6 +96,27 @@ def _enter_node(program: Program, node: Node) -> None:
         program.held[node] = Held(key=node, layout=layout, is_constant=True)
     else:
         program.held[node] = traced.others.get(node)
+
+
+def _is_aside(traced: Traced, node: Node) -> bool:
+    """Whether masks alone are made of an input, which no layer of the plan reads.
+
+    Every rank then has all of it, and takes its part of what is made of it.
+    """
+    rows = {row.name for row in traced.rows}
+    own, waiting, seen = traced.layer_of(node), [node], False
+    while waiting:
+        one = waiting.pop()
+        for user in one.users:
+            if operator_of(user) in _SKIPPED or user.op == "output":
+                continue
+            mask = "attention" in operator_of(user) and one not in user.args[:3]
+            if traced.layer_of(user) == own:
+                waiting.append(user)
+            elif traced.layer_of(user) in rows and not mask:
+                return False
+            seen = True
+    return seen
 
 
 def _input_layout(program: Program, node: Node) -> ViewLayout:

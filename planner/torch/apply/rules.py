@@ -164,6 +164,8 @@ def as_it_is(place: RankPlace, node: Node, given: Given) -> Call:
             return Call(run=run, given=given, layout=shapes)
         return Call(run=run, given=given, layout=uncut(shape))
     cut = [one for one in tensors if not one.layout.is_whole]
+    if any(one.is_constant for one in cut):
+        raise LayoutError("it is not known on blocks of weights")
     first = cut[0].layout.dims[0] if cut[0].layout.dims else ()
     samples = first[0].extent if first else 0
     alike = all(

@@ -236,7 +236,8 @@ class StageModule(nn.Module):
             else:
                 with self.leaves.again.hooks():
                     self._run(run, values)
-        found = tuple(values[key] for key in self.stage.leaving)
+        # what is sent lies in one piece
+        found = tuple(values[key].contiguous() for key in self.stage.leaving)
         return found[0] if len(found) == 1 else found
 
     @property

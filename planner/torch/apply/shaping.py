@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from planner.models.traced.operators.views import TURNS, turned_order
 from planner.torch.apply.rules import Call, Given, Held, OwnBlock, RankPlace, rule, tensors_of
 from planner.torch.apply.views import (
     DimPart,
@@ -16,7 +17,7 @@ from planner.torch.apply.views import (
     regrouped,
     uncut,
 )
-from planner.torch.nodes import shape_of
+from planner.torch.nodes import operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,18 +89,10 @@ def _expand_rule(place: RankPlace, node: Node, given: Given) -> Call:
     )
 
 
-@rule("transpose", "permute", "t", "swapaxes")
+@rule(*TURNS)
 def _turned(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]
-    rank = len(held.layout.dims)
-    order = list(range(rank))
-    if "dims" in given:
-        order = [dim % rank for dim in given["dims"]]
-    elif "dim0" in given:
-        one, other = given["dim0"] % rank, given["dim1"] % rank
-        order[one], order[other] = order[other], order[one]
-    else:
-        order = order[::-1]
+    order = turned_order(operator_of(node), given, len(held.layout.dims))
     dims = tuple(held.layout.dims[dim] for dim in order)
     return Call(run=node.target, given=given, layout=ViewLayout(dims, held.layout.partial))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from costmodels.graph import LayerSpec, Network
 from costmodels.graph.network import INPUT_AXES
 from planner.models.traced.values import Value
 from planner.plan import Plan
+from planner.torch.apply.in_place import leave_as_it_is
 from planner.torch.ingest import network_of_module
 from planner.torch.source import samples_of
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Traced:
     """A module as operators.
 
@@ -47,6 +49,8 @@ class Traced:
         Samples of a micro-batch. [items]
     layers
         Those that an operator is of.
+    frozen
+        Weights that are not trained.
     """
 
     nodes: tuple[Node, ...]
@@ -61,6 +65,17 @@ class Traced:
     known: Mapping[Node, object]
     batch: int
     layers: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+
+    @cached_property
+    def trained(self) -> frozenset[Node]:
+        """Operators into which a gradient goes: a trained weight comes before them."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            own = self.parameters.get(node.name)
+            if (own and own not in self.frozen) or any(n in found for n in node.all_input_nodes):
+                found.add(node)
+        return frozenset(found)
 
     def layer_of(self, node: Node) -> str:
         """The layer whose output a node is a view of, or a step on the way to; empty for none."""
@@ -68,6 +83,15 @@ class Traced:
         if isinstance(found, tuple):
             found = next((one for one in found if isinstance(one, Value)), None)
         return found.layer if isinstance(found, Value) else ""
+
+
+def node_of(key: object) -> Node:
+    """The operator whose result a key stands for."""
+    found: Any = key
+    while isinstance(found, tuple):
+        found = found[0]
+    node: Node = found
+    return node
 
 
 def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
@@ -109,6 +133,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
     program, known = found.program, found.known
     signature = program.graph_signature
     nodes = tuple(program.graph.nodes)
+    leave_as_it_is(nodes, found.data)
     first_names = _first_names(model)
     owners = {first_names[key]: layer for key, layer in reversed(list(found.owners.items()))}
     by_name = {node.name: node for node in nodes}
@@ -128,6 +153,7 @@ def traced(plan: Plan, model: nn.Module, inputs: object) -> Traced:
         others={n: n.meta.get("val") for n in users if n not in tensors},
         outputs=tuple(by_name[str(one)] for one in signature.user_outputs if str(one) in by_name),
         rows=found.network.layers,
+        frozen=frozenset(name for name, one in model.named_parameters() if not one.requires_grad),
         known=known,
         batch=batch,
         layers=frozenset(

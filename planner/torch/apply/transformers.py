@@ -7,7 +7,7 @@ plan says so, by DTensor. Weights are DTensors under their own names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from planner.torch.apply.module import PlannedModule, Received
 from planner.torch.apply.pipeline import Pipeline
 from planner.torch.apply.redistribution import Move
 from planner.torch.apply.running import Leaves, StageModule
-from planner.torch.apply.tracing import Traced
+from planner.torch.apply.tracing import Traced, node_of
 from planner.torch.apply.views import ViewLayout, normal
 from planner.torch.apply.weights import full_tensor, kept_parameter, placement
 
@@ -166,7 +166,7 @@ class PlannedTransformer(PlannedModule):
         found = self._leaves.gradients(self.plan.training.bucket_bytes)
         for name, group in self._tied.items():
             parameter = self._leaves.parameters.get(name)
-            if parameter is None:
+            if parameter is None or not parameter.requires_grad:
                 continue
             gradient = found.get(name)
             if gradient is None:
@@ -215,7 +215,7 @@ class PlannedTransformer(PlannedModule):
 
         def seen(key: object, value: object) -> None:
             if key in layouts and isinstance(value, torch.Tensor):
-                node = _node_of(key)
+                node = node_of(key)
                 layer = traced_module.layer_of(node) or str(node)
                 said = layouts[key].local_shape(sizes)
                 told(layer, str(list(value.shape)), str(list(said)))
@@ -254,13 +254,6 @@ def _target_layout(output: ViewLayout, target: Tensor) -> ViewLayout:
     """How the target lies: as the positions of the output."""
     dims = output.dims if target.dim() == len(output.dims) else output.dims[:-1]
     return ViewLayout(tuple(normal(parts) for parts in dims))
-
-
-def _node_of(key: object) -> Any:
-    """The operator whose result a key stands for."""
-    while isinstance(key, tuple):
-        key = key[0]
-    return key
 
 
 def _register_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:

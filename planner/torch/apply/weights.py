@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodels.errors import InputError
+from planner.models.traced.operators.views import TURNS
 from planner.models.traced.values import Value
 from planner.plan import Plan
 from planner.plan.sharding import Sharding, TensorPlacement
@@ -30,7 +31,7 @@ from planner.torch.apply.views import (
     uncut,
     ways,
 )
-from planner.torch.nodes import operator_of
+from planner.torch.nodes import operator_of, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,6 +147,8 @@ def _found_weight(
                 raise LayoutError(f"{part.extent} positions for {ways(part.axes, sizes)} ranks")
     layer = plan.layers.get(owner)
     sharded = layer.sharded if layer is not None else ()
+    if name in traced.frozen and "weights" not in sharded:
+        sharded = ()  # what else is cut of weights, it has not
     stored = used
     if layer is not None and sharded and placed is not None:
         mesh = sharding.meshes[sharding.layers[owner].mesh]
@@ -187,6 +190,8 @@ def _is_turned(node: Node) -> bool:
     for user in node.users:
         if operator_of(user) in ("addmm", "mm", "matmul") and node in user.args[1:]:
             return True
+        if operator_of(user) in TURNS and len(shape_of(user)) == 2:
+            return not _is_turned(user)
     return False
 
 

@@ -49,7 +49,7 @@ def charged_numbers(
             for dim in layer.statistics.per:
                 numbers *= float(one.local(dim, layer.dims[dim])[0])
             members = float(one.group(layer.statistics.over).prod())
-            for backward in (False, True):
+            for backward in (False, *([True] if layer.name not in graph.untrained else [])):
                 found[layer.name, "statistics", backward] = 2 * numbers * (members - 1) / members
         for edge in graph.producers[layer.name]:
             if edge.source not in distributions:

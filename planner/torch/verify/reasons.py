@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from costmodels.communication.layout import Layouts
 from costmodels.distribution import one_candidate
 from costmodels.graph import Graph
-from costmodels.layers.local_work import local_parameters, local_size
+from costmodels.layers.local_work import local_numbers, local_size
 from planner.plan import Plan
 from planner.plan.weights import weight_tensors
 from planner.torch.verify.charged import Key
@@ -79,11 +79,11 @@ class MessageSizes:
             return
         if place in self.shared:
             yield [0.0], "the gradient of a shared weight is summed once, where it is counted"
-        weight, bias, cut_bias = self._weight_numbers(place)
+        weight, trains_weight, biases, trains_bias = self._weight_numbers(place)
         members = self._members(place)
         summed = 2 * (members - 1) / members
         if not layer.sharded:
-            yield [summed * (weight + bias)], CUT_BIAS
+            yield [summed * (weight * trains_weight + biases[0] * trains_bias)], CUT_BIAS
             return
         size = min(layer.shard_size or members, members)
         count = self.plan.schedule.micro_batches
@@ -91,14 +91,22 @@ class MessageSizes:
         gathers = [1]
         if "weights" in layer.sharded:
             # some are read in the forward pass alone: biases and tables
-            gathers = [2 * count] if place in self._recomputed else [count, 2 * count]
+            again = place in self._recomputed and place not in self.graph.untrained
+            gathers = [2 * count] if again else [count, 2 * count]
         rest = 2 / size * (members / size - 1) / (members / size)
-        ways = [(one + sums) * (size - 1) / size + sums * rest for one in gathers]
+
+        def ways(trained: bool) -> list[float]:
+            cut = [
+                one * (size - 1) / size + trained * sums * ((size - 1) / size + rest)
+                for one in gathers
+            ]
+            return [*cut, trained * summed]
+
         sizes = [
             weight * one + some * other
-            for one in (*ways, summed)
-            for other in (*ways, summed)
-            for some in (bias, cut_bias)
+            for one in ways(trains_weight)
+            for other in ways(trains_bias)
+            for some in biases
         ]
         yield sizes, "weights and gradients that are cut travel as often as they are used"
 
@@ -108,19 +116,24 @@ class MessageSizes:
         one = one_candidate(self.plan.layers[place].distribution, layer.dims)
         return float(one.group(set(one.dims) - set(layer.weight_dims)).prod())
 
-    def _weight_numbers(self, place: str) -> tuple[float, float, float]:
-        """A rank's numbers of a weight and of its bias, and those charged of that. [items]"""
+    def _weight_numbers(self, place: str) -> tuple[float, bool, tuple[float, ...], bool]:
+        """A rank's numbers of a weight and of its bias, and whether each is trained. [items]
+
+        Those of the bias are what a rank has, and what is charged of that.
+        """
         layer = self.graph.layers[place]
         one = one_candidate(self.plan.layers[place].distribution, layer.dims)
-        whole = float(local_parameters(layer, one)[0])
+        whole = float(local_numbers(layer, one)[0])
         if not layer.multiplies_weight:
-            return whole, 0.0, 0.0
+            trained = layer.parameters / max(layer.held_parameters, 1)
+            return whole * trained, True, (whole * (1 - trained),), False
         sizes = {name: tensor.size for name, tensor in weight_tensors(layer)}
         filters = sizes.get("bias", 0.0)
         split = self.plan.layers[place].distribution
         cut = filters / math.prod(split.degree(dim) for dim in layer.weight_dims)
         held = filters / math.prod(split.degree(dim) for dim in ("expert", "filter"))
-        return whole - cut, held, cut
+        trains_bias = layer.parameters > sizes["weight"] * layer.trains_weight
+        return whole - cut, layer.trains_weight, (held, cut), trains_bias
 
     @property
     def _recomputed(self) -> set[str]:

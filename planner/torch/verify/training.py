@@ -21,6 +21,7 @@ from planner.torch.apply.transformers import PlannedTransformer, apply_transform
 from planner.torch.nodes import arguments, operator_of
 from planner.torch.source import make_module
 from planner.torch.verify.apart import farthest
+from planner.torch.verify.precision import all_in_double
 from planner.torch.verify.reference import norms_by_samples, output_of
 from planner.torch.verify.small import SmallTransformer, small_network
 
@@ -122,7 +123,8 @@ def train(task: TrainingTask) -> Trained:
         choose = getattr(original, "set_experts_implementation", None)
         if choose is not None:
             choose("eager")
-    planned = apply_transformer(task.plan, model, inputs=task.inputs or None)
+    with all_in_double():
+        planned = apply_transformer(task.plan, model, inputs=task.inputs or None)
     if task.fault is not None:
         task.fault(planned)
     found = Trained()
@@ -154,7 +156,7 @@ def train(task: TrainingTask) -> Trained:
         optimizer.step()
         if compare:
             single.zero_grad()
-            with norms_by_samples(blocks_of_norms):
+            with norms_by_samples(blocks_of_norms), all_in_double():
                 reference = _single_loss(original, names, given, target)
             reference.backward()
             found.losses.append(float((loss - reference.detach()).abs()))
@@ -244,8 +246,11 @@ def _random_input(node: Node, batch: int, generator: torch.Generator) -> Tensor:
     if example.dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
     rows = _rows_looked_up(node)
-    if rows is None:  # a mask, that hides nothing
-        return torch.ones(shape, dtype=example.dtype)
+    if rows is None:  # a mask, that hides the second half of every other sample
+        mask = torch.ones(shape, dtype=example.dtype)
+        if len(shape) == 2:
+            mask[1::2, -(-shape[1] // 2) :] = 0
+        return mask
     return torch.randint(rows, shape, generator=generator).to(example.dtype)
 
 

@@ -20,6 +20,7 @@ from planner.torch.nodes import operator_of
 from planner.torch.source import make_module, traced_source
 from planner.torch.verify.apart import farthest
 from planner.torch.verify.charged import Key
+from planner.torch.verify.precision import all_in_double
 from planner.torch.verify.reference import Steps, reference_steps
 
 
@@ -94,7 +95,8 @@ def run_rank(task: RankTask) -> RankOutcome:
     model = make(task)
     original = copy.deepcopy(model)
     shape = (task.batch, *task.network.input_shape.values())
-    traced = traced_source(model, torch.empty(shape))
+    with all_in_double():
+        traced = traced_source(model, torch.empty(shape))
     names = _names_in_module(task, traced.network)
     back = {other: name for name, other in names.items()}
     sharding = replace(
@@ -127,7 +129,8 @@ def run_rank(task: RankTask) -> RankOutcome:
     weights = module.full_parameters()
     if torch.distributed.get_rank() == 0:
         norms = [site for site in module.sites.values() if is_batch_norm(site)]
-        said = reference_steps(original, batches, norms, _optimizer)
+        with all_in_double():
+            said = reference_steps(original, batches, norms, _optimizer)
         _compare(outcome, (losses, gradients, weights), said)
         if isinstance(original, NetworkModule):
             _, part, last = outcome.worst.split(".", 2)

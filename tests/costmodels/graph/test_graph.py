@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodels.errors import InputError
 from costmodels.graph import DIMS, Axis, Graph, Layer, LayerSpec, Network, Tensor, build_graph
-from costmodels.graph.kinds import KINDS
+from costmodels.graph.kinds import KINDS, make_layer
 from costmodels.graph.sharing import shared_dims
 
 IMAGE = {"sample": 2, "channel": 6, "height": 8, "width": 10}
@@ -29,7 +29,7 @@ def tensor(**extents: int) -> Tensor:
 
 
 def make(kind: str, *shapes: dict[str, int], **options: Any) -> Layer:
-    return KINDS[kind]("layer", [tensor(**shape) for shape in shapes], **options)
+    return make_layer(kind, "layer", [tensor(**shape) for shape in shapes], options)
 
 
 def shape(t: Tensor) -> dict[str, int]:
@@ -116,7 +116,7 @@ def test_tensors_are_indexed_by_dims_of_the_layer(layer: Layer) -> None:
     assert set(layer.windows) <= set(layer.dims)
     # the weights of a norm that heads share are whole on every rank
     shared = layer.kind == "head_norm"
-    assert (layer.parameters > 0) == bool(layer.weight_dims) or shared
+    assert (layer.held_parameters > 0) == bool(layer.weight_dims) or shared
     if layer.statistics:
         assert {*layer.statistics.over, *layer.statistics.per} <= set(layer.dims)
 

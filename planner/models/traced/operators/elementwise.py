@@ -129,7 +129,8 @@ def _with_constants(net: Translation, node: TracedNode, value: Value, product: b
         return like(net, value, net.add(node, "bias", value.layer))
     # the derivative of a function of one tensor is read from it, that of a product with a number
     # or a mask is not
-    keeps = node.operator in UNARY - {"neg", "masked_fill", "clamp"} or weights > 0
+    keeps = node.operator in UNARY - {"neg", "masked_fill", "clamp"}
+    keeps = keeps or (weights > 0 and net.trains(node.all_input_nodes))
     more = {"weights": weights // width} if weights else {}
     return like(net, value, net.add(node, "pointwise", value.layer, keeps=keeps, **more))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from planner.models.traced.nodes import TracedNode
+from planner.models.traced.nodes import Arguments, TracedNode
 from planner.models.traced.operators.registry import operator, tensor_of
 from planner.models.traced.translation import SPLITS, Translation, UnsupportedError
 from planner.models.traced.values import AxisPart, Value, reshaped, sliced
@@ -28,23 +28,46 @@ def _reshape(net: Translation, node: TracedNode) -> Value:
     return found
 
 
-@operator("transpose", "permute", "t", "mT", "movedim", "swapaxes")
-def _permute(net: Translation, node: TracedNode) -> Value:
-    given = node.arguments
-    value = tensor_of(net, node.all_input_nodes[0])
-    count = len(value.dims)
-    if not count:
-        raise UnsupportedError
+# Operators that put dims in another order.
+TURNS = (
+    *("transpose", "permute", "t", "numpy_T", "mT", "movedim", "moveaxis", "swapaxes", "swapdims"),
+)
+
+
+def turned_order(name: str, given: Arguments, count: int) -> list[int]:
+    """The dims of a tensor in the order in which an operator puts them.
+
+    Parameters
+    ----------
+    name, given
+        One of `TURNS`, and its arguments.
+    count
+        Dims of the tensor. [items]
+    """
     order = list(range(count))
     if "dims" in given:
-        order = [int(dim) % count for dim in given["dims"]]
-    elif "dim0" in given:
-        first, second = int(given["dim0"]) % count, int(given["dim1"]) % count
-        order[first], order[second] = second, first
-    elif count == 2:
-        order = [1, 0]
-    else:
+        return [int(dim) % count for dim in given["dims"]]
+    if name in ("movedim", "moveaxis"):
+        pairs = [given[end] for end in ("source", "destination")]
+        source, target = ([one] if isinstance(one, int) else list(one) for one in pairs)
+        moved = dict(zip((int(n) % count for n in target), source, strict=True))
+        taken = {int(dim) % count for dim in source}
+        rest = iter([dim for dim in order if dim not in taken])
+        return [int(moved[n]) % count if n in moved else next(rest) for n in order]
+    if name in ("t", "numpy_T"):
+        return order[::-1]
+    ends = [one for key, one in given.items() if key != "self"] or [-2, -1]
+    first, second = (int(dim) % count for dim in ends)
+    order[first], order[second] = second, first
+    return order
+
+
+@operator(*TURNS)
+def _permute(net: Translation, node: TracedNode) -> Value:
+    value = tensor_of(net, node.all_input_nodes[0])
+    if not value.dims:
         raise UnsupportedError
+    order = turned_order(node.operator, node.arguments, len(value.dims))
     return replace(value, dims=tuple(value.dims[dim] for dim in order))
 
 

@@ -82,7 +82,7 @@ class Constants:
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,
         }
-        self.trained = set(signature.inputs_to_parameters.values())
+        self.parameters = set(signature.inputs_to_parameters.values())
         self.layouts: dict[str, Layout] = {}
         self.tensors: dict[str, Tensor] = {}
         self.shapes: dict[str, torch.Size] = {}
@@ -96,8 +96,8 @@ class Constants:
             block = cut_to(tensor, layout.boxes[rank])
             self.shapes[name] = tensor.shape
             self.layouts[name] = layout
-            trained = name in self.trained and tensor.requires_grad
-            self.tensors[name] = nn.Parameter(block) if trained else block
+            own = name in self.parameters
+            self.tensors[name] = nn.Parameter(block, tensor.requires_grad) if own else block
         self._nodes = [
             node
             for node in program.graph.nodes

@@ -19,6 +19,7 @@ from planner.torch.apply.convolution.operations import KINDS
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.convolution.sums import cross_entropy, mean_of
 from planner.torch.apply.exchange import Exchange, Why, moved
+from planner.torch.apply.in_place import check_in_place
 from planner.torch.apply.layout import Layout
 from planner.torch.apply.module import PlannedModule, Received
 
@@ -84,7 +85,7 @@ class ConvolutionModule(PlannedModule):
             )
             for row in traced.network.layers
         }
-        _check_in_place(nodes, data, self._sites)
+        check_in_place(nodes, data)
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         sizes = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         cut = cut_weights(
@@ -304,18 +305,3 @@ def _register(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.register_parameter(last, tensor)
     else:
         module.register_buffer(last, tensor)
-
-
-def _check_in_place(nodes: list[Any], data: set[Any], sites: Mapping[str, Site]) -> None:
-    """Refuse a tensor that is written over and then read as it was."""
-    place = {node: n for n, node in enumerate(nodes)}
-    for node in nodes:
-        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-        if node not in data or not name.endswith("_") or name.endswith("__"):
-            continue
-        source = node.args[0]
-        if any(place[one] > place[node] for one in source.users):
-            raise InputError(
-                f"a plan cannot be applied where a tensor is written over and read again, as by "
-                f"'{name}' of '{source.name}'; use the operator that leaves it as it is"
-            )
