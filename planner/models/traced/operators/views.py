@@ -21,7 +21,9 @@ def _as_it_is(net: Translation, node: TracedNode) -> Value:
 
 @operator("pad", "constant_pad_nd")
 def _padded_view(net: Translation, node: TracedNode) -> Value:
-    if any(node.arguments["pad"]):
+    # files of ONNX give what is put at the ends as a tensor
+    ends = node.arguments.get("pad")
+    if ends is None or any(ends):
         raise UnsupportedError
     return tensor_of(net, node.arguments["self"])
 
