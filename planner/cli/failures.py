@@ -39,7 +39,10 @@ class Failure(Exception):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, hidden from click, which would turn it into a message of its own."""
+    """Ctrl-C, hidden from click, which would turn it into a message of its own.
+
+    Its text, if it has any, says what is kept.
+    """
 
 
 class Unread(BaseException):
@@ -56,8 +59,8 @@ def one_line_errors() -> Iterator[None]:
     except (Unread, BrokenPipeError):
         _discard_output()
         sys.exit(BROKEN_PIPE)
-    except (Interrupted, KeyboardInterrupt, click.Abort):
-        _leave(INTERRUPTED, "interrupted", mark="")
+    except (Interrupted, KeyboardInterrupt, click.Abort) as error:
+        _leave(INTERRUPTED, "; ".join(["interrupted", *map(str, error.args)]), mark="")
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "planner"
         message = error.format_message().rstrip(".")

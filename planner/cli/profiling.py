@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.completion import complete, complete_model
+from planner.cli.failures import Interrupted
 from planner.cli.options import WholeNumber, input_options, inputs_of
 from planner.cli.screen import progress, write
 from planner.cli.showing import Shown, showing_options
@@ -134,10 +135,15 @@ def _profile(
     # whether there is the device and a file to go on with, before anything is planned
     place = find_place(device, threads)
     profile = open_profile(output, place.provenance)
-    with progress(
-        f"profiling {model} on {place.name}", quiet=quiet, hint=" (Ctrl-C stops)"
-    ) as tell:
-        run = profile_question(request, profile, place, tell, seconds)
+    try:
+        with progress(
+            f"profiling {model} on {place.name}", quiet=quiet, hint=" (Ctrl-C stops)"
+        ) as tell:
+            run = profile_question(request, profile, place, tell, seconds)
+    except KeyboardInterrupt:
+        if not profile.times:
+            raise
+        raise Interrupted(f"{output} has what was measured; the same command goes on") from None
     profile.save()
     _say(run.progress(), profile, output, run.needs.question, quiet)
 

@@ -13,6 +13,7 @@ from planner.models.traced.nodes import TracedNode, data_nodes
 from planner.models.traced.values import Value
 from planner.torch.einsum import write_out_einsums
 from planner.torch.nodes import nodes_of_program
+from planner.torch.padding import pad_by_convolutions
 from planner.torch.trace import trace
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
     require_trained(module, name)
     program = trace(module, args, {one.name: one.tensor for one in samples if one.name}, name)
     write_out_einsums(program)
+    pad_by_convolutions(program)
     nodes, outputs, became = nodes_of_program(program)
     network, net = translated_nodes(
         nodes, outputs, batch=batches.pop(), name=name, source="a PyTorch module"

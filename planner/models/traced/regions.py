@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,9 @@ from planner.models.traced.nodes import TracedNode, num_elements
 from planner.models.traced.operators.attention import attention_written_out, products_written_out
 from planner.models.traced.operators.elementwise import ELEMENTWISE, like, norm_of_features
 from planner.models.traced.operators.registry import tensor_of
+from planner.models.traced.operators.rotary import rotary_of, rotary_written_out
 from planner.models.traced.translation import Translation, UnsupportedError
-from planner.models.traced.values import AxisPart, Value
+from planner.models.traced.values import Value
 
 _FREE = frozenset({"to", "_to_copy", "_assert_tensor_metadata", "type_as", "float", "contiguous"})
 
@@ -59,6 +60,11 @@ def find_regions(nodes: Sequence[TracedNode], data: set[TracedNode]) -> Iterator
         if group == calls[key]:
             yield from _router(group, data)
             yield from _module_region(group, data)
+    places = {node: number for number, node in enumerate(nodes)}
+    for node in nodes:
+        # a part of each head that is turned, and the rest beside it
+        if node in data and node.operator in ("cat", "concat"):
+            yield from _rotary(node, data, places)
     for node in nodes:
         found = products_written_out(node, data) if node in data and node.is_call else None
         if found is not None:
@@ -69,7 +75,7 @@ def find_regions(nodes: Sequence[TracedNode], data: set[TracedNode]) -> Iterator
                 make=_attention_maker(node, (query, key_, value), chain),
             )
         if node in data and node.is_call:
-            yield from _rotary(node, data)
+            yield from _rotary(node, data, places)
             yield from _gate(node, data)
             yield from _activation_region(node, data)
 
@@ -205,29 +211,13 @@ def _only(node: Any, data: set[TracedNode], name: str) -> Any:
     return inside[0] if len(inside) == 1 else None
 
 
-def _rotary(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:
-    """x cos + (-x2, x1) sin: rotary positions, as most models write them."""
-    if node.operator != "add" or len(node.args) < 2:
-        return
-    straight, turned = _only(node.args[0], data, "mul"), _only(node.args[1], data, "mul")
-    if straight is None or turned is None or turned.operator not in ("cat", "concat"):
-        return
-    halves = list(turned.arguments["tensors"])
-    second = _only(halves[0], data, "neg") if len(halves) == 2 else None
-    sources = {_only(one, data, "slice") for one in (second, halves[-1])}
-    if sources != {straight}:
-        return
-    nodes = {node, node.args[0], node.args[1], turned, *halves, second}
-
-    def make(net: Translation) -> Value:
-        value = net.settled(node, tensor_of(net, straight))
-        width = value.shape[-1]
-        if value.dims[-1] != (AxisPart("hidden", 1, width),):
-            raise UnsupportedError
-        heads = value.axes["hidden"] // width
-        return like(net, value, net.add(node, "rotary", value.layer, heads=heads))
-
-    yield Region(nodes=frozenset(nodes), last=node, make=make)
+def _rotary(
+    node: TracedNode, data: set[TracedNode], places: Mapping[TracedNode, int]
+) -> Iterator[Region]:
+    found = rotary_written_out(node, data, places)
+    if found is not None:
+        own, source = found
+        yield Region(nodes=frozenset(own), last=node, make=lambda net: rotary_of(net, node, source))
 
 
 def _gate(node: TracedNode, data: set[TracedNode]) -> Iterator[Region]:

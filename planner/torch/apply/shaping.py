@@ -207,6 +207,20 @@ def _sliced(place: RankPlace, node: Node, given: Given) -> Call:
     return Call(run=_narrowed, given=given, layout=ViewLayout(dims, held.layout.partial))
 
 
+@rule("pad", "constant_pad_nd")
+def _padded_rule(place: RankPlace, node: Node, given: Given) -> Call:
+    held, ends = given["self"], given["pad"]
+    rank = len(held.layout.dims)
+    # two ends of each dim, the last dim first
+    changed = {rank - 1 - n // 2 for n, extent in enumerate(ends) if extent}
+    if not changed:
+        return Call(run=_itself, given={"x": held}, layout=held.layout)
+    _uncut(held, sorted(changed))
+    after = uncut(shape_of(node)).dims
+    dims = [after[n] if n in changed else dim for n, dim in enumerate(held.layout.dims)]
+    return Call(run=node.target, given=given, layout=ViewLayout(tuple(dims)))
+
+
 def _itself(x: Tensor) -> Tensor:
     return x
 

@@ -6,6 +6,7 @@ Ranks are processes of their own, which import this file.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -123,6 +124,22 @@ class Dropped(nn.Module):
 
     def forward(self, x):
         return self.last(self.drop(self.norm(self.first(x))))
+
+
+class Padded(nn.Module):
+    """Zeros that are put around what convolutions read: none, on all sides, and at one end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=(1, 0))
+        self.second = nn.Conv2d(8, 8, 5, stride=2, groups=8)
+        self.third, self.last = nn.Conv2d(8, 8, 3, stride=2), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.first(F.pad(F.pad(x, (0, 0, 0, 0)), (1, 1))).relu()
+        x = self.second(F.pad(x, (2, 2, 2, 2))).relu()
+        x = self.third(F.pad(x, (0, 1, 0, 1)))
+        return self.last(x.mean((2, 3)))
 
 
 def t5():

@@ -57,6 +57,20 @@ def gpt2():
     return _hugging_face("GPT2LMHeadModel", "GPT2Config", **sizes, **drops)
 
 
+def phi():
+    drops = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attention_dropout"), 0.0)
+    return _hugging_face("PhiForCausalLM", "PhiConfig", **SMALL, **drops)
+
+
+def gptj():
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 96, "rotary_dim": 4}
+    return _hugging_face("GPTJForCausalLM", "GPTJConfig", **sizes, bos_token_id=0, eos_token_id=0)
+
+
+def glm():
+    return _hugging_face("GlmForCausalLM", "GlmConfig", **GROUPED, head_dim=8, pad_token_id=0)
+
+
 class Block(nn.Module):
     """An encoder block with queries, keys and values side by side."""
 

@@ -7,6 +7,7 @@ import torch_extra
 
 torch_extra.require("torch", "transformers")
 
+import small_transformers
 import torch
 import transformers
 
@@ -97,6 +98,22 @@ MODELS = {
         0,
     ),
 }
+
+
+# Of each head a part is turned, as halves or as neighbours, or all of it as neighbours.
+@pytest.mark.parametrize("name", ["phi", "glm", "gptj"])
+def test_rotary_positions_of_a_part_of_each_head_are_split_by_heads_and_tokens(name):
+    model = getattr(small_transformers, name)
+    network = network_of_source(model, {"input_ids": (2, 16)})
+    kinds = [row.kind for row in network.layers]
+    assert "opaque" not in kinds
+    assert "rearrange" not in kinds
+    assert (kinds.count("rotary"), kinds.count("attention")) == (4, 2)
+    # queries and keys: each is one layer, on whole heads of 8 features
+    for layer in build_graph(network, 2).compute_layers:
+        if layer.kind == "rotary":
+            assert layer.inputs[0].extent("hidden") == layer.dims["head"] * 8
+            assert {"sample", "sequence", "head"} <= layer.splittable
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -37,6 +37,7 @@ def verified(name, strategy, inputs, module_inputs=None):
         ("Mixer", "data"),
         ("Normed", "data"),
         ("Normed", "filter"),
+        ("Padded", "spatial"),
         *(
             pytest.param(*row, marks=pytest.mark.slow)
             for row in (
@@ -74,6 +75,17 @@ def test_equations_are_the_products_that_they_are():
     assert kinds == [*["linear"] * 3, "attention", "linear", "add", "linear", "loss"]
     tokens, attention = 2 * 16, 2 * 2 * 16 * 16 * 32
     assert graph.macs == tokens * 32 * (4 * 32 + 8) + attention
+
+
+def test_zeros_around_what_a_convolution_reads_are_its_padding():
+    graph = build_graph(traced_source(images.Padded, "2,3,32,32").network, 2)
+    # zeros at one end only are none of it
+    odd = [row for row in graph.compute_layers if row.kind == "opaque"]
+    assert [row.output.extent("height") for row in odd] == [17]
+    first, second = graph.layers["first"], graph.layers["second"]
+    assert [one.padding for one in first.windows.values()] == [1, 1]
+    assert [one.padding for one in second.windows.values()] == [2, 2]
+    assert {"height", "width"} <= second.splittable
 
 
 TOWERS = ["2,16", "2,24"]

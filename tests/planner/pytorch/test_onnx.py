@@ -183,6 +183,15 @@ def test_operators_of_others_are_opaque_and_listed(tmp_path):
     assert any("opaque" in text for text in plan.fallbacks)
 
 
+def test_zeros_at_the_ends_are_an_operator_of_their_own(tmp_path):
+    ends = helper.make_node("Constant", [], ["ends"], value_ints=[0, 0, 1, 1, 0, 0, 1, 1])
+    pad = helper.make_node("Pad", ["x", "ends"], ["a"])
+    nodes = [ends, pad, helper.make_node("Conv", ["a", "w"], ["y"])]
+    model = graph_of(nodes, weights=[weight("w", 16, 3, 3, 3)])
+    found = kinds(network_of_onnx(saved(model, tmp_path), None))
+    assert [kind for kind, _ in found] == ["opaque", "conv", "loss"]
+
+
 def test_constants_make_shapes(tmp_path):
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),

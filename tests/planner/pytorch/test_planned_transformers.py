@@ -72,6 +72,8 @@ SLOW = [
         4,
     ),
     ("small_transformers:qwen", "megatron:tp=2,sequence_parallel=yes", 4),
+    ("small_transformers:phi", "megatron:tp=2,sequence_parallel=yes", 2),
+    ("small_transformers:glm", "megatron:cp=2", 2),
     ("llama3-8b", "megatron:tp=2,pp=2,micro_batches=4,schedule=gpipe,recompute=selective", 4),
     ("llama3-8b", "megatron:pp=2,chunks=2,schedule=interleaved,micro_batches=4,dp=2", 4),
     ("gpt2", "megatron:tp=2,pp=2,dp=2,sequence_parallel=yes,micro_batches=2,zero=3", 8),

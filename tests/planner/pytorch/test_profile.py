@@ -31,7 +31,7 @@ from planner.tables.profile.needs import Needs, needs_of
 from planner.tables.profile.place import MeasuredPlace, find_place
 from planner.tables.profile.run import ProfileRun, profile_question
 from planner.tables.profile.store import MeasuredProfile, open_profile
-from planner.tables.profile.timing import batch_by_events, measuring_time, time_call
+from planner.tables.profile.timing import Timing, batch_by_events, measuring_time, time_call
 
 QUESTION = ["--gpus", "2", "--cluster", "lassen", "--global-batch-size", "2"]
 NETWORK = """
@@ -132,6 +132,28 @@ class TestMeasuring:
         )
         (said,) = (note for note in plan.fallbacks if "your tables cover" in note)
         assert int(said.split("cover ")[1].split("%")[0]) >= 95
+
+    def test_what_is_said_is_of_the_plan_that_the_table_makes(
+        self, tmp_path: Path, network: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [0.0]
+
+        def batch(call: Callable[[], object], calls: int) -> float:
+            now[0] += 1.0
+            return 1e-3
+
+        monkeypatch.setattr(runs, "warm_up", lambda place, seconds: None)
+        monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        profile = open_profile(str(tmp_path / "m.json"), fake_place().provenance)
+        place = MeasuredPlace(device="cpu", batch=batch, provenance=profile.provenance)
+        run = profile_question(question(network), profile, place, lambda text: None, 30.0)
+        done = run.progress()
+        assert 0 < done.shapes < done.of
+        table = CostTable.of_text(profile.text(), "the profile")
+        asked = Request(
+            source=network, gpus=2, cluster="lassen", global_batch_size=2, tables=(table,)
+        )
+        assert done == ProfileRun(needs_of(asked), profile, place).progress()
 
     def test_a_budget_measures_what_the_plan_rests_on_most(
         self, tmp_path: Path, needs: Needs, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +271,27 @@ class TestGoingOn:
         again = CostTable.load(path)
         assert len(again) > len(known)
         assert {key: profile.times[key] for key in kept} == kept
+
+    @pytest.mark.parametrize("batches", [0, 3])
+    def test_ctrl_c_says_what_is_kept(
+        self, tmp_path: Path, network: str, monkeypatch: pytest.MonkeyPatch, batches: int
+    ) -> None:
+        shapes = [0]
+
+        def stopped(call: object, batch: object) -> object:
+            if shapes[0] == batches:
+                raise KeyboardInterrupt
+            shapes[0] += 1
+            return Timing(seconds=1e-3, spread=0.0)
+
+        monkeypatch.setattr(runs, "warm_up", lambda place, seconds: None)
+        monkeypatch.setattr(runs, "time_call", stopped)
+        path = str(tmp_path / "m.json")
+        arguments = ["profile", network, *QUESTION, "--device", "cpu", "-o", path]
+        done = CliRunner().invoke(planner_command, arguments)
+        kept = f"; {path} has what was measured; the same command goes on" if batches else ""
+        assert (done.exit_code, done.stderr) == (130, f"interrupted{kept}\n")
+        assert Path(path).exists() == bool(batches)
 
     @pytest.mark.parametrize("key", places.SAME)
     def test_another_machine_is_refused(self, tmp_path: Path, key: str) -> None:

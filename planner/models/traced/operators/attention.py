@@ -240,7 +240,8 @@ def products_written_out(node: TracedNode, data: set[TracedNode]) -> Products | 
             found_softmax = True
         elif not _BETWEEN.fullmatch(name):
             return None
-        if len(inside) != 1 or len(current.users) != 1:
+        # checks of types are no readers
+        if len(inside) != 1 or sum(user in data for user in current.users) != 1:
             return None
         chain.append(current)
         (current,) = inside

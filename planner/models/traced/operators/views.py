@@ -19,6 +19,15 @@ def _as_it_is(net: Translation, node: TracedNode) -> Value:
     return tensor_of(net, node.all_input_nodes[0])
 
 
+@operator("pad", "constant_pad_nd")
+def _padded_view(net: Translation, node: TracedNode) -> Value:
+    # files of ONNX give what is put at the ends as a tensor
+    ends = node.arguments.get("pad")
+    if ends is None or any(ends):
+        raise UnsupportedError
+    return tensor_of(net, node.arguments["self"])
+
+
 @operator("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
 def _reshape(net: Translation, node: TracedNode) -> Value:
     value, shape = tensor_of(net, node.all_input_nodes[0]), node.shape
