@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -66,6 +67,11 @@ class Choice:
         return self.pp * self.chunks
 
     @property
+    def split(self) -> Degrees:
+        """How its layers are split, with nothing computed again."""
+        return _computing(self.inside, "none")
+
+    @property
     def is_split_alone(self) -> bool:
         """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
         again = self.inside.recompute != "none"
@@ -96,6 +102,17 @@ class Choice:
         )
 
 
+@cache
+def _computing(inside: Degrees, again: str) -> Degrees:
+    return replace(inside, recompute=again)
+
+
+def with_any_recomputation(graph: Graph, choice: Choice) -> Iterator[Choice]:
+    """A choice with all that can be computed again of a network, nothing first."""
+    for again in recomputations(graph):
+        yield replace(choice, inside=_computing(choice.inside, again))
+
+
 def divisors(number: int) -> list[int]:
     """All divisors of a number, the smallest first."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
@@ -123,8 +140,13 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                 if not setting.cluster.can_use(tp * max(cp, ep)):
                     continue
                 for split in (False, True) if tp > 1 and attends else (False,):
-                    for again in RECOMPUTATIONS if attends else ("none", "full"):
+                    for again in recomputations(graph):
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=again)
+
+
+def recomputations(graph: Graph) -> tuple[str, ...]:
+    """What can be computed again of a network, nothing first."""
+    return RECOMPUTATIONS if is_transformer(graph) else ("none", "full")
 
 
 def num_blocks(graph: Graph) -> int:

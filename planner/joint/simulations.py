@@ -7,8 +7,10 @@ places of theirs: whoever rules offload out gets no better plan by that.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
 from costmodels.simulation import Runtime
 from planner.joint.bounds import ChoiceBounds
@@ -77,6 +79,12 @@ class Simulations:
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
 
+    def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
+        """What was estimated to fit, and does not."""
+        capacity = self.setting.cluster.device.memory
+        missed = self.tried - self.fitting
+        return {one.choice for one in ranked if one.memory <= capacity and one.choice in missed}
+
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
 
@@ -104,10 +112,22 @@ class Simulations:
                 self._compute_fewer_again(rows, bound)
         if self.best is None:
             # where that does not either, what holds the least may do
-            smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))
+            smallest = _smallest_first(timely)
             self._simulate(smallest[:most], bound)
             if partly:
                 self._compute_fewer_again(smallest, bound)
+
+    def run_cheap(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what holds the least until something fits, as far as is cheap.
+
+        Parameters
+        ----------
+        ranked, bound
+            As of `run`.
+        """
+        rest = _smallest_first([one for one in ranked if one.choice not in self.tried])
+        works = list(accumulate(self.pace.work(one.choice) for one in rest))
+        self._simulate(rest[: bisect_right(works, MOST_WORK)], bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -168,13 +188,21 @@ class Simulations:
         self.cut_short |= not (allowed := self.pace.allows(choice))
         return allowed
 
-    def prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
+    def prove(
+        self,
+        ranked: Sequence[Estimate],
+        passed: Sequence[Choice],
+        left: float,
+        bounds: ChoiceBounds,
+    ) -> float:
         """Simulate what may still be faster, those with the least bound first, as far as is cheap.
 
         Parameters
         ----------
         ranked
             What was estimated.
+        passed
+            What was not in full, as its passes take long.
         left
             What no other choice takes less than. [s]
         bounds
@@ -189,7 +217,9 @@ class Simulations:
         fastest = self.best.seconds
         rows: list[Row] = []
         beside: set[Choice] = set()  # that are bounded with what they are without offload
-        for one in sorted(ranked, key=lambda one: len(one.choice.offload)):
+        near = (one for one in passed if bounds.of(one, fitting=False) < fastest)
+        every = chain(ranked, map(self.estimates.of, near))
+        for one in sorted(every, key=lambda one: len(one.choice.offload)):
             self.cut_short |= self.pace.deadline.passed
             if self.pace.deadline.passed:
                 return 0.0
@@ -259,6 +289,10 @@ class Simulations:
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
+
+
+def _smallest_first(rows: Sequence[Estimate]) -> list[Estimate]:
+    return sorted(rows, key=lambda one: (one.memory, one.seconds))
 
 
 def _laid_out(choice: Choice) -> tuple[object, ...]:
