@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
-from planner.joint.estimate import Estimates
+from planner.joint.estimate import ROUNDING, Estimates
 from planner.joint.hybrid import shard_sizes
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
@@ -24,8 +24,6 @@ from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
-# Sums of hundreds of times, in other orders, differ by that.
-ROUNDING = 1e-9
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -71,6 +72,11 @@ class Choice:
         return self.pp * self.chunks
 
     @property
+    def split(self) -> Degrees:
+        """How its layers are split, with nothing computed again."""
+        return _computing(self.inside, "none")
+
+    @property
     def is_split_alone(self) -> bool:
         """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
         again = self.inside.recompute != "none"
@@ -102,6 +108,17 @@ class Choice:
         )
 
 
+@cache
+def _computing(inside: Degrees, again: str) -> Degrees:
+    return replace(inside, recompute=again)
+
+
+def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Choice]:
+    """A choice with all that can be computed again, as of `recomputations`."""
+    for what in again:
+        yield replace(choice, inside=_computing(choice.inside, what))
+
+
 def divisors(number: int) -> list[int]:
     """All divisors of a number, the smallest first."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
@@ -115,7 +132,7 @@ def insides(setting: Setting) -> Iterator[Degrees]:
     experts = max((layer.dims.get("expert", 1) for layer in graph.compute_layers), default=1)
     sequences = [layer.dims.get("sequence", 1) for layer in graph.compute_layers]
     local = math.prod(shape[: setting.cluster.host_index + 1])
-    again = RECOMPUTATIONS if attends else ("none", "full") if has_blocks(graph) else ("none",)
+    again = recomputations(graph)
     for tp in divisors(setting.gpus):
         # tensor parallelism across hosts waits for their links in every layer
         if tp > local or inner_first(tp, shape) is None:
@@ -134,10 +151,12 @@ def insides(setting: Setting) -> Iterator[Degrees]:
                         yield Degrees(tp=tp, cp=cp, ep=ep, sequence_parallel=split, recompute=what)
 
 
-def has_blocks(graph: Graph) -> bool:
-    """Whether there is a unit of several layers, which can be computed again."""
+def recomputations(graph: Graph) -> tuple[str, ...]:
+    """What can be computed again of a network, nothing first; not all have units of layers."""
+    if is_transformer(graph):
+        return RECOMPUTATIONS
     units = Counter(unit_of(layer.name) for layer in graph.compute_layers)
-    return max(units.values(), default=0) > 1
+    return ("none", "full") if max(units.values(), default=0) > 1 else ("none",)
 
 
 def num_blocks(graph: Graph) -> int:

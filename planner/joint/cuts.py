@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -86,8 +87,8 @@ class Cuts:
             Of every layer. [s]
         """
         each = np.add.reduceat(work, self.first)
-        ends = np.concatenate(([0.0], np.cumsum(each)))
-        low, high = max(float(each.max()), float(ends[-1]) / parts), float(ends[-1])
+        ends = [0.0, *np.cumsum(each).tolist()]
+        low, high = max(float(each.max()), ends[-1] / parts), ends[-1]
         found = _filled(ends, parts, high)
         while high > low * (1.0 + _EXACT):
             middle = (low + high) / 2.0
@@ -99,7 +100,7 @@ class Cuts:
         return found
 
 
-def _filled(ends: NDArray[np.float64], parts: int, most: float) -> tuple[int, ...]:
+def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[int, ...]:
     """Blocks of each stage of at most so much work, none without a block; empty if it cannot be.
 
     Parameters
@@ -111,7 +112,7 @@ def _filled(ends: NDArray[np.float64], parts: int, most: float) -> tuple[int, ..
     """
     blocks, at, count = [], 0, len(ends) - 1
     for left in range(parts, 0, -1):
-        reach = int(np.searchsorted(ends, ends[at] + most * (1.0 + 1e-12), side="right")) - 1
+        reach = bisect_right(ends, ends[at] + most * (1.0 + 1e-12)) - 1
         # one block at least is left for every stage that follows
         reach = min(reach, count - left + 1)
         if reach <= at:

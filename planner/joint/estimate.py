@@ -31,6 +31,8 @@ from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 Floats = NDArray[np.float64]
 # By so much the heaviest stage must be lighter before stages get different numbers of blocks.
 WORTH_BALANCING = 0.01
+# Sums of hundreds of times, in other orders, differ by that.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,20 @@ class Estimates:
             better = rows[1].seconds < rows[0].seconds * (1.0 - WORTH_BALANCING)
             return rows[better and (rows[1].memory <= capacity or rows[0].memory > capacity)]
         return self._estimate(choice, inside)
+
+    def least(self, choice: Choice) -> float:
+        """What no estimate of a choice is below, wherever it is cut and whatever is computed again.
+
+        Its passes without messages, gradients and updates, in stages that are all alike. [s]
+        """
+        # where weights are cut, layers take what they do otherwise, and gathers more
+        inside = self.plain.known.get((choice.split, choice.samples))
+        inside = inside or self.insides(choice.zero).of(choice.split, choice.samples)
+        total, pp, count = inside.total, choice.pp, choice.micro_batches
+        waits = total / choice.chunks * (1.0 - 1.0 / pp)
+        found = count * total / pp + waits
+        found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
+        return found * (1.0 - ROUNDING)
 
     def _balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
         """The choice with numbers of blocks that balance the work of its stages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from planner.joint.choices import Choice
@@ -16,7 +17,11 @@ MOST_REFINED = 64
 FILLED = (1.0, 0.96)
 
 
-def with_fewer_again(estimates: Estimates, ranked: Sequence[Estimate]) -> list[Estimate]:
+def with_fewer_again(
+    estimates: Estimates,
+    ranked: Sequence[Estimate],
+    refuted: AbstractSet[Choice] = frozenset(),
+) -> list[Estimate]:
     """Estimates with those of fewer blocks computed again, the fastest first.
 
     Parameters
@@ -25,6 +30,8 @@ def with_fewer_again(estimates: Estimates, ranked: Sequence[Estimate]) -> list[E
         Makes them.
     ranked
         Those of all choices, the fastest first.
+    refuted
+        What does not fit, whatever is estimated.
     """
     capacity = estimates.setting.cluster.device.memory
     alone = {
@@ -40,7 +47,8 @@ def with_fewer_again(estimates: Estimates, ranked: Sequence[Estimate]) -> list[E
         nothing = alone.get(replace(one.choice, inside=inside, blocks=()))
         if nothing is not None and nothing.memory > capacity:
             rows.append((nothing.seconds, one))
-    best = min((one.seconds for one in ranked if one.memory <= capacity), default=math.inf)
+    fitting = (one for one in ranked if one.memory <= capacity and one.choice not in refuted)
+    best = min((one.seconds for one in fitting), default=math.inf)
     found = list(ranked)
     for least, one in sorted(rows, key=lambda row: row[0])[:MOST_REFINED]:
         if least > best:

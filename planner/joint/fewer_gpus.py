@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from planner.errors import InfeasibleError
-from planner.joint.choices import Choice, choices, insides
+from planner.joint.choices import choices, insides, recomputations, with_any_recomputation
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
@@ -149,23 +149,34 @@ class FewerGpus:
             Steps that take longer do not matter. [s]
         """
         estimates, floors = self.estimates.on(part), self.floors.on(part)
-        fitting: list[Choice] = [
-            choice
-            for choice in choices(part, list(insides(part)), stages_of_zero(part))
-            if self.wishes.allows(choice) and self.weights.fit(choice)
-        ]
-        rows = [(floors.floor(one), one) for one in sorted(fitting, key=lambda one: -one.samples)]
-        rows = sorted((row for row in rows if row[0] < limit), key=lambda row: row[0])
+        # what is computed again changes neither the memory of weights nor the least computation
+        once = [one for one in insides(part) if one.recompute == "none"]
+        found, again = choices(part, once, stages_of_zero(part)), recomputations(part.graph)
+        fitting = sorted(filter(self.weights.fit, found), key=lambda one: -one.samples)
+        rows = sorted(
+            (
+                (floor, other)
+                for floor, one in ((floors.floor(one), one) for one in fitting)
+                if floor < limit
+                for other in with_any_recomputation(one, again)
+                if self.wishes.allows(other)
+            ),
+            key=lambda row: row[0],
+        )
         capacity = part.cluster.device.memory
         ranking = Ranking(
-            estimates=estimates, deadline=self.deadline, capacity=capacity, limit=limit
+            estimates=estimates,
+            deadline=self.deadline,
+            capacity=capacity,
+            limit=limit,
+            margin=MARGIN,
         )
         ranked, _ = ranking.of(rows, every=False)
         most = capacity * (1.0 + MEMORY_MARGIN)
         if self.wishes.leaves_some_again and estimates.cuts.first:
             ranked = with_fewer_again(estimates, ranked)
-            again = (one for one in ranked if one.choice.inside.recompute == "full")
-            near = next((one.choice for one in again if one.memory <= most), None)
+            full = (one for one in ranked if one.choice.inside.recompute == "full")
+            near = next((one.choice for one in full if one.memory <= most), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
         rivals = (one for one in ranked if one.memory <= most)

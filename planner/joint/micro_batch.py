@@ -67,6 +67,16 @@ class MicroBatch:
     full: NDArray[np.bool_]
 
     @cached_property
+    def total(self) -> float:
+        """Both passes of all layers. [s]"""
+        return float(self.forward.sum() + self.backward.sum())
+
+    @cached_property
+    def total_computed(self) -> float:
+        """Computation of all layers. [s]"""
+        return float(self.computed.sum())
+
+    @cached_property
     def passes(self) -> Floats:
         """What both passes take and leave, in rows, however they are cut into stages."""
         times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)

@@ -171,6 +171,8 @@ class MixedSearch:
             options=self.options,
             deadline=self.deadline.part(SHARE),
             wishes=self.wishes,
+            # the next best splits are shared out unevenly, too
+            passes_over=False,
         ).run()
         self.stopped_by = self.stopped_by or found.stopped_by
         self.num_choices += found.num_choices

@@ -40,7 +40,9 @@ def with_offload(
     All estimates, and what no other of the heavy ones takes less than. [s]
     """
     capacity = ranking.capacity
-    best = min((one.seconds for one in ranked if one.memory <= capacity), default=math.inf)
+    fitting = (one for one in ranked if one.memory <= capacity)
+    surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
+    best = min(surely, default=math.inf)
     found = list(ranked)
     alone = [one for one in ranked if one.memory > capacity and not one.choice.again]
     for one in alone[:MOST_REFINED]:

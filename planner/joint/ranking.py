@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
 from planner.joint.choices import Choice
@@ -22,6 +21,8 @@ MEMORY_MARGIN = 0.03
 MOST_COSTED = 160
 # A way whose best estimate is above the best of all by more is not estimated with more samples.
 PROMISING = 1.5
+# What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
+PASSED_OVER = 0.2
 # Choices, each with what no step of it takes less than, the least first. [s]
 Rows = Sequence[tuple[float, Choice]]
 
@@ -40,27 +41,34 @@ class Ranking:
         The memory of a device. [B]
     limit
         Steps that take longer do not matter. [s]
+    margin
+        As `PASSED_OVER`, +inf to estimate all in full. [parts]
     left_out
         Why ways of parallelism were left out that do not fit the network.
     cut_short
         Whether there was no time for all of them.
     refuted
         What does not fit, whatever is estimated.
+    passed
+        What is not estimated in full, with what its passes take. [s]
     """
 
     estimates: Estimates
     deadline: Deadline
     capacity: float
     limit: float = math.inf
+    margin: float = PASSED_OVER
     left_out: list[str] = field(default_factory=list)
     cut_short: bool = False
     refuted: set[Choice] = field(default_factory=set)
+    passed: list[tuple[float, Choice]] = field(default_factory=list)
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
 
-        Where there are many ways to split layers, each is estimated on few samples first, and on
-        more where that promises something.
+        Those in `passed` are no others: what they take at least is not known yet. Where there are
+        many ways to split layers, each is estimated on few samples first, and on more where that
+        promises something.
 
         Parameters
         ----------
@@ -70,8 +78,9 @@ class Ranking:
             Whether also of those that cannot be the fastest.
         """
         found: list[Estimate] = []
+        self.passed.clear()
         deadline = self.deadline
-        costed = {(_split_alone(one), one.samples, one.zero > 2) for _, one in rows}
+        costed = {(one.split, one.samples, one.zero > 2) for _, one in rows}
         if len(costed) <= MOST_COSTED:
             left = self._estimate_all(rows, every, deadline, found)
         else:
@@ -106,24 +115,26 @@ class Ranking:
         """
         least: dict[Degrees, int] = {}
         for _, choice in rows:
-            split = _split_alone(choice)
+            split = choice.split
             least[split] = min(least.get(split, choice.samples), choice.samples)
-        few = [
-            row for row in rows if row[1].samples == least[_split_alone(row[1])] and row[1].zero < 3
-        ]
+        few = [row for row in rows if row[1].samples == least[row[1].split] and row[1].zero < 3]
         left = self._estimate_all(few, every, deadline, found)
         best: dict[Degrees, float] = {}
-        capacity = self.capacity
+        most = self.capacity * (1.0 + MEMORY_MARGIN)
         for one in found:
-            if one.memory <= capacity * (1.0 + MEMORY_MARGIN):
-                split = _split_alone(one.choice)
+            if one.memory <= most:
+                split = one.choice.split
                 best[split] = min(best.get(split, math.inf), one.seconds)
         limit = PROMISING * min(best.values(), default=math.inf)
+        for passes, choice in sorted(self.passed, key=lambda row: row[0]):
+            split = choice.split
+            if passes <= limit or (split not in best and self.estimates.of(choice).memory <= most):
+                best[split] = min(best.get(split, math.inf), passes)
         seen = {row[1] for row in few}
         others = [row for row in rows if row[1] not in seen]
         # what fits with its weights cut alone is not known to be slow
-        kept = [row for row in others if best.get(_split_alone(row[1]), 0.0) <= limit]
-        dropped = [row[0] for row in others if best.get(_split_alone(row[1]), 0.0) > limit]
+        kept = [row for row in others if best.get(row[1].split, 0.0) <= limit]
+        dropped = [row[0] for row in others if best.get(row[1].split, 0.0) > limit]
         later = self._estimate_all(kept, every, deadline, found)
         return min(left, later, *dropped)
 
@@ -156,6 +167,11 @@ class Ranking:
             if choice.inside in refused:
                 continue
             try:
+                # splits alone are told of what they are estimated to take
+                passes = 0.0 if every or choice.is_split_alone else self.estimates.least(choice)
+                if passes > best * (1.0 + self.margin):
+                    self.passed.append((passes, choice))
+                    continue
                 one = self.estimates.of(choice)
             except InputError as error:
                 refused.add(choice.inside)
@@ -169,13 +185,3 @@ class Ranking:
     def _fits(self, one: Estimate) -> bool:
         """Whether an estimate is expected to fit."""
         return one.memory <= self.capacity and one.choice not in self.refuted
-
-
-def _split_alone(choice: Choice) -> Degrees:
-    """How the layers of a choice are split."""
-    return _computing_once(choice.inside)
-
-
-@cache
-def _computing_once(inside: Degrees) -> Degrees:
-    return replace(inside, recompute="none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
 from planner.planning.staged import StagedStep
 
@@ -28,6 +29,8 @@ class JointResult:
         Global choices there are, and those as wished for. [items]
     estimates
         Of those that can be among the best, the fastest first.
+    passed
+        Those that are slower than these by their passes alone.
     costs
         What all of them cost.
     offloads
@@ -47,6 +50,7 @@ class JointResult:
     num_choices: int
     num_wished: int
     estimates: tuple[Estimate, ...] = ()
+    passed: tuple[Choice, ...] = ()
     costs: Estimates | None = None
     offloads: bool = False
     left_out: tuple[str, ...] = ()

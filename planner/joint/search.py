@@ -23,7 +23,7 @@ from planner.joint.hybrid import with_fewer_shards
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.pace import Pace
-from planner.joint.ranking import Ranking
+from planner.joint.ranking import PASSED_OVER, Ranking, Rows
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
@@ -55,6 +55,8 @@ class JointSearch:
         When to stop with the best so far.
     wishes
         What is held fixed or ruled out.
+    passes_over
+        Whether what is slower than others by its passes alone is not estimated in full.
     """
 
     setting: Setting
@@ -62,32 +64,32 @@ class JointSearch:
     options: SearchOptions
     deadline: Deadline
     wishes: Wishes = NO_WISHES
+    passes_over: bool = True
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
     heavy: list[Choice] = field(default_factory=list)
     cut_short: bool = False
+    ranked: list[Estimate] = field(default_factory=list)
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
     simulations: Simulations = field(init=False)
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
-        return self._result(simulates=True, every=False)
+        return self._result(simulates=True)
 
     def look(self) -> JointResult:
         """Estimate all choices, those that cannot be the fastest as well."""
-        return self._result(simulates=False, every=True)
+        return self._result(simulates=False)
 
-    def _result(self, *, simulates: bool, every: bool) -> JointResult:
+    def _result(self, *, simulates: bool) -> JointResult:
         """Search as far as is asked for.
 
         Parameters
         ----------
         simulates
-            Whether the best are simulated.
-        every
-            Whether all choices are estimated.
+            Whether the best are simulated, else all choices are estimated.
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
         self.estimates = Estimates(self.setting, self.runtime)
@@ -111,8 +113,8 @@ class JointSearch:
             partly=partly,
             hybrid=hybrid,
         )
-        single, anyhow, bound, left, stopped = 0.0, 0.0, 0.0, math.inf, ""
-        ranked: list[Estimate] = []
+        single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
+        passed: list[Choice] = []
         try:
             early = self.deadline.part(BOUND_SHARE)
             rows = self._floors(floors, early)
@@ -122,33 +124,18 @@ class JointSearch:
                 estimates=self.estimates,
                 deadline=self.deadline.part(ESTIMATE_SHARE),
                 capacity=self.setting.cluster.device.memory,
+                margin=PASSED_OVER if self.passes_over else math.inf,
                 left_out=self.left_out,
             )
-            # transformers are asked for fewer GPUs as well
-            attends = is_transformer(self.setting.graph)
-            for _ in range(1 if attends else MOST_ROUNDS):
-                ranked, left = ranking.of(rows, every)
-                if not simulates:
-                    break
-                if partly:
-                    ranked = with_fewer_again(self.estimates, ranked)
-                if hybrid:
-                    ranked = with_fewer_shards(self.estimates, ranked)
-                if simulations.offloads:
-                    heavy = heavy_rows(self.setting, self.heavy, floors, ranking.deadline)
-                    ranked, least = with_offload(ranking, ranked, heavy)
-                    left = min(left, least)
-                simulations.run(ranked, bound, partly=partly)
-                if simulations.best is not None or left == math.inf or ranking.cut_short:
-                    break
-                # what was expected to fit does not: what is slower is estimated as well
-                ranking.refuted.update(simulations.tried)
-            self.cut_short |= ranking.cut_short
             if simulates:
-                bound = simulations.prove(ranked, left, bounds)
+                left = self._simulate(ranking, rows, bounds, bound)
+                passed = [choice for _, choice in ranking.passed]
+                bound = simulations.prove(self.ranked, passed, left, bounds)
                 bound = bound if simulations.best is None else min(bound, simulations.best.seconds)
             else:
-                bound = min(left, min((bounds.of(one.choice) for one in ranked), default=left))
+                self.ranked, left = ranking.of(rows, every=True)
+                bound = min([left, *(bounds.of(one.choice) for one in self.ranked)])
+            self.cut_short |= ranking.cut_short
         except KeyboardInterrupt:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
@@ -163,12 +150,53 @@ class JointSearch:
             single_bound=single,
             num_choices=self.num_choices,
             num_wished=self.num_wished,
-            estimates=tuple(ranked),
+            estimates=tuple(self.ranked),
+            passed=tuple(passed),
             costs=self.estimates,
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
         )
+
+    def _simulate(self, ranking: Ranking, rows: Rows, bounds: ChoiceBounds, bound: float) -> float:
+        """Estimate choices and simulate the best, again where what was expected to fit does not.
+
+        Parameters
+        ----------
+        ranking, bounds
+            Of choices.
+        rows
+            Those that fit by their weights, by what no step of them takes less than. [s]
+        bound
+            What no choice takes less than. [s]
+
+        Returns
+        -------
+        What all take at least that are neither estimated nor passed over. [s]
+        """
+        simulations = self.simulations
+        for turn in range(1, MOST_ROUNDS + 1):
+            last = turn == MOST_ROUNDS and simulations.best is None
+            self.ranked, left = ranking.of(rows, every=last)
+            if bounds.partly:
+                self.ranked = with_fewer_again(self.estimates, self.ranked, ranking.refuted)
+            if bounds.hybrid:
+                self.ranked = with_fewer_shards(self.estimates, self.ranked)
+            if simulations.offloads:
+                heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
+                self.ranked, least = with_offload(ranking, self.ranked, heavy)
+                left = min(left, least)
+            simulations.run(self.ranked, bound, partly=bounds.partly)
+            missed = simulations.refuted(self.ranked) - ranking.refuted
+            others = min([left, *(passes for passes, _ in ranking.passed)])
+            best = math.inf if simulations.best is None else simulations.best.seconds
+            if not missed or others >= best or ranking.cut_short:
+                break
+            # what is slower is estimated as well
+            ranking.refuted |= missed
+        if simulations.best is None:
+            simulations.run_cheap(self.ranked, bound)
+        return left
 
     @property
     def _offloads(self) -> bool:

@@ -7,17 +7,19 @@ places of theirs: whoever rules offload out gets no better plan by that.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
 from costmodels.strategy import Strategy
 from planner.joint.activations import LeastOfStages
-from planner.joint.bounds import ROUNDING, ChoiceBounds
+from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
-from planner.joint.estimate import Estimate, Estimates
+from planner.joint.estimate import ROUNDING, Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
@@ -87,6 +89,12 @@ class Simulations:
     known: PiecesByBatch = field(default_factory=dict)
     least: LeastOfStages | None = None
 
+    def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
+        """What was estimated to fit, and does not."""
+        capacity = self.setting.cluster.device.memory
+        missed = self.tried - self.fitting
+        return {one.choice for one in ranked if one.memory <= capacity and one.choice in missed}
+
     def run(self, ranked: Sequence[Estimate], bound: float, *, partly: bool) -> None:
         """Simulate the most promising choices, those without offload first.
 
@@ -114,10 +122,22 @@ class Simulations:
                 self._compute_fewer_again(rows, bound)
         if self.best is None:
             # where that does not either, what holds the least may do
-            smallest = sorted(timely, key=lambda one: (one.memory, one.seconds))
+            smallest = _smallest_first(timely)
             self._simulate(smallest[:most], bound)
             if partly:
                 self._compute_fewer_again(smallest, bound)
+
+    def run_cheap(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what holds the least until something fits, as far as is cheap.
+
+        Parameters
+        ----------
+        ranked, bound
+            As of `run`.
+        """
+        rest = _smallest_first([one for one in ranked if one.choice not in self.tried])
+        works = list(accumulate(self.pace.work(one.choice) for one in rest))
+        self._simulate(rest[: bisect_right(works, MOST_WORK)], bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -179,13 +199,21 @@ class Simulations:
         self.cut_short |= not (allowed := self.pace.allows(choice))
         return allowed
 
-    def prove(self, ranked: Sequence[Estimate], left: float, bounds: ChoiceBounds) -> float:
+    def prove(
+        self,
+        ranked: Sequence[Estimate],
+        passed: Sequence[Choice],
+        left: float,
+        bounds: ChoiceBounds,
+    ) -> float:
         """Simulate what may still be faster, those with the least bound first, as far as is cheap.
 
         Parameters
         ----------
         ranked
             What was estimated.
+        passed
+            What was not in full, as its passes take long.
         left
             What no other choice takes less than. [s]
         bounds
@@ -200,7 +228,9 @@ class Simulations:
         fastest = self.best.seconds
         rows: list[Row] = []
         beside: set[Choice] = set()  # that are bounded with what they are without offload
-        for one in sorted(ranked, key=lambda one: len(one.choice.offload)):
+        near = (one for one in passed if bounds.of(one, fitting=False) < fastest)
+        every = chain(ranked, map(self.estimates.of, near))
+        for one in sorted(every, key=lambda one: len(one.choice.offload)):
             self.cut_short |= self.pace.deadline.passed
             if self.pace.deadline.passed:
                 return 0.0
@@ -297,6 +327,10 @@ class Simulations:
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
+
+
+def _smallest_first(rows: Sequence[Estimate]) -> list[Estimate]:
+    return sorted(rows, key=lambda one: (one.memory, one.seconds))
 
 
 def _laid_out(choice: Choice) -> tuple[object, ...]:

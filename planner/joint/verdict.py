@@ -8,6 +8,8 @@ from dataclasses import replace
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.result import JointResult
 from planner.joint.runtimes import splits_by_layer, stages_of_zero
@@ -195,12 +197,16 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     *others, megatron = usual
     cut = usual[megatron].zero
     inside = replace(usual[megatron], zero=None)
-    fitting = [
-        one.choice.pp
-        for one in (() if found is None else found.estimates)
-        if one.memory <= setting.cluster.device.memory
-        and one.choice.inside == inside
-        and (one.choice.zero, one.choice.chunks, one.choice.samples) == (cut, 1, 1)
-    ]
+
+    def alike(choice: Choice) -> bool:
+        one = choice.zero, choice.chunks, choice.samples
+        return choice.inside == inside and one == (cut, 1, 1)
+
+    rows: list[Estimate] = []
+    if found is not None and found.costs is not None:
+        rows = [one for one in found.estimates if alike(one.choice)]
+        rows += [found.costs.of(choice) for choice in found.passed if alike(choice)]
+    memory = setting.cluster.device.memory
+    fitting = [one.choice.pp for one in rows if one.memory <= memory]
     known = {name: usual[name] for name in others}
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))

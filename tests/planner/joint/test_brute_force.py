@@ -122,10 +122,12 @@ def _all_steps(setting):
         least = bounds.least_memory(choice, inside)
         ways = {way: bounds.of(way, alone=True) for way in bounds.shards(choice)}
         each = [member for way in ways for member in bounds.members(estimates.of(way).choice)]
+        passes = estimates.least(choice)
         for one in map(estimates.of, each):
             under = choice_runtime(runtime, choice.zero)
             found, reason = tried(setting, one.choice.degrees, under)
             assert found is not None, reason
+            assert passes <= one.seconds
             way = replace(one.choice, blocks=(), again=0)
             assert bound <= ways[way] <= found.seconds
             assert floor <= found.seconds
@@ -173,23 +175,44 @@ def _agrees(setting, steps, shares):
 
 
 @pytest.mark.parametrize(
-    ("seed", "room", "degrees"),
+    ("seed", "runtime", "room", "degrees"),
     [
         # estimated to hold a little more than there is, with one block less computed again
-        (17, 1.0, {"sequence_parallel": True, "recompute": 2, "micro_batches": 4}),
+        (17, None, 1.0, {"tp": 4, "sequence_parallel": True, "recompute": 2, "micro_batches": 4}),
         # behind many that are estimated to hold a little more, of which none fits
-        (21, 1.021, {"micro_batches": 8}),
+        (21, None, 1.021, {"tp": 4, "micro_batches": 8}),
+        # slower than all that are estimated to fit, of which none does
+        (
+            83,
+            "fsdp",
+            1.0,
+            {"tp": 2, "sequence_parallel": True, "recompute": "full", "micro_batches": 4},
+        ),
     ],
 )
-def test_what_fits_is_found_where_estimates_of_memory_are_off(tmp_path, seed, room, degrees):
-    setting = _setting(tmp_path / "config.json", random.Random(seed))
-    given = Degrees(tp=4, dp=1, **degrees)
+def test_what_fits_is_found_where_estimates_of_memory_are_off(
+    tmp_path, seed, runtime, room, degrees
+):
+    setting = _setting(tmp_path / "config.json", random.Random(seed), runtime)
+    given = Degrees(dp=1, **degrees)
     fitting, reason = tried(setting, given, searched_runtime(setting))
     assert fitting is not None, reason
     limited = _limited(setting, fitting.peak_memory * room)
     best = _searched(limited).run().best
     assert best is not None
     assert best.seconds <= fitting.seconds
+
+
+def test_what_is_not_estimated_in_full_changes_no_answer(tmp_path):
+    setting = _setting(tmp_path / "config.json", random.Random(3))
+    brief, full = _searched(setting), _searched(setting)
+    full.passes_over = False
+    found, every = brief.run(), full.run()
+    assert found.passed
+    assert not every.passed
+    assert found.best is not None
+    assert every.best is not None
+    assert (found.best.degrees, found.bound) == (every.best.degrees, every.bound)
 
 
 def test_offload_takes_no_places_of_what_fits_without(tmp_path):
