@@ -327,7 +327,8 @@ class Compiler:
         device = cluster.device
         fixed = {"reserved": float(device.reserved_memory)}
         if runtime.caching:
-            fixed["reserved"] += communicator_memory([self.programs[stage] for stage in stages])
+            programs = [self.programs[stage] for stage in stages]
+            fixed["reserved"] += communicator_memory(programs, runtime)
         for stage in stages:
             for holder, size in self.weights[stage].fixed_memory().items():
                 fixed[holder] = fixed.get(holder, 0.0) + size
