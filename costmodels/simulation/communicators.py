@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.runtimes import COMMUNICATOR, Runtime
 from costmodels.simulation.stage_program import StageProgram
 
@@ -38,6 +39,23 @@ def communicator_memory(programs: Sequence[StageProgram], runtime: Runtime) -> f
     """
     groups = {p.pieces[layer.name].gradient_group for p in programs for layer in p.layers}
     groups |= {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
-    count = sum(math.prod(group) > 1 for group in groups)
-    count += len(programs[0].view.strategy.stages) > 1
-    return communicators_size(count, runtime)
+    shared = [group for group in groups if math.prod(group) > 1]
+    count = len(shared) + (len(programs[0].view.strategy.stages) > 1)
+    held = communicators_size(count, runtime)
+    if count and runtime.switch_buffer:
+        links = programs[0].view.stage_links[0]
+        held += sum(_switched(links, group) for group in (links.shape, *shared)) * (
+            runtime.switch_buffer
+        )
+    return held
+
+
+def _switched(links: StageLinks, group: Sequence[int]) -> int:
+    """Devices of a host in a group for which its switches add up. [items]
+
+    NCCL has no such algorithm for two (src/transport/nvls.cc, ncclNvlsInit).
+    """
+    levels = zip(links.cluster.levels, links.job.inside_host, group, strict=True)
+    inside = [(level.in_network_bandwidth is not None, n) for level, near, n in levels if near]
+    near = math.prod(n for _, n in inside)
+    return near if near > 2 and any(adds and n > 1 for adds, n in inside) else 0

@@ -126,6 +126,9 @@ class Runtime:
         Whether the allocator must leave communicators that come last what they hold.
     communicator
         What NCCL holds of a device for each group of ranks, by its version. [B]
+    switch_buffer
+        The same for each device of its host in a group of more than two, besides, where the
+        switches of the host add up (NVLink SHARP). [B]
     makes_state_late
         Whether the optimizer makes its moments in its first update, in memory where activations
         were, instead of before the first step.
@@ -214,6 +217,7 @@ class Runtime:
     waits_for_stages: bool = False
     communicates_late: bool = False
     communicator: float = COMMUNICATOR
+    switch_buffer: float = 0.0
     makes_state_late: bool = False
     stages_by_shares: str | None = None
     stops_early: bool = False

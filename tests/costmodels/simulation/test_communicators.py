@@ -43,3 +43,33 @@ def test_a_device_alone_has_no_communicator() -> None:
 
 def test_a_smaller_communicator_takes_nothing_from_what_the_device_reserves() -> None:
     assert communicators_size(2, load_runtime("nanotron", communicator=100 * MIB)) == 200 * MIB
+
+
+@pytest.mark.parametrize(
+    ("cluster", "degrees", "heads"),
+    [
+        # all ranks, the same again for norms, and four that divide or replicate the others
+        ("dgx-h100", {"tp": 2}, 8 + 8 + 4),
+        ("dgx-h100", {"tp": 4}, 8 + 8 + 4),
+        # switches of A100 forward only
+        ("dgx-a100", {"tp": 2}, 0),
+    ],
+)
+def test_switches_that_add_up_have_buffers_for_each_device_of_a_host(
+    cluster: str, degrees: dict[str, object], heads: int
+) -> None:
+    with_switches, without = (
+        planner.simulate(
+            "gpt2",
+            cluster=cluster,
+            gpus=8,
+            global_batch_size=8,
+            runtime=load_runtime("nanotron", switch_buffer=size),
+            degrees=planner.Degrees(**degrees),  # type: ignore[arg-type]
+        )
+        for size in (192 * MIB, 0.0)
+    )
+    held = [
+        s.simulated.peak.memory.holders["reserved"] for s in (with_switches, without) if s.simulated
+    ]
+    assert held[0] - held[1] == heads * 192 * MIB
