@@ -3,7 +3,8 @@
 The table holds published results of nccl-tests and of profilers like it, one row a message size,
 collected from public repositories (its `source` and `url` columns say which). Every row is
 predicted with the built-in cluster that has the same links. "fitted" systems gave the constants of
-their link technology (costmodels/cluster/data/links.toml), "blind" ones did not.
+their link technology (costmodels/cluster/data/links.toml), "blind" ones did not. All-reduces of 2
+to 32 hosts over EFA lie with the project: `benchmarks/published/data/efa_all_reduce.csv`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ SYSTEMS = (
     System("8x B200, Vultr", "Vultr", "B200", 1, "dgx-b200"),
     System("2x 8 B200, NDR, Vultr", "Vultr", "B200", 2, "dgx-b200"),
     System("8x 8 H100, NDR with SHARP", "coreweave", "H100", 8, "dgx-h100"),
+    *(
+        System(f"{hosts}x 8 H100, EFA, NCCL 2.28", "crazyguitar", "H100", hosts, "aws-p5.48xlarge")
+        for hosts in (2, 4, 8, 16, 32)
+    ),
 )
 
 

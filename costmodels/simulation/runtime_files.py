@@ -29,6 +29,8 @@ _PARSE: Mapping[str, Callable[..., float]] = {
     "cpu_bandwidth": parse_bandwidth,
     "check_near": parse_seconds,
     "check_far": parse_seconds,
+    "communicator": parse_bytes,
+    "switch_buffer": parse_bytes,
     "logit_kept": parse_bytes,
     "logit_scratch": parse_bytes,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from costmodels.errors import InputError, require_between
 from costmodels.graph import FUSIONS
+from costmodels.simulation.runtime_ranges import RANGES
 from costmodels.step.recipes import recipe_families
 from costmodels.strategy import MemoryConfig
 from costmodels.strategy.shares import FULL
@@ -23,32 +24,9 @@ AGGREGATIONS = ("peers", "rooted", "one_device")
 # 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass
 # (ryujaehun/pytorch-gpu-benchmark; the rows enter no score).
 COPY = 0.44
-
-
-# What figures can be: the least, the most, the unit.
-_RANGES = {
-    "bucket": (1.0, 1e18, "B"),
-    "first_bucket": (1.0, 1e18, "B"),
-    "fusion": (1.0, 1e18, "B"),
-    "cycle": (0.0, 60.0, "s"),
-    "negotiation_base": (0.0, 60.0, "s"),
-    "negotiation_per_rank": (0.0, 60.0, "s"),
-    "launch_time": (0.0, 1.0, "s"),
-    "outside_layers": (0.0, 60.0, "s"),
-    "activation_copies": (0.0, 100.0, ""),
-    "activation_waits": (0.0, 100.0, ""),
-    "server_rate": (1e3, 1e18, "B/s"),
-    "stack_bandwidth": (1e3, 1e18, "B/s"),
-    "cpu_bandwidth": (1e3, 1e18, "B/s"),
-    "servers": (0, 2**20, ""),
-    "devices_per_cpu_link": (1, 2**20, ""),
-    "logit_kept": (0.0, 64.0, "B"),
-    "logit_scratch": (0.0, 64.0, "B"),
-    "collective_launches": (0.0, 100.0, ""),
-    "launches_ahead": (0, 2**20, ""),
-    "check_near": (0.0, 60.0, "s"),
-    "check_far": (0.0, 60.0, "s"),
-}
+# Buffers of NCCL 2.27 for a group of 4 to 8 devices, whose connections are made when they are first
+# used (aiconfigurator). [B]
+COMMUNICATOR = 392.0 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +124,11 @@ class Runtime:
         to it.
     communicates_late
         Whether the allocator must leave communicators that come last what they hold.
+    communicator
+        What NCCL holds of a device for each group of ranks, by its version. [B]
+    switch_buffer
+        The same for each device of its host in a group of more than two, besides, where the
+        switches of the host add up (NVLink SHARP). [B]
     makes_state_late
         Whether the optimizer makes its moments in its first update, in memory where activations
         were, instead of before the first step.
@@ -233,13 +216,15 @@ class Runtime:
     waits_to_reduce: bool = False
     waits_for_stages: bool = False
     communicates_late: bool = False
+    communicator: float = COMMUNICATOR
+    switch_buffer: float = 0.0
     makes_state_late: bool = False
     stages_by_shares: str | None = None
     stops_early: bool = False
     caching: bool = False
 
     def __post_init__(self) -> None:
-        for field, (least, most, unit) in _RANGES.items():
+        for field, (least, most, unit) in RANGES.items():
             value = getattr(self, field)
             # rates are infinite where they set no limit
             if value is not None and not (unit == "B/s" and value == float("inf")):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.simulation import Runtime
-from costmodels.simulation.communicators import COMMUNICATOR
+from costmodels.simulation.communicators import communicators_size
 from planner.joint.choices import Choice
 from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
@@ -280,7 +280,7 @@ class Estimates:
         most = float(held.max())
         reserved = self.setting.cluster.device.reserved_memory
         if choice_runtime(self.runtime, choice.zero).caching:
-            reserved += self._communicators(choice, inside) * COMMUNICATOR
+            reserved += communicators_size(self._communicators(choice, inside), self.runtime)
         return most + inside.passing + buffers + reserved
 
     def _communicators(self, choice: Choice, inside: MicroBatch) -> int:

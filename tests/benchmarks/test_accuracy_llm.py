@@ -229,6 +229,18 @@ def test_bus_bandwidths_of_a_row_describe_its_links(tmp_path):
     assert (usual.in_network_bandwidth or 0) > (measured.in_network_bandwidth or 0)
 
 
+def test_devices_that_reach_less_than_pcie_use_no_switches_of_nvlink(tmp_path):
+    rows = [{**BY_COLUMN, **dict.fromkeys(BANDWIDTHS, rate)} for rate in ("42", "70")]
+    found = read_llm_rows([written(tmp_path / "rows.csv", rows)]).measurements
+    without, with_switches = (
+        llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links).levels[0]
+        for c in (row.configuration for row in found)
+    )
+    assert without.in_network_bandwidth is None
+    assert without.bandwidth * without.links == pytest.approx(42e9)
+    assert with_switches.in_network_bandwidth is not None
+
+
 def hindered(members, near, far):
     """Bus bandwidths of links that a gigabyte takes 4 ms over, under such checks."""
     buffer, late = 2.0**30, 8 * near / 5

@@ -14,7 +14,7 @@ from functools import lru_cache
 from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.machines import UnknownMachine, device_named, row_cluster
 from benchmarks.accuracy.words import Skip
-from costmodels.cluster import Cluster, list_devices, load_device
+from costmodels.cluster import Cluster, Level, list_devices, load_device
 from costmodels.communication.collectives import all_gather_time, all_reduce_time
 from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
@@ -29,6 +29,8 @@ _BUFFER, _REPEATED = 2.0**30, 5
 _LATE, _ALIKE = 1e-4, 1.7
 # That many times what the links take, for all kinds alike, is no matter of links.
 _PLAIN = 2.5
+# PCIe 5.0 x16: where devices of a host reach less, they do not use NVLink. [B/s]
+_PCIE = 64e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +178,15 @@ def _as_measured(cluster: Cluster, measured: BusBandwidths, gpus: int) -> Cluste
     inner, members = cluster.levels[0], min(cluster.levels[0].size, gpus)
     ring = min(measured.in_host_all_gather, measured.in_host_reduce_scatter)
     inner = replace(inner, bandwidth=min(inner.bandwidth, ring / inner.links))
+    if ring < _PCIE:
+        return replace(cluster, levels=(_without_switches(inner), *cluster.levels[1:]))
     if inner.in_network_bandwidth is not None and members > 1:
         # bus bandwidth counts 2 (p - 1) / p of the buffer, a switch that adds up gets (p + 1) / p
         sent = measured.in_host_all_reduce * (members + 1) / (2 * (members - 1))
         inner = replace(inner, in_network_bandwidth=sent / inner.links)
     return replace(cluster, levels=(inner, *cluster.levels[1:]))
+
+
+def _without_switches(level: Level) -> Level:
+    """Links of a host whose switches do not add up."""
+    return replace(level, in_network_latency=None, in_network_bandwidth=None)
