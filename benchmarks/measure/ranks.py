@@ -1,8 +1,9 @@
-"""What the two ranks do: profile their shapes and links, then run the plans in turn.
+"""What the two ranks do: profile their shapes and links, and run the plans in turn.
 
 Both ranks do the same at the same time, so that each sees the machine as the other leaves it. All
 times are of the processor, of all threads of a process: what others do on the machine counts
-little, and what gloo's own threads do counts.
+little, and what gloo's own threads do counts. Shapes are profiled several times, between runs of
+the plans: what disturbs a machine for seconds would tell one network's shapes apart from the rest.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,10 +23,15 @@ from benchmarks.measure.questions import RANKS, PlansQuestion, needs_of_plans, t
 from planner.tables.profile.links import JobRanks, sweep_links
 from planner.tables.profile.place import MeasuredPlace, find_place, warm_up
 from planner.tables.profile.run import ProfileRun
+from planner.tables.profile.shape import Shape
 from planner.tables.profile.store import open_profile
-from planner.tables.profile.timing import batch_by_clock
+from planner.tables.profile.timing import Timing, batch_by_clock
 
 LARGEST_MESSAGE: Final = 2**25
+# Shape, precision and direction.
+Timed = tuple[Shape, str, str]
+# How often shapes are profiled, each time before a part of the runs. [times]
+TURNS: Final = 3
 # Of one measurement: tries until the canary is steady.
 _TRIES: Final = 4
 _WARM_UP: Final = 2
@@ -112,11 +118,20 @@ def measure(rank: int, work: RankWork) -> None:
     dist.barrier()
     profile = open_profile(str(own), place.provenance)
     needs = needs_of_plans(list(work.questions), this_machine(work.memory))
-    ProfileRun(needs, profile, place).measure(lambda text: None)
-    dist.barrier()
     job = JobRanks(rank=rank, world=RANKS, local=RANKS, place=place, clock=time.process_time)
-    sweep_links(job, profile if rank == 0 else None, lambda text: None, LARGEST_MESSAGE)
-    results = run_plans(rank, work, canary)
+    plans, times = PlanRuns(work, canary), []
+    for turn in range(TURNS):
+        again = replace(profile, path=str(folder / f"again{rank}.json"), times={})
+        found = again if turn else profile
+        ProfileRun(needs, found, place).measure(lambda text: None)
+        times.append(dict(found.times))
+        dist.barrier()
+        if turn == 0:
+            sweep_links(job, profile if rank == 0 else None, lambda text: None, LARGEST_MESSAGE)
+        plans.run(work.seconds / TURNS)
+    profile.times.update(medians(times))
+    profile.save()
+    results = plans.results()
     if rank == 0:
         import json
 
@@ -125,56 +140,74 @@ def measure(rank: int, work: RankWork) -> None:
     dist.destroy_process_group()
 
 
-def run_plans(rank: int, work: RankWork, canary: Canary) -> list[dict[str, object]]:
-    """Run all plans in turn until the time is over; the median of what was not disturbed.
+def medians(turns: Sequence[Mapping[Timed, Timing]]) -> dict[Timed, Timing]:
+    """Each time in the middle of those of several turns, with what they differ by."""
+    found = {}
+    for key in turns[0]:
+        seconds = [turn[key].seconds for turn in turns if key in turn]
+        middle = statistics.median(seconds)
+        found[key] = Timing(seconds=middle, spread=(max(seconds) - min(seconds)) / middle)
+    return found
+
+
+class PlanRuns:
+    """Runs all plans in turn, again and again.
 
     Parameters
     ----------
-    rank, work
-        This rank, and what to do.
+    work
+        What to do.
     canary
         Tells how fast the machine is.
     """
-    import torch.distributed as dist
 
-    from benchmarks.measure.steps import RECEIVED, PlanStep
+    def __init__(self, work: RankWork, canary: Canary) -> None:
+        from benchmarks.measure.steps import RECEIVED, PlanStep
 
-    steps = [(q.name, plan, PlanStep(q, plan)) for q in work.questions for plan in q.plans]
-    received = []
-    for _, _, step in steps:
-        for _ in range(_WARM_UP):
-            RECEIVED.count = 0.0
-            step.run()
-        received.append(RECEIVED.count)
-    kept: list[list[float]] = [[] for _ in steps]
-    disturbed: list[list[float]] = [[] for _ in steps]
-    gc.collect()
-    gc.disable()
-    end, go_on = time.monotonic() + work.seconds, True
-    while go_on:
-        for number, (_, _, step) in enumerate(steps):
-            dist.barrier()
-            before = canary.pace()
-            start = time.process_time()
-            step.run()
-            seconds = time.process_time() - start
-            after = canary.pace()
-            # both ranks' time, whether either was disturbed, and whether there is time left
-            rest = (not is_steady(before, after), time.monotonic() >= end)
-            seconds, loud, over = agreed(2.0 * seconds / (before + after), *rest)
-            (disturbed if loud else kept)[number].append(seconds)
-            go_on = go_on and not over
-    gc.enable()
-    return [
-        {
-            "question": name,
-            "plan": plan,
-            "seconds": statistics.median(quiet or loud),
-            "runs": len(quiet),
-            "rejected": len(loud),
-            "received": count,
-        }
-        for (name, plan, _), quiet, loud, count in zip(
-            steps, kept, disturbed, received, strict=True
-        )
-    ]
+        self.canary = canary
+        self.steps = [(q.name, plan, PlanStep(q, plan)) for q in work.questions for plan in q.plans]
+        self.received = []
+        for _, _, step in self.steps:
+            for _ in range(_WARM_UP):
+                RECEIVED.count = 0.0
+                step.run()
+            self.received.append(RECEIVED.count)
+        self.kept: list[list[float]] = [[] for _ in self.steps]
+        self.disturbed: list[list[float]] = [[] for _ in self.steps]
+
+    def run(self, seconds: float) -> None:
+        """Run them until the time is over. [s]"""
+        import torch.distributed as dist
+
+        gc.collect()
+        gc.disable()
+        end, go_on = time.monotonic() + seconds, True
+        while go_on:
+            for number, (_, _, step) in enumerate(self.steps):
+                dist.barrier()
+                before = self.canary.pace()
+                start = time.process_time()
+                step.run()
+                took = time.process_time() - start
+                after = self.canary.pace()
+                # both ranks' time, whether either was disturbed, and whether there is time left
+                rest = (not is_steady(before, after), time.monotonic() >= end)
+                took, loud, over = agreed(2.0 * took / (before + after), *rest)
+                (self.disturbed if loud else self.kept)[number].append(took)
+                go_on = go_on and not over
+        gc.enable()
+
+    def results(self) -> list[dict[str, object]]:
+        """The median of what was not disturbed, of each plan."""
+        rows = zip(self.steps, self.kept, self.disturbed, self.received, strict=True)
+        return [
+            {
+                "question": name,
+                "plan": plan,
+                "seconds": statistics.median(quiet or loud),
+                "runs": len(quiet),
+                "rejected": len(loud),
+                "received": count,
+            }
+            for (name, plan, _), quiet, loud, count in rows
+        ]
