@@ -14,7 +14,7 @@ from planner.models.traced.values import Value
 from planner.torch.einsum import write_out_einsums
 from planner.torch.nodes import nodes_of_program
 from planner.torch.padding import pad_by_convolutions
-from planner.torch.trace import trace
+from planner.torch.trace import MODULE_SOURCE, trace
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -100,7 +100,7 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
     pad_by_convolutions(program)
     nodes, outputs, became = nodes_of_program(program)
     network, net = translated_nodes(
-        nodes, outputs, batch=batches.pop(), name=name, source="a PyTorch module"
+        nodes, outputs, batch=batches.pop(), name=name, source=MODULE_SOURCE
     )
     data = data_nodes(nodes)
     origin = {one: node for node, one in became.items() if isinstance(one, TracedNode)}

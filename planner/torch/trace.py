@@ -26,6 +26,8 @@ MISSING = (
     "a PyTorch module must be traced by PyTorch, which is not installed; run pip install "
     "'planner[torch]' (or pip install torch==2.13.0)"
 )
+# Where networks come from that were traced.
+MODULE_SOURCE = "a PyTorch module"
 # Operators that run parts of a module or not, or several times.
 _CONTROL = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
 

@@ -16,7 +16,7 @@ from planner.models import BUILT_IN, build
 from planner.plan import Plan
 from planner.plan.shard import shard_plan
 from planner.torch.source import input_texts, is_reference, require_one_input
-from planner.torch.trace import require_torch
+from planner.torch.trace import MODULE_SOURCE, require_torch
 from planner.torch.verify.charged import Key, charged_numbers
 from planner.torch.verify.found import SizeDifference, Verification, differences
 from planner.torch.verify.scaled import (
@@ -104,10 +104,7 @@ def _verify_transformer(
     from planner.torch.verify.transformers import transformer_charges, verify_transformer
 
     if plan.carried.network is not None and not module:
-        raise InputError(
-            f"the plan is of the PyTorch module {plan.model}, whose code a plan does not carry; "
-            "name it with --module package.module:name"
-        )
+        raise _needs_module(plan.model, plan.carried.network)
     task, outcomes = verify_transformer(
         plan, ranks, module=module, inputs=inputs, seed=seed, steps=steps
     )
@@ -309,6 +306,15 @@ def _cluster(plan: Plan) -> Cluster:
     return plan.carried.cluster or load_cluster(plan.cluster)
 
 
+def _needs_module(model: str, network: Network) -> InputError:
+    """What to say where a plan carries a network, and no module that computes it is named."""
+    if network.source == MODULE_SOURCE:
+        what = f"the PyTorch module {model}, whose code a plan does not carry; name it"
+    else:
+        what = f"the network {model} of a file, which is no module; name one that computes it"
+    return InputError(f"the plan is of {what} with --module package.module:name")
+
+
 def _network_of(plan: Plan, module: str) -> Network:
     """The network of a plan.
 
@@ -323,11 +329,8 @@ def _network_of(plan: Plan, module: str) -> Network:
         )
     if plan.carried.network is not None:
         network = plan.carried.network
-        if network.source == "a PyTorch module" and not module:
-            raise InputError(
-                f"the plan is of the PyTorch module {plan.model}, whose code a plan does not "
-                "carry; name it with --module package.module:name"
-            )
+        if network.source == MODULE_SOURCE and not module:
+            raise _needs_module(plan.model, network)
         return network
     if plan.model not in BUILT_IN:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -174,6 +175,16 @@ def test_plans_of_other_modules_and_unknown_ones_are_refused():
         verify_plan(plan, ranks=2)
     with pytest.raises(InputError, match="at most as many ranks"):
         verify_plan(plan, ranks=8, module="small_transformers:Plain")
+
+
+def test_a_plan_of_a_config_asks_for_a_module_that_computes_it(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2}
+    path.write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
+    plan = evaluate(str(path), "megatron:tp=2,dp=1", 2)
+    with pytest.raises(InputError, match="llama of a file, which is no module; name one that"):
+        verify_plan(plan, ranks=2)
 
 
 def random_strategy(rng):
