@@ -93,7 +93,7 @@ WORDS: Mapping[str, str] = {
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "
         "these {gpus:,} GPUs takes less than {bound}, by computation alone; zero-bubble schedules, "
-        "sharding over some of the replicas and all-to-all context parallelism are not searched"
+        "ZeRO 1 and 2 over some of the replicas and all-to-all context parallelism are not searched"
     ),
     "mixed-hosts": (
         "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
