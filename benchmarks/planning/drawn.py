@@ -124,7 +124,11 @@ def drawn(rng: random.Random, seed: int, folder: Path) -> Drawn:
             cluster=name,
             gpus=gpus,
             batch=gpus * rng.choice([1, 2, 4, 8]),
-            forbid=("context",),  # the whole space, however much memory there is
+            # where something is forbidden it is the whole space, however much memory there is
+            forbid=(
+                "context",
+                rng.choice(("hybrid", "pipeline", "recompute", "sharding", "tensor")),
+            ),
             others=(("optimizer", rng.choice(["sgd", "adam"])),),
         )
     if rng.random() < 0.65:
@@ -158,6 +162,9 @@ def wider(asked: Drawn, rng: random.Random) -> Iterator[Drawn]:
     """The question with one thing less kept or forbidden, and with nothing."""
     wishes = [("keep", one) for one in asked.keep] + [("forbid", one) for one in asked.forbid]
     if not wishes:
+        return
+    if asked.model in IMAGES:
+        yield replace(asked, forbid=("context",))
         return
     yield replace(asked, keep=(), forbid=())
     if len(wishes) > 1:
