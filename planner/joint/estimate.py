@@ -289,8 +289,8 @@ class Estimates:
         updating = 0.0
         if not {"optimizer", "weights"}.intersection(choice.offload):
             # by then activations are gone
-            held = self.insides(choice.zero).setting.machine.training.held
-            scratch = stages.parameters * held.update / (stages.ranks if choice.zero else 1.0)
+            recipe = self.insides(choice.zero).setting.machine.training.held
+            scratch = stages.parameters * recipe.update / (stages.ranks if choice.zero else 1.0)
             updating = float((standing + scratch.sum(axis=0)).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
