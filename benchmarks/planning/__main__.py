@@ -6,8 +6,9 @@
     python -m benchmarks.planning joint published [--only NAME] [--resume FILE] [--json]
     python -m benchmarks.planning monotonic [--sample N] [--seed S] [--more KIND ...] [--most GPUS]
         [--resume FILE] [--json]
+    python -m benchmarks.planning hunt [--sample N] [--seed S] [--json]
 
-The tables, all but `joint`, `published` and `monotonic` unless some are named:
+The tables, all but `joint`, `published`, `monotonic` and `hunt` unless some are named:
 
 speed      `planner optimize MODEL --gpus N` cold, each time in a new process: medians of time.
 gaps       networks of every family on 64 and 256 GPUs, some on 1024: time, memory and gap.
@@ -25,6 +26,9 @@ heuristic  the longest-path heuristic of Dryden et al. against the exact optimum
 monotonic  whether more GPUs, memory, bandwidth or candidates make a plan slower: all series of
            questions, which take days, or a sample of N of three each, few GPUs first. Faults are
            told as found; a rerun goes on with the answers in the file that --resume names.
+hunt       random questions from N seeds, the first of them S: with more memory, bandwidth, GPUs and
+           ways to train, beside usual and random ways to train; the exit status is 1 where a plan
+           is slower with more, or beaten, or a bound is refuted.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from rich.table import Table
 
 from benchmarks.planning.gaps import NETWORKS, gap_cases, gap_rows, wide_rows
 from benchmarks.planning.heuristic import heuristic_rows
+from benchmarks.planning.hunt import hunt_rows
 from benchmarks.planning.joint import rows_beside, slower_than_published
 from benchmarks.planning.memory_limits import (
     SHARES,
@@ -68,9 +73,12 @@ TABLES = (
     "published",
     "heuristic",
     "monotonic",
+    "hunt",
 )
+# Random questions where no number of them is named. [items]
+SEEDS = 20
 # The tables that are only made when they are named.
-ON_DEMAND = ("monotonic", "joint", "published")
+ON_DEMAND = ("monotonic", "joint", "published", "hunt")
 
 
 def tables(
@@ -80,6 +88,7 @@ def tables(
     published: Callable[[Sequence[Published]], Rows],
     resume: Path | None,
     limited: Sequence[str] | None = None,
+    seeds: Sequence[int] = (),
 ) -> dict[str, tuple[str, Callable[[], Rows]]]:
     """Title and maker of every table.
 
@@ -97,6 +106,8 @@ def tables(
         File of the answers so far of the table of usual strategies.
     limited
         Networks of the table of limits, at those of all built-in ones; None for the usual table.
+    seeds
+        Of random questions.
     """
     cases = [("resnet50", 256)] if smoke else list(TARGETS)
     models = ["resnet18"] if smoke else list(NETWORKS)
@@ -137,6 +148,7 @@ def tables(
             lambda: heuristic_rows(models, 64),
         ),
         "monotonic": ("where more of something makes a plan slower", monotonic),
+        "hunt": ("random questions, and what is wrong with their plans", lambda: hunt_rows(seeds)),
     }
 
 
@@ -161,7 +173,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="one quick case of each")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sample", type=int, help="series of 'monotonic' to draw")
+    parser.add_argument("--sample", type=int, help="series, or seeds, to draw")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--more", nargs="+", choices=KINDS, default=KINDS, help="of what")
     parser.add_argument("--most", type=int, default=COUNTS[-1], help="GPUs of 'monotonic'")
@@ -179,7 +191,10 @@ def main() -> None:
     )
     published = partial(rows_beside, only=options.only, resume=options.resume)
     limited = [n for n in list_models() if options.only in n] if options.every else None
-    known = tables(options.smoke, options.repeats, monotonic, published, options.resume, limited)
+    seeds = range(options.seed, options.seed + (1 if options.smoke else options.sample or SEEDS))
+    known = tables(
+        options.smoke, options.repeats, monotonic, published, options.resume, limited, seeds
+    )
     unknown = [name for name in options.tables if name not in known]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; choose from {', '.join(known)}")
@@ -200,6 +215,8 @@ def main() -> None:
             print_rows(rows[name], known[name][0])
     if found := worse_with_more(rows.get("limits", [])):
         raise SystemExit("more memory is worse: " + "; ".join(found))
+    if found := [str(row["faults"]) for row in rows.get("hunt", []) if row["faults"]]:
+        raise SystemExit("wrong: " + "; ".join(found))
     beside = [row for name in ("joint", "published") for row in rows.get(name, [])]
     if found := slower_than_published(beside):
         raise SystemExit("slower than what is published: " + "; ".join(found))

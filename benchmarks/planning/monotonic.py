@@ -70,15 +70,9 @@ class Question:
     @property
     def machine(self) -> Cluster:
         """The machine with that bandwidth and memory."""
-        cluster = load_cluster(self.cluster)
-        inner = cluster.host_index + 1
-        levels = [
-            _faster(level, self.host if place < inner else self.network)
-            for place, level in enumerate(cluster.levels)
-        ]
+        cluster = faster(load_cluster(self.cluster), self.host, self.network)
         memory = min(self.memory, cluster.device.memory)
-        device = replace(cluster.device, memory=memory)
-        return replace(cluster, levels=tuple(levels), device=device)
+        return replace(cluster, device=replace(cluster.device, memory=memory))
 
     def words(self) -> str:
         """The question in a few words."""
@@ -311,6 +305,16 @@ def _kind_row(
         **{name: counts[name] for name in FAULTS},
         "worst": max((part for _, _, part in faults), default=0.0),
     }
+
+
+def faster(cluster: Cluster, host: float, network: float) -> Cluster:
+    """A cluster with so many times the bandwidth of links within hosts, and between them."""
+    inner = cluster.host_index + 1
+    levels = (
+        _faster(level, host if place < inner else network)
+        for place, level in enumerate(cluster.levels)
+    )
+    return replace(cluster, levels=tuple(levels))
 
 
 def _faster(level: Level, factor: float) -> Level:

@@ -156,7 +156,7 @@ class Estimates:
         early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
         tails = self._tails(choice, stages, backward)
         if copies is not None:
-            tails += self._copied_update(stages, copies)
+            tails += self._copied_update(choice, stages, copies, backward)
         seconds += float((tails - early).max())
         computed = choice.micro_batches * stages.computed.sum(axis=0) + stages.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
@@ -196,14 +196,20 @@ class Estimates:
         ]
         return slower[0], slower[1]
 
-    def _copied_update(self, stages: StageCosts, copies: Copies) -> Floats:
+    def _copied_update(
+        self, choice: Choice, stages: StageCosts, copies: Copies, backward: Floats
+    ) -> Floats:
         """What copies and updates of the hosts add after the last backward pass. [s]"""
         host = self.host
         out, back, updated = (
             stages.of_stages(size).sum(axis=0)
             for size in (copies.update_out, copies.update_in, copies.updated)
         )
-        added: Floats = (out + back) * host.copy + updated * host.update
+        # gradients leave as soon as they are summed up, and what is updated comes back meanwhile
+        summed = stages.reductions(choice, self.exchanges)[0].sum(axis=0)
+        early = (summed <= 0.0) | self.exchanges.gradients(choice.zero).overlap
+        leaving = np.maximum(out * host.copy - early * backward.sum(axis=0), 0.0)
+        added: Floats = leaving + np.maximum(back * host.copy, updated * host.update)
         return added
 
     def _in_host(self, choice: Choice, stages: StageCosts, copies: Copies) -> float:
@@ -262,10 +268,12 @@ class Estimates:
         """The most that a device holds. [B]"""
         standing = stages.standing(choice)
         packed = self.setting.machine.training.held.buckets
-        bucket = self.runtime.bucket or self.runtime.fusion or 0.0
-        buffers = min(2.0 * bucket, float(stages.gradients.sum(axis=0).max()))
+        runtime = choice_runtime(self.runtime, choice.zero)
+        bucket = runtime.bucket or runtime.fusion or 0.0
+        # each stage of a group has buckets of its own
+        buffers = float(np.minimum(2.0 * bucket, stages.travels.sum(axis=0)).sum(axis=0).max())
         if choice.zero == 3:
-            buffers = stages.largest_units(choice, inside)
+            buffers += stages.largest_units(choice, inside)
         elif self.runtime.views_buckets or packed:
             buffers = packed * float(stages.parameters.sum(axis=0).max())
         kept = activations(choice, stages.kept)
@@ -277,20 +285,23 @@ class Estimates:
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
             held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
-        most = float(held.max())
+        most = float(held.max()) + inside.passing
+        updating = 0.0
+        if not {"optimizer", "weights"}.intersection(choice.offload):
+            # by then activations are gone
+            recipe = self.insides(choice.zero).setting.machine.training.held
+            scratch = stages.parameters * recipe.update / (stages.ranks if choice.zero else 1.0)
+            updating = float((standing + scratch.sum(axis=0)).max())
         reserved = self.setting.cluster.device.reserved_memory
-        if choice_runtime(self.runtime, choice.zero).caching:
+        if runtime.caching:
             reserved += communicators_size(self._communicators(choice, inside), self.runtime)
-        return most + inside.passing + buffers + reserved
+        return max(most, updating) + buffers + reserved
 
     def _communicators(self, choice: Choice, inside: MicroBatch) -> int:
         """Groups of ranks of different kinds that a device communicates in. [items]"""
         size = choice.shard_size
         groups = {self.exchanges.group(choice.pp, cut, size) for cut in inside.cuts}
-        if size:
-            groups |= {
-                self.exchanges.others(choice.pp, cut, choice.shard_size) for cut in inside.cuts
-            }
+        groups |= {self.exchanges.others(choice.pp, cut, size) for cut in inside.cuts if size}
         one = choice.inside
         # ranks that exchange features may be those that hold the same weights
         groups.add(self.exchanges.innermost(choice.pp, one.tp))

@@ -238,7 +238,7 @@ class JointSearch:
             if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
                 (fitting if weights.fit(choice) else self.heavy).append(choice)
-        if self.wishes.any and not self.num_wished:
+        if self.wishes.any and self.num_choices and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(
                 f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "

@@ -118,6 +118,28 @@ def test_what_is_kept_holds_for_fewer_gpus_as_well(config):
     assert dims & {"filter", "head", "hidden"}
 
 
+def test_what_is_ruled_out_is_not_blamed_where_nothing_divides(tmp_path):
+    # one block and 12 samples have no way to train on 16 hosts of a GPU each
+    path = tmp_path / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 3,
+        "num_hidden_layers": 1,
+        "vocab_size": 1000,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    asked = {"gpus": 16, "cluster": "aws-p3.2xlarge", "global_batch_size": 12}
+    free, forbidding = (
+        planner.optimize(str(path), forbid=one, **asked) for one in (None, "hybrid")
+    )
+    assert forbidding.step_time_s == pytest.approx(free.step_time_s)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [480, 512])
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "bert-large", "mixtral-8x7b"])

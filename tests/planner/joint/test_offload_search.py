@@ -136,3 +136,31 @@ def test_weights_wait_in_the_hosts_only_where_they_are_cut_like_the_state(short)
     choice = next(one for one in choices(setting, list(insides(setting))) if one.dp > 1)
     for zero, count in ((0, 7), (1, 3), (2, 3), (3, 7)):
         assert len(offloaded(replace(choice, zero=zero))) == count
+
+
+@pytest.mark.parametrize(
+    ("chunks", "zero", "offload"),
+    [(2, 0, ("optimizer",)), (2, 0, ()), (1, 3, ("weights", "optimizer")), (1, 0, ("optimizer",))],
+)
+def test_buckets_and_the_room_of_the_update_are_in_estimates(tmp_path, chunks, zero, offload):
+    # each stage of a group has buckets of 954 MiB; the update needs 6 bytes a weight of its own,
+    # where it is not the host's
+    path = config_of(tmp_path / "config.json", hidden_size=2048, intermediate_size=8192)
+    asked = {**QUESTION, "model": path, "runtime": "deepspeed"}
+    setting = resolve(make_request("optimize", asked))
+    runtime = setting.asked_runtime
+    estimates = Estimates(setting, runtime)
+    found = choices(setting, [one for one in insides(setting) if one.recompute == "none"])
+    (choice, *_) = (
+        replace(one, offload=offload)
+        for one in found
+        if (one.pp, one.chunks, one.zero, one.inside.tp) == (2, chunks, zero, 1)
+        and one.micro_batches == 2
+    )
+    one = estimates.of(choice)
+    step, reason = tried(setting, choice.degrees, choice_runtime(runtime, zero))
+    assert step is not None, reason
+    held = step.step.peak.memory
+    # an allocator that is short of memory gives back what the update left
+    assert one.memory == pytest.approx(held.total - held.holders["fragmentation"], rel=0.12)
+    assert one.seconds == pytest.approx(step.seconds, rel=0.12)
