@@ -98,7 +98,7 @@ def parse_json(text: str, what: str, advice: str = "correct it there") -> object
     """
 
     def parse() -> Any:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_each_once)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_fields_once)
 
     return _parsed(parse, "JSON", what, advice)
 
@@ -119,7 +119,7 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
 
 
-def _each_once(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _fields_once(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Fields and their values; of one that stands there twice nobody knows which is meant."""
     found: dict[str, Any] = {}
     for key, value in fields:
@@ -139,7 +139,8 @@ def _cleaned(value: Any, depth: int) -> Any:
         raise RecursionError
     if isinstance(value, dict):
         # names may be alike without their control characters
-        return _each_once((printable(k), _cleaned(inner, depth - 1)) for k, inner in value.items())
+        rows = ((printable(key), _cleaned(inner, depth - 1)) for key, inner in value.items())
+        return _fields_once(rows)
     if isinstance(value, list):
         return [_cleaned(inner, depth - 1) for inner in value]
     return value
