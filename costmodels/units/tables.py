@@ -93,9 +93,14 @@ def parse_json(text: str, what: str, advice: str = "correct it there") -> object
     Raises
     ------
     InputError
-        When it is no JSON, nested too deeply, or holds numbers of more than 64 bits.
+        When it is no JSON, nested too deeply, says a field twice, or holds numbers of more than
+        64 bits.
     """
-    return _parsed(lambda: json.loads(text, parse_constant=_refuse), "JSON", what, advice)
+
+    def parse() -> Any:
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_fields_once)
+
+    return _parsed(parse, "JSON", what, advice)
 
 
 def _parsed(parse: Callable[[], Any], form: str, what: str, advice: str) -> Any:
@@ -114,6 +119,16 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
 
 
+def _fields_once(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields and their values; of one that stands there twice nobody knows which is meant."""
+    found: dict[str, Any] = {}
+    for key, value in fields:
+        if key in found:
+            raise ValueError(f"the field '{key}' stands there twice")
+        found[key] = value
+    return found
+
+
 def _cleaned(value: Any, depth: int) -> Any:
     """A value whose texts have no control characters."""
     if isinstance(value, str):
@@ -123,7 +138,9 @@ def _cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, dict | list) and depth == 0:
         raise RecursionError
     if isinstance(value, dict):
-        return {printable(key): _cleaned(inner, depth - 1) for key, inner in value.items()}
+        # names may be alike without their control characters
+        rows = ((printable(key), _cleaned(inner, depth - 1)) for key, inner in value.items())
+        return _fields_once(rows)
     if isinstance(value, list):
         return [_cleaned(inner, depth - 1) for inner in value]
     return value

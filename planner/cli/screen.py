@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PATIENCE = 0.7
 # Figures are never cut: a narrower terminal wraps the lines itself. [characters]
 LEAST_WIDTH = 78
+# A terminal tells its size in 16 bits; only the environment can say more. [characters]
+MOST_WIDTH = 2**16 - 1
 _STYLE = re.compile(r"(\x1b\[[\d;]*m)")
 
 
@@ -55,7 +57,7 @@ def show(render: Callable[[Console], None]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, LEAST_WIDTH)
+    console.width = min(max(console.width, LEAST_WIDTH), MOST_WIDTH)
     with console.capture() as capture:
         render(console)
     lines = capture.get().rstrip("\n").split("\n")
@@ -109,11 +111,13 @@ def progress(text: str, *, quiet: bool = False, hint: str = "") -> Iterator[Call
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    console.width = min(console.width, MOST_WIDTH)
     bar = Progress(
         SpinnerColumn("line"),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,

@@ -224,7 +224,7 @@ class ChoiceBounds:
 
     def _interleaved(self, choice: Choice, inside: MicroBatch) -> float:
         """Each group works on all micro-batches, after the first stages of those before it. [s]"""
-        starts = self.estimates.cuts.starts(choice.parts)
+        starts = self.estimates.cuts.starts(choice.parts, work=inside.balance)
         each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
         before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.floors.chain
         return float((choice.micro_batches * each.sum(axis=0) + before).max())
@@ -286,7 +286,7 @@ class ChoiceBounds:
                 share = float((held / kept).min())
                 least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
         elif choice.chunks > 1:
-            starts = self.estimates.cuts.starts(choice.parts)
+            starts = self.estimates.cuts.starts(choice.parts, work=inside.balance)
             shape = (choice.chunks, pp)
             held = np.add.reduceat(standing, starts).reshape(shape).sum(axis=0)
             kept = np.add.reduceat(inside.kept, starts).reshape(shape).min(axis=0)

@@ -1,4 +1,7 @@
-"""Where a network is cut into stages: equal numbers of blocks, or numbers that balance the work."""
+"""Where a network is cut into stages: equal numbers of blocks, or numbers that balance the work.
+
+Networks without blocks are cut as they are simulated, by the seconds of their layers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Cuts:
             seen = {block: self.place[n] for n, block in reversed(numbers.items())}
             self.first = [seen[block] for block in sorted(seen)]
             self.first[:1] = [0]
-        self.known: dict[int, tuple[int, ...]] = {}
+        self.known: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
     def divides(self, parts: int) -> bool:
         """Whether stages have equally many blocks, or need none."""
@@ -52,7 +55,9 @@ class Cuts:
         except InputError:
             return False
 
-    def starts(self, parts: int, blocks: Sequence[int] = ()) -> tuple[int, ...]:
+    def starts(
+        self, parts: int, blocks: Sequence[int] = (), work: NDArray[np.float64] | None = None
+    ) -> tuple[int, ...]:
         """The first layer of each stage.
 
         Parameters
@@ -61,20 +66,27 @@ class Cuts:
             Stages. [items]
         blocks
             How many each has; as the network is usually cut by default.
+        work
+            Of every layer, which stages without blocks are balanced by. [s]
         """
         if blocks:
             return tuple(self.first[sum(blocks[:stage])] for stage in range(parts))
-        if parts not in self.known:
-            if self.by_shares:
-                rows = cut_by_shares(self.graph, parts, self.by_shares)
-                self.known[parts] = tuple(self.place[names[0]] for names in rows)
-            elif self.first and self.divides(parts):
-                each = len(self.first) // parts
-                self.known[parts] = tuple(self.first[::each])
-            else:
-                rows = cut_stages(self.graph, parts, None)
-                self.known[parts] = tuple(self.place[names[0]] for names in rows)
-        return self.known[parts]
+        by_work = work is not None and not self.first and not self.by_shares
+        key = (parts, work.tobytes() if work is not None and by_work else b"")
+        if key not in self.known:
+            self.known[key] = self._usual(parts, work if by_work else None)
+        return self.known[key]
+
+    def _usual(self, parts: int, work: NDArray[np.float64] | None) -> tuple[int, ...]:
+        """As of `starts`, without numbers of blocks."""
+        if self.first and self.divides(parts) and not self.by_shares:
+            return tuple(self.first[:: len(self.first) // parts])
+        if self.by_shares:
+            rows = cut_by_shares(self.graph, parts, self.by_shares)
+        else:
+            weights = None if work is None else dict(zip(self.place, work.tolist(), strict=True))
+            rows = cut_stages(self.graph, parts, weights)
+        return tuple(self.place[names[0]] for names in rows)
 
     def balanced(self, parts: int, work: NDArray[np.float64]) -> tuple[int, ...]:
         """Blocks of each stage so that the heaviest one has the least work.

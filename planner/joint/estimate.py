@@ -148,12 +148,12 @@ class Estimates:
             moved, _ = stages.reductions(choice, self.exchanges)
             both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
             backward = both
-        send = 0.0
-        if choice.pp > 1:
-            send = self.exchanges.send(choice.pp, stages.sent)
-        seconds = staged_time(choice, forward, backward, send)
+        send = self.exchanges.send
+        sizes, pp = stages.sent.tolist(), choice.pp
+        sends = np.array([send(pp, stage % pp, size) for stage, size in enumerate(sizes)])
+        seconds = staged_time(choice, forward, backward, sends)
         # groups further back are through with their last backward pass earlier
-        early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
+        early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
         tails = self._tails(choice, stages, backward)
         if copies is not None:
             tails += self._copied_update(choice, stages, copies, backward)
@@ -228,7 +228,7 @@ class Estimates:
         cut = (choice.pp, choice.chunks, choice.blocks, choice.again)
         key = (choice.inside, choice.samples, *cut, choice.zero > 2, choice.shard_size)
         if key not in self.stages:
-            starts = self.cuts.starts(choice.parts, choice.blocks)
+            starts = self.cuts.starts(choice.parts, choice.blocks, inside.balance)
             units = self.insides(choice.zero).sums
             self.stages[key] = StageCosts.of(choice, inside, starts, units, self.exchanges)
         return self.stages[key]
@@ -309,7 +309,7 @@ class Estimates:
         return sum(ways > 1 for ways in rows)
 
 
-def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:
+def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats) -> float:
     """Passes over all micro-batches. [s]
 
     Parameters
@@ -318,23 +318,23 @@ def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) 
         Stages and micro-batches.
     forward, backward
         Of each stage on one micro-batch; (chunks, groups). [s]
-    send
-        A message between stages. [s]
+    sends
+        A message from each stage but the last to the next one. [s]
     """
     groups = (forward + backward).sum(axis=0)
     count, pp = choice.micro_batches, choice.pp
     if choice.chunks > 1:
         waits = float(groups.sum() - groups.max()) / choice.chunks
         # the first micro-batch forwards, and the last one backwards, cross all borders of stages
-        sends = 2.0 * (choice.parts - 1) * send
-        return count * float(groups.max()) + waits + sends
+        return count * float(groups.max()) + waits + 2.0 * float(sends.sum())
     rate = float(groups.max())
     # a stage with all its micro-batches under way waits for the first one to come back
     behind = np.arange(pp, 0, -1)
-    back = (groups[::-1].cumsum()[::-1] + 2.0 * (behind - 1) * send) / behind
+    messages = np.append(sends[::-1].cumsum()[::-1], 0.0)
+    back = (groups[::-1].cumsum()[::-1] + 2.0 * messages) / behind
     waiting = back[behind < count]
     rate = max(rate, float(waiting.max(initial=0.0)))
-    return float(groups.sum()) + 2.0 * (pp - 1) * send + (count - 1) * rate
+    return float(groups.sum()) + 2.0 * float(sends.sum()) + (count - 1) * rate
 
 
 def activations(choice: Choice, kept: Floats) -> Floats:

@@ -192,22 +192,27 @@ class Exchanges:
         message = (kind, pp, cut, num_bytes, shard_size)
         return self.time(*message) + (self.summed_up(*message) if shard_size else 0.0)
 
-    def send(self, pp: int, num_bytes: float) -> float:
+    def send(self, pp: int, group: int, num_bytes: float) -> float:
         """A message from each device of a stage to the next stage. [s]
 
         Parameters
         ----------
-        pp
-            Groups of devices. [items]
+        pp, group
+            Groups of devices, and which of them sends. [items]
         num_bytes
             Of each device. [B]
         """
-        key = ("send", pp, num_bytes)
+        each, below = math.prod(self._links(pp).topology.shape), self.whole.devices_below
+        here, there = group * each, (group + 1) % pp * each
+        # the outermost level at which the stages are below different children
+        level = max(
+            at
+            for at, size in enumerate(below[: len(self.whole.shape)])
+            if here // int(size) != there // int(size)
+        )
+        key = ("send", pp, level, num_bytes)
         if key not in self.times:
-            inner = self._links(pp).topology.shape
-            shape = self.whole.shape
-            level = max(i for i, size in enumerate(inner) if size < shape[i])
-            senders = min(math.prod(inner), int(self.whole.devices_below[level]))
+            senders = min(each, int(below[level]))
             self.times[key] = float(send_recv_time(self.whole, level, num_bytes, senders))
         return self.times[key]
 

@@ -253,6 +253,7 @@ class Insides:
             launched_forward=host[FORWARD],
             least=least[FORWARD] + least[BACKWARD],
             least_forward=least[FORWARD],
+            balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),
             kept=self._rows(kept),
             parameters=self._of_pieces(pieces, "parameters"),
             numbers=self._of_pieces(pieces, "numbers"),

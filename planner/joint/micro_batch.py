@@ -28,6 +28,9 @@ class MicroBatch:
     least, least_forward
         What no device spends less on both, or on the forward pass, whatever it does beside them: of
         layers, or of whole blocks at their first layer. [s]
+    balance
+        What stages are balanced by where they are not made of blocks: computation of both, without
+        recomputation. [s]
     kept
         What waits for the backward pass. [B]
     parameters, numbers, weights, gradients, state, update
@@ -53,6 +56,7 @@ class MicroBatch:
     launched_forward: Floats
     least: Floats
     least_forward: Floats
+    balance: Floats
     kept: Floats
     parameters: Floats
     numbers: Floats

@@ -277,7 +277,7 @@ class GroupedPipelines:
         senders = int(topology.devices_below[-1])
         send = float(send_recv_time(topology, topology.num_levels - 1, sent, senders))
         choice = replace(one, blocks=tuple(blocks)).choice(self.setting.batch)
-        seconds = staged_time(choice, forward, backward, send)
+        seconds = staged_time(choice, forward, backward, np.full(len(rows) - 1, send))
         early = np.concatenate(([0.0], np.cumsum(backward[0] + send)[:-1]))
         return seconds + float((tails - early).max())
 

@@ -43,7 +43,7 @@ class StageCosts:
     size
         Of an element of activations. [B]
     sent
-        What the largest message between stages carries. [B]
+        What each stage but the last sends to the next one. [B]
     reduced
         What reductions take, once they are known, by kind.
     """
@@ -66,7 +66,7 @@ class StageCosts:
     buckets: Floats
     ranks: Floats
     size: float
-    sent: float
+    sent: Floats
     reduced: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
     @classmethod
@@ -114,7 +114,7 @@ class StageCosts:
                 dtype=float,
             ),
             size=float(exchanges.setting.machine.training.activation_size),
-            sent=float(inside.output[ends].max(initial=0.0)),
+            sent=inside.output[ends],
         )
 
     def standing(self, choice: Choice) -> Floats:

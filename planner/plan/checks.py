@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from costmodels.errors import InputError
-from costmodels.strategy import BatchShare, Stage, Strategy
+from costmodels.strategy import BatchShare, Schedule, Stage, Strategy
 from planner.plan.parts import Baseline, Finalist, LayerPlan, SearchSummary
 from planner.plan.sharding import Sharding, sharding_faults
 
@@ -81,6 +81,9 @@ class CheckedPlan(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]: ...
+
+    @property
+    def schedule(self) -> Schedule: ...
 
     @property
     def shares(self) -> tuple[BatchShare, ...]: ...
@@ -183,6 +186,10 @@ def _stage_counts(plan: CheckedPlan) -> Iterator[tuple[str, str]]:
         if layer.shard_size is not None and not 1 < layer.shard_size <= plan.gpus:
             rule = f"shard_size of layer '{name}' must be from 2 to {plan.gpus}"
             yield rule, f"is {layer.shard_size}"
+    pieces = plan.schedule.micro_batches
+    if not plan.shares and plan.global_batch_size % pieces:
+        rule = f"schedule.micro_batches must divide the global batch of {plan.global_batch_size}"
+        yield rule, f"is {pieces}"
     if plan.shares:
         total = sum(one.batch for one in plan.shares)
         if total != plan.global_batch_size:

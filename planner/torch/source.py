@@ -10,12 +10,13 @@ import inspect
 import os
 import re
 import sys
-import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodels.errors import InputError
 from planner.models.traced.shapes import SHAPE_ADVICE, parse_shape
+from planner.torch.own_code import own_code
 from planner.torch.trace import require_torch
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def traced_source(source: object, inputs: object) -> TracedNetwork:
     samples = samples_of(inputs, device, module)
     name = type(module).__name__
     states = [(each, each.training) for each in module.modules()]
-    module.train()
     try:
+        with own_code(f"calling train() of {called}"):
+            module.train()
         return network_of_module(module, samples, name)
     finally:
         for each, state in states:
@@ -81,7 +83,8 @@ def make_module(reference: str) -> nn.Module:
         return found
     _module_of(found, called)
     assert callable(found), "what makes no module is refused"
-    made: nn.Module = found()
+    with own_code(f"calling {called}"):
+        made: nn.Module = found()
     return made
 
 
@@ -125,36 +128,26 @@ def _imported(reference: str) -> object:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        found: object = importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not place.startswith(error.name):
-            raise InputError(_own_failure(f"importing '{place}'", error)) from None
-        raise InputError(
-            f"'{reference}' must name a module that can be imported but there is no "
-            f"'{error.name}'; run the command in its folder, or install it"
-        ) from None
-    except Exception as error:
-        raise InputError(_own_failure(f"importing '{place}'", error)) from None
-    for part in path.split("."):
-        if not hasattr(found, part):
+    with own_code(f"importing '{place}'"):
+        try:
+            found: object = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not place.startswith(error.name):
+                raise
             raise InputError(
-                f"'{reference}' must name something that is there but '{place}' has no '{part}'; "
-                "correct the name"
-            )
-        found = getattr(found, part)
+                f"'{reference}' must name a module that can be imported but there is no "
+                f"'{error.name}'; run the command in its folder, or install it"
+            ) from None
+    for part in path.split("."):
+        with own_code(f"reading '{part}' of '{reference}'"):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise InputError(
+                    f"'{reference}' must name something that is there but '{place}' has no "
+                    f"'{part}'; correct the name"
+                ) from None
     return found
-
-
-def _own_failure(doing: str, error: Exception) -> str:
-    """What the user's own code raised, and where."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/planner/torch/" not in frame.filename and "importlib" not in frame.filename
-    ]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{doing} failed with {type(error).__name__}: {error}{where}; correct that code"
 
 
 def _module_of(source: object, called: str) -> tuple[Any, Any]:
@@ -170,16 +163,14 @@ def _module_of(source: object, called: str) -> tuple[Any, Any]:
             called, "be a torch.nn.Module or make one", f"a {type(source).__name__}", "correct it"
         )
     meta = torch.device("meta")
-    try:
-        with meta:
-            module = source()
-    except Exception:
-        # what computes with numbers while it is made needs some
+    with own_code(f"calling {called}"):
         try:
+            with meta:
+                module = source()
+        except Exception:
+            # what computes with numbers while it is made needs some
             module = source()
             module = module.to(meta) if isinstance(module, nn.Module) else module
-        except Exception as error:
-            raise InputError(_own_failure(f"calling {called}", error)) from None
     if not isinstance(module, nn.Module):
         raise InputError.rule(
             f"what {called} makes",
@@ -204,7 +195,12 @@ def samples_of(inputs: object, device: torch.device | None, module: nn.Module) -
     """
     from planner.torch.ingest import Sample
 
-    rows = _flat_inputs(inputs, device)
+    try:
+        rows = _flat_inputs(inputs, device)
+    except RecursionError:
+        raise InputError(
+            "the inputs of a module must not hold or make themselves but do; correct them"
+        ) from None
     if not rows:
         raise InputError(
             f"the inputs of a module must be given with it but are not; {SHAPE_ADVICE}"
@@ -254,10 +250,8 @@ def _flat_inputs(inputs: object, device: Any, name: str = "") -> list[tuple[str,
             return [(name, _empty(name, inputs, "", device))]
         return [row for one in inputs for row in _flat_inputs(one, device, name)]
     if callable(inputs):
-        try:
+        with own_code("calling the factory of inputs"):
             made = inputs()
-        except Exception as error:
-            raise InputError(_own_failure("calling the factory of inputs", error)) from None
         return _flat_inputs(made, device, name)
     raise InputError.rule(
         "an input of a module",
@@ -299,4 +293,13 @@ def _empty(name: str, extents: Sequence[int], kind: str, device: Any) -> Any:
         raise InputError.rule(
             "the extents of an input (--input)", "be at least 1", list(extents), SHAPE_ADVICE
         )
-    return torch.empty(tuple(extents), dtype=dtype, device=device)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that PyTorch gives up
+            return torch.empty(tuple(extents), dtype=dtype, device=device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"an input (--input) of {'x'.join(map(str, extents))} of {kind} must be a tensor that "
+            f"PyTorch can make but is not: {reason}; {SHAPE_ADVICE}"
+        ) from None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,12 @@ def trace(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with alone(), redirect_stderr(StringIO()):
+            with alone(), redirect_stdout(sys.stderr), redirect_stderr(StringIO()):
                 program = torch.export.export(module, tuple(args), dict(options))
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # the code of the user may end the program, which is no plan
         raise InputError(_sentence(name, error)) from None
     finally:
         logging.disable(level)
@@ -124,7 +128,7 @@ def _check(node: Node, name: str) -> None:
             )
 
 
-def _sentence(name: str, error: Exception) -> str:
+def _sentence(name: str, error: BaseException) -> str:
     """Why a module cannot be traced: what failed, and where in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not is_library(frame.filename)]

@@ -39,6 +39,17 @@ def test_names_lose_their_control_characters():
     assert parse_toml('"a\\u0007" = "\\u009b31m"', "it") == {"a": "31m"}
 
 
+@pytest.mark.parametrize(
+    "text", ['{"a": {"b": 1, "c": 2, "b": 1}}', '{"b": 1, "\\u0062": 2}', '{"b": 1, "b\\u0007": 2}']
+)
+def test_fields_that_stand_there_twice_are_refused(text):
+    with pytest.raises(InputError, match="the field 'b' stands there twice"):
+        parse_json(text, "it")
+    if "0007" in text:
+        with pytest.raises(InputError, match="the field 'b' stands there twice"):
+            parse_toml('b = 1\n"b\\u0007" = 2', "it")
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff")
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfa\r\nb\r")

@@ -19,8 +19,8 @@ from fuzz_case import Case, File
 from hostile_values import CONTROLS, MARKUP, NAMES
 from option_values import GPUS, OPTIONS
 from problem_files import BAD
-from tree_changes import brief, change, get, put, told
-from written_forms import Table
+from tree_changes import brief, change, get, paths, put, told
+from written_forms import Raw, Table, json_text
 
 Piece = Callable[[Case, random.Random], str]
 
@@ -74,6 +74,24 @@ def nonsensical(file: File, kind: str = "") -> Piece:
         if not (unread and value in ("telepathy", "nowhere.toml")):
             case.refuse = told_of
         return told_of
+
+    return piece
+
+
+def doubled(file: File) -> Piece:
+    """A field that stands there twice, with the same value: which one is meant nobody knows."""
+
+    def piece(case: Case, rng: random.Random) -> str:
+        assert isinstance(file.content, Table)
+        tree = file.content.tree
+        places = [path for path in paths(tree) if isinstance(path[-1], str)]
+        plain = [path for path in places if isinstance(get(tree, path), str | int | float)]
+        path = rng.choice(plain)
+        value, key = get(tree, path), json_text(path[-1])
+        row = json_text(value)
+        put(tree, path, Raw(f"{row}, {key}: {row}", f"{row}\n{key} = {row}"))
+        case.refuse = f"{case.kind} with a field twice"
+        return f"{told(path)} twice"
 
     return piece
 

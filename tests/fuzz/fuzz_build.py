@@ -21,6 +21,7 @@ from case_pieces import (
     changed,
     changed_bytes,
     completed,
+    doubled,
     far_off,
     gpus,
     nonsensical,
@@ -32,6 +33,7 @@ from case_pieces import (
     unreadable,
 )
 from fuzz_case import Case, File
+from hostile_modules import module_subject
 from option_values import GPUS, OPTIONS
 from other_subjects import (
     changed_message,
@@ -42,6 +44,7 @@ from other_subjects import (
     study_subject,
 )
 from protobuf_changes import Message
+from surroundings import surroundings
 from tree_changes import brief
 from written_forms import Table
 
@@ -62,6 +65,7 @@ _KINDS = {
     "onnx": 10,
     "machine": 5,
     "profile": 1,
+    "module": 1,
 }
 
 
@@ -70,6 +74,7 @@ _OTHERS = {
     "onnx": onnx_subject,
     "machine": machine_subject,
     "profile": profile_subject,
+    "module": module_subject,
 }
 # Commands that read a plan; running one takes long.
 _OF_PLANS = ("report", "simulate", "evaluate", "export", "verify", "run")
@@ -100,6 +105,9 @@ def build(seed: int, number: int, plans: Plans, skip: Collection[int] = ()) -> C
     if rng.random() < 0.05:
         case.interrupt = rng.choice((0.3, 1.0, 3.0)) * rng.random()
         case.changes.append(f"interrupted after {case.interrupt:.3f} s")
+    if rng.random() < 0.08:
+        case.environment = {**surroundings(rng), **case.environment}
+        case.changes.append(f"in {case.environment!a}"[:200])
     return case
 
 
@@ -110,6 +118,8 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
     if case.kind == "command":
         return _command(case, rng, network, plans)
     file = _subject(case, rng, network, plans)
+    if case.kind == "module":
+        return some_options(case, rng)
     if case.kind == "problem" and rng.random() < 0.4:
         return [bad_problem(file)]
     if case.kind in ("import", "machine") and rng.random() < 0.7:
@@ -149,6 +159,8 @@ def _start(case: Case, rng: random.Random, plans: Plans) -> list[Piece]:
         stretches = [stretched(file)] * rng.choice((1, 1, 2, 3))
         return [*stretches, *named, *some_options(case, rng)]
     nested = isinstance(file.content, Table)
+    if nested and case.kind != "problem" and rng.random() < 0.1:
+        return [doubled(file), *some_options(case, rng)]
     pieces = [changed(file)] * rng.choice((1, 1, 1, 2, 3)) if nested and meant < 0.92 else []
     if not nested or meant >= 0.88:
         pieces = [*pieces, changed_bytes(file)]

@@ -96,7 +96,7 @@ MIXED: list[tuple[Path, Any]] = [
     *each(("groups",), {}, 3, "new", [{}], [3]),
     *each((*_NEW, "hosts"), *NO_COUNT, 1, 3, 4, 2**31),
     *each((*_NEW, "device"), "", "telepathy", 3, [], {}, "\x1b]0;x\x07"),
-    *each((*_NEW, "name"), "", "old", 3, [], None, "a\x1b]0;x\x07"),
+    *each((*_NEW, "name"), "", "old", 3, [], None, "\x1b\x07"),
     *each((*_NEW, "more"), 1),
     *each((*_OLD, "levels"), {}, 3, "host", [{}], [{"name": "rack"}]),
     *each((*_OLD, "levels", 0, "name"), "", "rack", 3, None),

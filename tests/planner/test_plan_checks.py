@@ -55,6 +55,7 @@ EDITS: dict[str, object] = {
     "search.lower_bound_s ": 1e9,
     "search.num_candidates": -1,
     "search.status": "none",
+    "schedule.micro_batches": 3,
     "search.gap": -0.5,
     "training.bucket_bytes": -1.0,
     "baselines.0.step_time_s": 0.0,

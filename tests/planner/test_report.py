@@ -519,3 +519,10 @@ def test_the_terminal_shows_no_control_characters(capsys):
     assert "a]0;xb2Jc on" in capsys.readouterr().out
     write("\x1b[1ma\x1b]0;x\x07\x1b[0m", styled=True)
     assert capsys.readouterr().out == "\x1b[1ma]0;x\x1b[0m\n"
+
+
+@pytest.mark.parametrize("columns", ["1000000000", "9" * 30, "-5", "0"])
+def test_absurd_widths_of_a_terminal_are_no_harm(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    show(lambda console: show_plan(make_plan(), console))
+    assert "Step time" in capsys.readouterr().out

@@ -217,6 +217,12 @@ def _end(net: Translation, outputs: Sequence[TracedNode], name: str) -> None:
         )
     _forget_unread(net, {value.layer for _, value in values})
     node, last = values[0]
+    if 0 in node.shape:
+        shape = ", ".join(map(str, node.shape))
+        raise InputError(
+            f"{name} cannot be planned: its output must have values but is of the shape "
+            f"[{shape}]; give its layers at least one feature"
+        )
     if (
         last.dims
         and not any(row.kind == "loss" for row in net.rows)

@@ -370,3 +370,72 @@ class Memory(nn.Module):
 
     def forward(self, x):
         return self.last(self.layer(self.tokens(x))[0])
+
+
+class Holds(nn.Module):
+    """A module that is a part of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), self
+
+    def forward(self, x):
+        return self.one(x)
+
+
+class Leaves(nn.Module):
+    """A module that ends the program."""
+
+    def forward(self, x):
+        raise SystemExit(0)
+
+
+class Nothing(nn.Module):
+    """A module whose output has no values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(8, 0)
+
+    def forward(self, x):
+        return self.one(x)
+
+
+class Property:
+    @property
+    def network(self):
+        raise OSError("no such weights")
+
+
+def leaves():
+    raise SystemExit(0)
+
+
+def own_failure():
+    raise BaseException("of its own kind")
+
+
+def holds_itself():
+    rows = []
+    rows.append(rows)
+    return rows
+
+
+def makes_itself():
+    return makes_itself
+
+
+property_of = Property()
+
+
+def says_much():
+    print("made")
+    return nn.Sequential(nn.Linear(8, 8), Says())
+
+
+class Says(nn.Module):
+    """A module that prints when it runs."""
+
+    def forward(self, x):
+        print("run")
+        return x * 2

@@ -16,6 +16,7 @@ torch_extra.require("torch")
 
 import plain_models as plain
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import planner
@@ -200,6 +201,17 @@ def test_the_command_imports_from_the_folder_that_it_runs_in():
         (dict, (2, 3), ("must be a torch.nn.Module but is a dict",)),
         ("plain_models:nothing", (2, 3), ("has no 'nothing'",)),
         ("no_such_module:build", (2, 3), ("there is no 'no_such_module'",)),
+        ("sys:exit", (2, 3), ("calling 'sys:exit' failed with SystemExit",)),
+        (plain.leaves, (2, 3), ("failed with SystemExit", "plain_models.py, line")),
+        (plain.own_failure, (2, 3), ("failed with BaseException: of its own kind",)),
+        (plain.Leaves, (4, 8), ("cannot be traced", "SystemExit: 0")),
+        (plain.Holds, (4, 8), ("failed with RecursionError",)),
+        (plain.Nothing, (4, 8), ("its output must have values", "[4, 0]")),
+        ("plain_models:property_of.network", (4, 8), ("OSError: no such weights",)),
+        (plain.VGG, plain.leaves, ("the factory of inputs failed with SystemExit",)),
+        (plain.VGG, plain.holds_itself, ("must not hold or make themselves",)),
+        (plain.VGG, plain.makes_itself, ("must not hold or make themselves",)),
+        (nn.Linear(8, 8), (10**15, 8), ("must be a tensor that PyTorch can make",)),
     ],
 )
 def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monkeypatch, capsys):
@@ -212,6 +224,13 @@ def test_what_cannot_be_planned_is_said_in_one_sentence(kind, shape, words, monk
         assert "plain_models.py, line" in text
     assert "\n" not in text
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_module_prints_is_kept_from_standard_output(capsys):
+    network_of_source(plain.says_much, (4, 8))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.split() == ["made", "run"]
 
 
 def test_inputs_of_what_is_no_module_are_refused():
