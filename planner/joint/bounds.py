@@ -61,8 +61,8 @@ class ChoiceBounds:
     def _most_again(self, choice: Choice) -> int:
         """Blocks of the stage that has the most of them, wherever it is cut. [items]"""
         cuts = self.estimates.cuts
-        if cuts.by_shares:  # a stage may have no block at all
-            return self.estimates.insides(choice.zero).most_again(cuts.starts(choice.parts))
+        if cuts.by_shares or not cuts.first:  # a stage may have no block at all
+            return self.estimates.most_again(replace(choice, blocks=()))
         return len(cuts.first) - choice.parts + 1
 
     def _stands_for_more(self, choice: Choice) -> bool:
@@ -105,7 +105,7 @@ class ChoiceBounds:
         pp, count = choice.pp, choice.micro_batches
         total = float(inside.least.sum()) + more
         chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
-        if choice.chunks > 1:
+        if choice.chunks > 1 and self._cut_as_known:
             chain = max(chain, self._interleaved(choice, inside))
         backward = total - float(inside.least_forward.sum())
         updates = self._updates(choice, inside)
@@ -222,6 +222,11 @@ class ChoiceBounds:
         count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
         return max(count * beside, 0.0) * slow / choice.pp
 
+    @property
+    def _cut_as_known(self) -> bool:
+        """Whether stages of several chunks begin where estimates have them: others by seconds."""
+        return bool(self.estimates.cuts.first or self.estimates.cuts.by_shares)
+
     def _interleaved(self, choice: Choice, inside: MicroBatch) -> float:
         """Each group works on all micro-batches, after the first stages of those before it. [s]"""
         starts = self.estimates.cuts.starts(choice.parts)
@@ -285,7 +290,7 @@ class ChoiceBounds:
             if kept.min() > 0.0:
                 share = float((held / kept).min())
                 least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
-        elif choice.chunks > 1:
+        elif choice.chunks > 1 and self._cut_as_known:
             starts = self.estimates.cuts.starts(choice.parts)
             shape = (choice.chunks, pp)
             held = np.add.reduceat(standing, starts).reshape(shape).sum(axis=0)

@@ -104,7 +104,7 @@ class JointSearch:
             least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
         )
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
+        partly = self.wishes.leaves_some_again
         hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
             setting=self.setting,
