@@ -1,6 +1,6 @@
 """Blocks of a network that can be computed again for the backward pass.
 
-Where the names of layers number blocks (`layer1.0`, `h.3`), those are taken. Otherwise the graph
+Those of transformers are what the names of their layers number (`h.3`). Of other networks the graph
 says what they are: between two places that a single activation crosses lies a block, such as a
 residual block, a layer of a DenseNet or an inception module. What is left are layers one after the
 other, and blocks that hold so much that nothing is gained by computing them again as a whole:
@@ -11,10 +11,9 @@ normalised, activated and joined for the next product is computed again (Pleiss 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
+from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.cut import crossing_tensors
 
 # A block with a larger part of all layers holds about as much while it is computed again as the
@@ -30,10 +29,8 @@ def blocks_of_layers(graph: Graph) -> dict[str, str]:
     graph
         The network.
     """
-    names = [layer.name for layer in graph.compute_layers]
-    found = {name: unit_of(name) for name in names}
-    if len(set(found.values())) < len(names):
-        return found
+    if is_transformer(graph):
+        return {layer.name: unit_of(layer.name) for layer in graph.compute_layers}
     return {name: block[0] for block in _structural_blocks(graph) for name in block}
 
 
@@ -51,23 +48,26 @@ def several_layers(blocks: dict[str, str]) -> dict[str, list[str]]:
     return {block: names for block, names in members.items() if len(names) > 1}
 
 
-def _structural_blocks(graph: Graph) -> Iterator[list[str]]:
+def _structural_blocks(graph: Graph) -> list[list[str]]:
     """Blocks by what the layers read, in the order of the forward pass."""
     layers, crossing = graph.compute_layers, crossing_tensors(graph)
     borders = [place for place, (count, _) in enumerate(crossing) if count <= 1 or not place]
+    found: list[list[str]] = []
     run: list[str] = []
+    behind = False  # whether the run lies behind a block
     for start, end in zip(borders, [*borders[1:], len(layers)], strict=True):
         names = [layer.name for layer in layers[start:end]]
         if 1 < len(names) <= _LARGEST_PART * len(layers):
-            if run:
-                yield run
-            run = []
-            yield names
+            if run and behind:
+                found[-1] += run  # such as the activation of a residual sum
+            elif run:
+                found.append(run)
+            found.append(names)
+            run, behind = [], True
             continue
         for layer in layers[start:end]:
             run.append(layer.name)
             if layer.multiplies_weight:
-                yield run
-                run = []
-    if run:
-        yield run
+                found.append(run)
+                run, behind = [], False
+    return [*found, run] if run else found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.simulation.communicators import communicators_size
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
@@ -19,6 +20,7 @@ from planner.joint.hybrid import shard_sizes
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
+from planner.joint.runtimes import choice_runtime
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -279,9 +281,19 @@ class ChoiceBounds:
         standing = self._standing(choice, inside)
         reserved = self.setting.cluster.device.reserved_memory
         pp = choice.pp
+        runtime = choice_runtime(self.estimates.runtime, choice.zero)
+        if runtime.caching and choice.dp * pp > 1:
+            # its replicas or stages have a communicator besides that of all devices
+            reserved += communicators_size(1, runtime)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
         least = float(standing.sum() + inside.kept.sum()) / pp
+        # a layer lies whole on one stage, and its weight is gathered for its backward pass
+        alone = standing
+        if choice.zero > 2 and not choice.offload:
+            gathered = inside.numbers * (self._ranks(choice, inside) > 1.0)
+            alone = standing + gathered * self.setting.machine.training.activation_size
+        least = max(least, float(alone.max(initial=0.0)))
         first = self.estimates.cuts.first
         if choice.chunks == 1 and first and not self.estimates.cuts.by_shares:
             held = np.add.reduceat(standing, first)

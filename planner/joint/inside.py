@@ -152,8 +152,7 @@ class Insides:
         whole = self._measured(small, strategy, known)
         if self.recomputation is None:
             early = self.runtime.stops_early
-            like = self.reduced.like
-            self.recomputation = Recomputation(graph, like, self.layers, self.blocks, early)
+            self.recomputation = Recomputation(setting.graph, self.blocks, early)
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),

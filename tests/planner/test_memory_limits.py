@@ -134,6 +134,28 @@ def test_layers_split_in_two_make_resnet152_fit():
     assert error.value.proven
 
 
+def test_that_no_way_to_train_fits_is_proven_one_by_one():
+    # weights with their state are less than that
+    options = {"gpus": 8, "global_batch_size": 32, "memory": "1.2 GiB"}
+    with pytest.raises(InfeasibleError, match=r"each of \d+ ways to train needs") as told:
+        planner.optimize("vgg16", **options)
+    assert told.value.proven
+    assert told.value.missing_bytes > 0.0
+
+
+@pytest.mark.slow
+def test_some_blocks_computed_again_make_a_densenet_fit():
+    options = {"gpus": 64, "global_batch_size": 2048}
+    free = planner.optimize("densenet121", **options)
+    steps = [free.step_time_s]
+    for share in (0.95, 0.8):
+        limit = share * free.peak_memory
+        plan = planner.optimize("densenet121", memory=limit, **options)
+        assert plan.peak_memory <= limit
+        steps.append(plan.step_time_s)
+    assert steps[0] < steps[1] < steps[2] < 1.3 * steps[0]
+
+
 @pytest.mark.slow
 def test_a_plan_between_what_prices_find_is_found():
     # beside the reserve, prices alone find 1,449 MiB, and layers of several such answers 1,434
