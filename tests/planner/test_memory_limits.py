@@ -19,6 +19,7 @@ from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import stopped_error
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
+from planner.planning.options import Overtaken
 from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
@@ -132,6 +133,28 @@ def test_layers_split_in_two_make_resnet152_fit():
     with pytest.raises(InfeasibleError) as error:
         planner.optimize("resnet152", memory="3 GiB", forbid=SPLITS_ALONE, **options)
     assert error.value.proven
+
+
+def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything):
+    _, rows = everything
+    fastest = min(rows, key=lambda row: row.step.total)
+    least = min(row.memory.total for row in rows)
+    limit = 0.5 * (least + fastest.memory.total)
+    asked = []
+
+    def rival(seconds):
+        asked.append(seconds)
+        return seconds
+
+    with pytest.raises(Overtaken) as ended:
+        search_plan(under(narrow(), limit), rival=lambda: rival(0.5 * fastest.step.total))
+    assert ended.value.seconds >= fastest.step.total
+    slower = search_plan(under(narrow(), limit), rival=lambda: rival(10.0))
+    assert slower.best is not None
+    assert slower.best.memory.total <= limit
+    assert len(asked) == 2
+    search_plan(under(narrow(), 1e12), rival=lambda: rival(0.0))
+    assert len(asked) == 2  # nothing else is looked at where memory does not bind
 
 
 def test_that_no_way_to_train_fits_is_proven_one_by_one():
