@@ -28,7 +28,7 @@ TUNING, SIMULATION = 12.0, 25.0
 ASSEMBLY = 4.0 + SIMULATION
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
-# Timelines and simulations of the same assignment differ by less, nearly always. [parts]
+# What takes longer on the timeline by more is taken to do so when it is simulated, too. [parts]
 OFF = 0.05
 # How long after the deadline the usual strategies are still costed until one fits: without one,
 # there is no plan. [s]
