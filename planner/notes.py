@@ -119,6 +119,10 @@ WORDS: Mapping[str, str] = {
         "the splits of one stage without micro-batches were not searched layer by layer: those by "
         "degrees that fit are estimated to take {estimate}; none takes less than {bound}"
     ),
+    "single-stage-overtaken": (
+        "the splits of one stage without micro-batches were searched layer by layer, though not "
+        "bounded: the fastest found that fits takes about {estimate}"
+    ),
     "single-stage-under": (
         "the splits of one stage were not searched layer by layer, which is done under the usual "
         "runtime alone, and not under {runtime}"

@@ -7,13 +7,12 @@ has micro-batches under way as its schedule lets it run ahead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from costmodels.graph import Graph
-from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.step.memory import held_inputs
 from costmodels.strategy import Stage
-from planner.joint.again import units_of
 from planner.joint.choices import Choice
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
@@ -35,13 +34,13 @@ class LeastOfStages:
             layer.name: float(layer.parameters) * (layer.shares_weight_with is None)
             for layer in graph.compute_layers
         }
-        blocks = units_of([layer.name for layer in graph.compute_layers]).items()
-        again = {unit for unit, places in blocks if len(places) > 1}
+        blocks = blocks_of_layers(graph)
+        again = {name: blocks[name] for names in several_layers(blocks).values() for name in names}
         size = setting.machine.training.activation_size / setting.batch
         # of a sample, where nothing and where every block is computed again. [B]
         self.kept = {
-            what: {name: size * count for name, count in _kept(graph, units).items()}
-            for what, units in (("none", set[str]()), ("full", again))
+            what: {name: size * count for name, count in _kept(graph, blocks).items()}
+            for what, blocks in (("none", {}), ("full", again))
         }
 
     def of(self, choice: Choice, stages: Sequence[Stage]) -> float:
@@ -86,7 +85,7 @@ def _under_way(choice: Choice, chunk: int, group: int) -> int:
     return min(max(ahead - chunk * pp, 0), pp, count)
 
 
-def _kept(graph: Graph, again: set[str]) -> dict[str, float]:
+def _kept(graph: Graph, again: Mapping[str, str]) -> dict[str, float]:
     """Elements that each layer keeps of all samples for its backward pass, or less. [items]
 
     Parameters
@@ -94,15 +93,16 @@ def _kept(graph: Graph, again: set[str]) -> dict[str, float]:
     graph
         The network.
     again
-        Units of layers that are computed again: of these only what they start from is kept.
+        For layers that are computed again, the block that they are computed again with: of it
+        only what it starts from is kept.
     """
     found = {}
     for layer in graph.compute_layers:
-        unit = unit_of(layer.name)
-        count = float(layer.output.size) * (layer.keeps_output and unit not in again)
+        block = again.get(layer.name)
+        count = float(layer.output.size) * (layer.keeps_output and block is None)
         held = held_inputs(graph, layer.name)
         for edge, counts in zip(graph.producers[layer.name], held, strict=True):
-            inside = unit in again and unit_of(edge.source) == unit
+            inside = block is not None and again.get(edge.source) == block
             # what the network is given is not kept by every runtime
             given = graph.layers[edge.source].kind == "input"
             count += layer.inputs[edge.slot].size * (counts and not inside and not given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from costmodels.graph import Graph
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.recomputation import computed_again
+from costmodels.simulation.segments import blocks_of_layers
 
 Floats = NDArray[np.float64]
 
@@ -48,32 +49,29 @@ class Recomputation:
     Parameters
     ----------
     graph
-        The network without repeated blocks.
-    like
-        For each layer of the whole network, the one that it is like.
-    layers
-        Of the whole network, in the order of the forward pass.
+        The network.
+    blocks
+        The places of the layers of every block.
     stops_early
         Whether it ends with the last tensor that a backward pass reads.
     """
 
-    def __init__(
-        self, graph: Graph, like: Mapping[str, str], layers: Sequence[str], stops_early: bool
-    ) -> None:
-        self.attends = np.array([graph.layers[like[n]].kind == "attention" for n in layers])
-        self.blocks = [places for places in units_of(layers).values() if len(places) > 1]
+    def __init__(self, graph: Graph, blocks: Sequence[Sequence[int]], stops_early: bool) -> None:
+        layers = [layer.name for layer in graph.compute_layers]
+        self.attends = np.array([graph.layers[name].kind == "attention" for name in layers])
+        self.blocks, block_of = blocks, blocks_of_layers(graph)
         self.inside = np.zeros(len(layers), dtype=bool)
         self.computed = np.zeros(len(layers), dtype=bool)
         self.leaves = np.zeros(len(layers), dtype=bool)
         for places in self.blocks:
-            names = [like[layers[place]] for place in places]
+            names = [layers[place] for place in places]
             again = computed_again(graph, names, {}, stops_early)
             self.inside[places] = True
             self.computed[places] = [name in again for name in names]
             for place, name in zip(places, names, strict=True):
                 readers = graph.consumers[name]
                 # what other units read stays
-                self.leaves[place] = any(unit_of(e.target) != unit_of(name) for e in readers)
+                self.leaves[place] = any(block_of[e.target] != block_of[name] for e in readers)
 
     def none(self, kept: Floats) -> Again:
         """Nothing is computed again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
@@ -29,13 +29,8 @@ from planner.notes import words
 from planner.plan import Finalist, Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
-from planner.planning.options import SearchOptions
-from planner.planning.staged import (
-    StagedStep,
-    UsualTrial,
-    tried,
-    usual_trials,
-)
+from planner.planning.options import Overtaken, SearchOptions
+from planner.planning.staged import StagedStep, UsualTrial, tried, usual_trials
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import PROVEN_GAP
 from planner.request.parts import Degrees
@@ -185,21 +180,34 @@ def _splits_first(
     setting, options, deadline, known
         As of `joint_plan`.
     """
-    layer, single, early = "", None, deadline
-    if deadline.remaining < math.inf and not _fits_as_usual(setting):
+    failed, single, early = None, None, deadline
+    others = cache(partial(_searched, setting, options, deadline, NO_WISHES, until=deadline))
+
+    def rival() -> float:
+        found, _ = others()
+        if found.stopped_by == "interrupt":
+            raise KeyboardInterrupt
+        return math.inf if found.best is None else found.best.seconds
+
+    if deadline.remaining == math.inf:
+        options = replace(options, rival=rival)
+    elif not _fits_as_usual(setting):
         early = deadline.part(SHARE)
     try:
         single = plan_for(setting, options, early, known)
+    except Overtaken as error:
+        found, usual = others()
+        return _faster_plan(setting, replace(found, overtaken=error.seconds), usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
-        layer = error.layer
+        failed = error
     if single is not None and (
         not single.search.memory_binds or single.search.stopped_by == "interrupt"
     ):
         return single
-    found, usual = _searched(setting, options, deadline, NO_WISHES, until=deadline)
-    return _faster_plan(setting, found, usual, single, layer)
+    found, usual = others()
+    return _faster_plan(setting, found, usual, single, failed)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -258,7 +266,7 @@ def _faster_plan(
     found: JointResult,
     usual: Sequence[UsualTrial],
     single: Plan | None,
-    layer: str = "",
+    failed: InfeasibleError | None = None,
 ) -> Plan:
     """The faster of two plans, with a bound of both.
 
@@ -270,8 +278,8 @@ def _faster_plan(
         As of `_searched`.
     single
         The plan of one stage without micro-batches, where there is one.
-    layer
-        Which layer holds most where no split of one stage fits.
+    failed
+        Why no split of one stage layer by layer fits.
 
     Raises
     ------
@@ -282,7 +290,7 @@ def _faster_plan(
     if single is not None and (best is None or single.step_time_s <= best.seconds):
         return _joint_single(single, found)
     if best is None:
-        raise infeasible(setting, found, layer)
+        raise infeasible(setting, found, failed)
     if single is not None:
         found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
     return plan_of_stages(

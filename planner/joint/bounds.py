@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.simulation.communicators import communicators_size
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
@@ -19,6 +20,7 @@ from planner.joint.hybrid import shard_sizes
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
+from planner.joint.runtimes import choice_runtime
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -61,8 +63,8 @@ class ChoiceBounds:
     def _most_again(self, choice: Choice) -> int:
         """Blocks of the stage that has the most of them, wherever it is cut. [items]"""
         cuts = self.estimates.cuts
-        if cuts.by_shares:  # a stage may have no block at all
-            return self.estimates.insides(choice.zero).most_again(cuts.starts(choice.parts))
+        if cuts.by_shares or not cuts.first:  # a stage may have no block at all
+            return self.estimates.most_again(replace(choice, blocks=()))
         return len(cuts.first) - choice.parts + 1
 
     def _stands_for_more(self, choice: Choice) -> bool:
@@ -274,9 +276,19 @@ class ChoiceBounds:
         standing = self._standing(choice, inside)
         reserved = self.setting.cluster.device.reserved_memory
         pp = choice.pp
+        runtime = choice_runtime(self.estimates.runtime, choice.zero)
+        if runtime.caching and choice.dp * pp > 1:
+            # its replicas or stages have a communicator besides that of all devices
+            reserved += communicators_size(1, runtime)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
         least = float(standing.sum() + inside.kept.sum()) / pp
+        # a layer lies whole on one stage, and its weight is gathered for its backward pass
+        alone = standing
+        if choice.zero > 2 and not choice.offload:
+            gathered = inside.numbers * (self._ranks(choice, inside) > 1.0)
+            alone = standing + gathered * self.setting.machine.training.activation_size
+        least = max(least, float(alone.max(initial=0.0)))
         first = self.estimates.cuts.first
         if choice.chunks == 1 and first and not self.estimates.cuts.by_shares:
             held = np.add.reduceat(standing, first)

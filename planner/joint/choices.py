@@ -6,14 +6,13 @@ Every choice is a `Degrees`; what a machine, a batch or a network cannot have is
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.strategy.blocks import block_numbers, is_transformer
 from costmodels.strategy.propagate import inner_first
 from costmodels.strategy.usual import stage_shape
@@ -152,11 +151,10 @@ def insides(setting: Setting) -> Iterator[Degrees]:
 
 
 def recomputations(graph: Graph) -> tuple[str, ...]:
-    """What can be computed again of a network, nothing first; not all have units of layers."""
+    """What can be computed again of a network, nothing first; not all have blocks of layers."""
     if is_transformer(graph):
         return RECOMPUTATIONS
-    units = Counter(unit_of(layer.name) for layer in graph.compute_layers)
-    return ("none", "full") if max(units.values(), default=0) > 1 else ("none",)
+    return ("none", "full") if several_layers(blocks_of_layers(graph)) else ("none",)
 
 
 def num_blocks(graph: Graph) -> int:

@@ -112,6 +112,16 @@ class Estimates:
             return rows[better and (rows[1].memory <= capacity or rows[0].memory > capacity)]
         return self._estimate(choice, inside)
 
+    def most_again(self, choice: Choice) -> int:
+        """Blocks of a stage at most that are computed again one by one, 0 for all at once. [items]
+
+        Stages that are cut between any two layers have no blocks of their own.
+        """
+        if not (self.cuts.first or choice.parts == 1):
+            return 0
+        starts = self.cuts.starts(choice.parts, choice.blocks)
+        return self.insides(choice.zero).most_again(starts)
+
     def least(self, choice: Choice) -> float:
         """What no estimate of a choice is below, wherever it is cut and whatever is computed again.
 

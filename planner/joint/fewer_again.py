@@ -41,7 +41,8 @@ def with_fewer_again(
     }
     rows: list[tuple[float, Estimate]] = []
     for one in ranked:
-        if one.choice.inside.recompute != "full" or one.memory > capacity:
+        again = one.choice.inside.recompute == "full" and estimates.most_again(one.choice) > 1
+        if not again or one.memory > capacity:
             continue
         inside = replace(one.choice.inside, recompute="none")
         nothing = alone.get(replace(one.choice, inside=inside, blocks=()))
@@ -71,8 +72,7 @@ def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:
     choice
         Blocks of it are computed again.
     """
-    starts = estimates.cuts.starts(choice.parts, choice.blocks)
-    count = choice.again or estimates.insides(choice.zero).most_again(starts)
+    count = choice.again or estimates.most_again(choice)
     return [estimates.of(replace(choice, again=count - 1))] if count > 1 else []
 
 
@@ -88,14 +88,12 @@ def _fewest(estimates: Estimates, full: Estimate, most: float) -> Choice:
     most
         What a device may hold. [B]
     """
-    choice = full.choice
-    starts = estimates.cuts.starts(choice.parts, choice.blocks)
-    low, high = 1, estimates.insides(choice.zero).most_again(starts)
+    choice, most_again = full.choice, estimates.most_again(full.choice)
+    low, high = 1, most_again
     while low < high:
         middle = (low + high) // 2
         if estimates.of(replace(choice, again=middle)).memory <= most:
             high = middle
         else:
             low = middle + 1
-    everything = high == estimates.insides(choice.zero).most_again(starts)
-    return choice if everything else replace(choice, again=high)
+    return choice if high == most_again else replace(choice, again=high)

@@ -173,7 +173,7 @@ class FewerGpus:
         )
         ranked, _ = ranking.of(rows, every=False)
         most = capacity * (1.0 + MEMORY_MARGIN)
-        if self.wishes.leaves_some_again and estimates.cuts.first:
+        if self.wishes.leaves_some_again:
             ranked = with_fewer_again(estimates, ranked)
             full = (one for one in ranked if one.choice.inside.recompute == "full")
             near = next((one.choice for one in full if one.memory <= most), None)

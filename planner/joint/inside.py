@@ -24,6 +24,7 @@ from costmodels.simulation.host import launches
 from costmodels.simulation.operations import Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
+from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.simulation.shared_pieces import KnownPieces
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
@@ -73,7 +74,9 @@ class Insides:
         self.sums = Units(self.units)
         # of each layer, a number for its unit
         self.unit_of_layer = np.unique([*map(unit_of, self.layers)], return_inverse=True)[1]
-        self.blocks = [places for places in self.units if len(places) > 1]
+        place = {name: number for number, name in enumerate(self.layers)}
+        several = several_layers(blocks_of_layers(setting.graph))
+        self.blocks = [[place[name] for name in names] for names in several.values()]
         self.sums_of_blocks = Units(self.blocks)
         # stages of a transformer are made of whole blocks
         self.by_blocks = is_transformer(setting.graph) and all(
@@ -149,7 +152,7 @@ class Insides:
         whole = self._measured(small, strategy, known)
         if self.recomputation is None:
             early = self.runtime.stops_early
-            self.recomputation = Recomputation(graph, self.reduced.like, self.layers, early)
+            self.recomputation = Recomputation(setting.graph, self.blocks, early)
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),

@@ -41,6 +41,11 @@ class JointResult:
         What cut the search short.
     runtime
         The name of the runtime that was asked for, None where none was.
+    overtaken
+        The splits of one stage were searched layer by layer until the fastest that was met took so
+        long, which is longer than the best; 0 where they were not, or to the end. [s]
+    least_memory
+        What a device holds at least under every choice, where that is more than it has, else 0. [B]
     """
 
     best: StagedStep | None
@@ -57,3 +62,5 @@ class JointResult:
     stopped_by: str = ""
     any_split: float = 0.0
     runtime: str | None = None
+    overtaken: float = 0.0
+    least_memory: float = 0.0

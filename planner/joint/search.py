@@ -69,6 +69,7 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     heavy: list[Choice] = field(default_factory=list)
+    least_memory: float = 0.0
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
     estimates: Estimates = field(init=False)
@@ -104,7 +105,7 @@ class JointSearch:
             least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
         )
         floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
-        partly = self.wishes.leaves_some_again and bool(self.estimates.cuts.first)
+        partly = self.wishes.leaves_some_again
         hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
             setting=self.setting,
@@ -153,6 +154,7 @@ class JointSearch:
             estimates=tuple(self.ranked),
             passed=tuple(passed),
             costs=self.estimates,
+            least_memory=self.least_memory,
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
@@ -177,7 +179,10 @@ class JointSearch:
         simulations = self.simulations
         for turn in range(1, MOST_ROUNDS + 1):
             last = turn == MOST_ROUNDS and simulations.best is None
+            ranking.limit = self._of_replicas(ranking, rows) if bounds.partly else math.inf
             self.ranked, left = ranking.of(rows, every=last)
+            if simulations.best is None and self._is_refuted(rows, left, bounds):
+                return left
             if bounds.partly:
                 self.ranked = with_fewer_again(self.estimates, self.ranked, ranking.refuted)
             if bounds.hybrid:
@@ -197,6 +202,54 @@ class JointSearch:
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
         return left
+
+    def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
+        """Whether every choice is known to hold more than a device has.
+
+        Parameters
+        ----------
+        rows, bounds
+            As of `_simulate`.
+        left
+            What choices take at least that are not estimated. [s]
+        """
+        device = self.setting.cluster.device
+        offloads = self._offloads or bool(self.wishes.kept_offload)
+        if offloads or left < math.inf or any(one.memory <= device.memory for one in self.ranked):
+            return False
+        weights = LeastWeights(self.setting)
+        least = [device.reserved_memory + weights.of(choice) for choice in self.heavy]
+        for choice in (choice for _, choice in rows):
+            insides = self.estimates.insides(choice.zero)
+            try:
+                inside = insides.of(choice.inside, choice.samples)
+            except InputError:
+                continue  # it cannot run
+            least.append(bounds.least_memory(choice, inside))
+        self.least_memory = min(least, default=0.0)
+        if self.least_memory <= device.memory:
+            self.least_memory = 0.0
+        return self.least_memory > 0.0
+
+    def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
+        """What replicas of the whole network are estimated to take, where some is computed again.
+
+        In networks without attention that is nearly always among the best, and leaves little of
+        all else to estimate. [s]
+
+        Parameters
+        ----------
+        ranking, rows
+            As of `_simulate`.
+        """
+        if self.estimates.cuts.first:
+            return math.inf
+        gpus, capacity = self.setting.gpus, self.setting.cluster.device.memory
+        plain = (one for _, one in rows if (one.dp, one.micro_batches) == (gpus, 1))
+        found = [self.estimates.of(one) for one in plain if one.zero < 3]
+        found = with_fewer_again(self.estimates, found, ranking.refuted)
+        fitting = (one for one in found if one.choice not in ranking.refuted)
+        return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)
 
     @property
     def _offloads(self) -> bool:

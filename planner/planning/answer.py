@@ -121,7 +121,7 @@ class Inquiry:
             return known
         if self.deadline.remaining < took:
             raise OutOfTime
-        unwatched = replace(self, options=replace(self.options, watch=None))
+        unwatched = replace(self, options=replace(self.options, watch=None, rival=None))
         try:
             smaller, decision = unwatched.answer(fewer, rival)
         except InfeasibleError as error:
@@ -159,7 +159,7 @@ def search_widely(setting: Setting, options: SearchOptions, deadline: Deadline) 
     small = replace(training, bucket_bytes=min(training.bucket_bytes, SMALLEST_BUCKET))
     if options.least_memory and options.bucket_bytes is None:
         training, options = small, replace(options, bucket_bytes=small.bucket_bytes)
-    unwatched = replace(options, watch=None)
+    unwatched = replace(options, watch=None, rival=None)
     found = attempt_with(training, options)
     known = found.result.incumbent
     if options.tune_trials and not known.stopped_by:
@@ -209,6 +209,7 @@ def attempt(
         least_memory=options.least_memory,
         smallest_bucket=SMALLEST_BUCKET if options.bucket_bytes is None else math.inf,
         watch=partial(options.tell, "searching"),
+        rival=options.rival,
     )
     if prepared.notes:
         known = result.incumbent

@@ -53,6 +53,8 @@ def plan_for(
         When the problem cannot be written where it is asked for.
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
+    Overtaken
+        When the plans that fit are slower than the rival of the options.
     """
     if options.dump_problem is not None:
         check_writable(options.dump_problem)  # now, and not after the search
@@ -72,7 +74,7 @@ def plan_for(
     trained = decision.formulation.machine.training
 
     def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
-        quick = replace(options, num_best=1, watch=None)
+        quick = replace(options, num_best=1, watch=None, rival=None)
         return attempt(other, trained, quick, usual=strategies, deadline=deadline)
 
     if options.doubts and not options.least_memory:

@@ -11,6 +11,20 @@ from typing import TypeAlias
 Watch: TypeAlias = Callable[[str, float, float], None]
 
 
+class Overtaken(Exception):
+    """What fits is slower than a plan of another kind.
+
+    Parameters
+    ----------
+    seconds
+        The fastest assignment that was met and fits, on the timeline. [s]
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """How a plan is searched.
@@ -40,6 +54,9 @@ class SearchOptions:
         Whether to find out if the plan rests on what tables do not say, by searching again.
     watch
         Called with the phase, and the best step and the bound so far [s], when one of them changes.
+    rival
+        The step of the best plan of another kind, asked for where the limit on memory binds: where
+        what fits is slower by more than the timeline is off, the search ends with `Overtaken`. [s]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -56,6 +73,7 @@ class SearchOptions:
     all_reduce: str | None = None
     doubts: bool = True
     watch: Watch | None = None
+    rival: Callable[[], float] | None = None
     dump_problem: str | os.PathLike[str] | None = None
 
     def tell(self, phase: str, step: float = math.inf, bound: float = 0.0) -> None:

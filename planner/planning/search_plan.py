@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.planning.bounds.additive_search import AdditiveSearch
@@ -12,6 +12,7 @@ from planner.planning.bounds.certificate import certify
 from planner.planning.bounds.layer_bounds import LayerBounds
 from planner.planning.bounds.memory_certificate import certify_under_limit
 from planner.planning.bounds.under_limit import fit_into_memory, hold_least
+from planner.planning.options import Overtaken
 from planner.planning.space.costing import Costed
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import Profile
@@ -27,6 +28,8 @@ TUNING, SIMULATION = 12.0, 25.0
 ASSEMBLY = 4.0 + SIMULATION
 # The search leaves at most that part of its time to the choice by simulation.
 DECISION_SHARE = 0.3
+# What takes longer on the timeline by more is taken to do so when it is simulated, too. [parts]
+OFF = 0.05
 # How long after the deadline the usual strategies are still costed until one fits: without one,
 # there is no plan. [s]
 GRACE = 0.5
@@ -94,6 +97,7 @@ def search_plan(
     least_memory: bool = False,
     smallest_bucket: float = math.inf,
     watch: Watch | None = None,
+    rival: Callable[[], float] | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -118,6 +122,13 @@ def search_plan(
         they are. [B]
     watch
         Called with the best step and the bound whenever either is better. [s]
+    rival
+        As of `planner.planning.options.SearchOptions`.
+
+    Raises
+    ------
+    Overtaken
+        When what fits is slower than the rival.
     """
     least = 0.0
     search = AdditiveSearch(
@@ -131,7 +142,11 @@ def search_plan(
             search.incumbent.stopped_by = "time limit"
         else:
             least = _look_everywhere(
-                search, num_best, least_memory=least_memory, smallest_bucket=smallest_bucket
+                search,
+                num_best,
+                least_memory=least_memory,
+                smallest_bucket=smallest_bucket,
+                rival=rival,
             )
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
@@ -179,7 +194,12 @@ def _reserve(search: AdditiveSearch, num_best: int) -> float:
 
 
 def _look_everywhere(
-    search: AdditiveSearch, num_best: int, *, least_memory: bool, smallest_bucket: float
+    search: AdditiveSearch,
+    num_best: int,
+    *,
+    least_memory: bool,
+    smallest_bucket: float,
+    rival: Callable[[], float] | None,
 ) -> float:
     """Bound the step, and look for assignments where the best ones are likely.
 
@@ -193,6 +213,8 @@ def _look_everywhere(
         Whether those of least memory are the best.
     smallest_bucket
         Where the limit on memory binds, buckets of gradients are no larger. [B]
+    rival
+        As of `planner.planning.options.SearchOptions`.
 
     Returns
     -------
@@ -211,6 +233,10 @@ def _look_everywhere(
         least = fit_into_memory(search, profile)
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
+    if binds and rival is not None and not search.stopped:
+        seconds = search.incumbent.cost
+        if seconds * (1.0 - OFF) > rival():
+            raise Overtaken(seconds)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
-from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import block_numbers
 from costmodels.strategy.place import selected
@@ -40,17 +40,17 @@ def with_recomputation(strategy: Strategy, graph: Graph, what: Recomputed) -> St
         return strategy
     listed = isinstance(what, str) and what not in _WORDS
     chosen = _listed_segments(graph, str(what)) if listed else None
-    stages = []
+    stages, blocks = [], several_layers(blocks_of_layers(graph)).values()
     for stage in strategy.stages:
         if what == "selective":
             attention = (n for n in stage.layers if graph.layers[n].kind == "attention")
             segments: Segments = [(name,) for name in attention]
-        elif chosen is not None:
-            inside = set(stage.layers)
-            parts = (tuple(n for n in names if n in inside) for names in chosen)
-            segments = [names for names in parts if names]
         else:
-            segments = _blocks(stage.layers)
+            # of a block that is cut, each stage computes its part again
+            inside = set(stage.layers)
+            wanted = blocks if chosen is None else chosen
+            parts = (tuple(n for n in names if n in inside) for names in wanted)
+            segments = [names for names in parts if names]
             if isinstance(what, int):
                 segments = segments[:what]
         stages.append(replace(stage, recompute=tuple(segments)))
@@ -58,14 +58,6 @@ def with_recomputation(strategy: Strategy, graph: Graph, what: Recomputed) -> St
 
 
 _WORDS = ("selective", "operations", "full")
-
-
-def _blocks(names: tuple[str, ...]) -> Segments:
-    """The blocks of several layers."""
-    blocks: dict[str, list[str]] = {}
-    for name in names:
-        blocks.setdefault(unit_of(name), []).append(name)
-    return [tuple(block) for block in blocks.values() if len(block) > 1]
 
 
 def _listed_segments(graph: Graph, text: str) -> Segments:

@@ -19,6 +19,7 @@ from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import stopped_error
 from planner.planning.memory.by_moment import memory_by_moment
 from planner.planning.memory.prices import MemoryPrices, Point, prices_to_try
+from planner.planning.options import Overtaken
 from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
@@ -132,6 +133,50 @@ def test_layers_split_in_two_make_resnet152_fit():
     with pytest.raises(InfeasibleError) as error:
         planner.optimize("resnet152", memory="3 GiB", forbid=SPLITS_ALONE, **options)
     assert error.value.proven
+
+
+def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything):
+    _, rows = everything
+    fastest = min(rows, key=lambda row: row.step.total)
+    least = min(row.memory.total for row in rows)
+    limit = 0.5 * (least + fastest.memory.total)
+    asked = []
+
+    def rival(seconds):
+        asked.append(seconds)
+        return seconds
+
+    with pytest.raises(Overtaken) as ended:
+        search_plan(under(narrow(), limit), rival=lambda: rival(0.5 * fastest.step.total))
+    assert ended.value.seconds >= fastest.step.total
+    slower = search_plan(under(narrow(), limit), rival=lambda: rival(10.0))
+    assert slower.best is not None
+    assert slower.best.memory.total <= limit
+    assert len(asked) == 2
+    search_plan(under(narrow(), 1e12), rival=lambda: rival(0.0))
+    assert len(asked) == 2  # nothing else is looked at where memory does not bind
+
+
+def test_that_no_way_to_train_fits_is_proven_one_by_one():
+    # weights with their state are less than that
+    options = {"gpus": 8, "global_batch_size": 32, "memory": "1.2 GiB"}
+    with pytest.raises(InfeasibleError, match=r"each of \d+ ways to train needs") as told:
+        planner.optimize("vgg16", **options)
+    assert told.value.proven
+    assert told.value.missing_bytes > 0.0
+
+
+@pytest.mark.slow
+def test_some_blocks_computed_again_make_a_densenet_fit():
+    options = {"gpus": 64, "global_batch_size": 2048}
+    free = planner.optimize("densenet121", **options)
+    steps = [free.step_time_s]
+    for share in (0.95, 0.8):
+        limit = share * free.peak_memory
+        plan = planner.optimize("densenet121", memory=limit, **options)
+        assert plan.peak_memory <= limit
+        steps.append(plan.step_time_s)
+    assert steps[0] < steps[1] < steps[2] < 1.3 * steps[0]
 
 
 @pytest.mark.slow

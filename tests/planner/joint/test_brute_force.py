@@ -99,6 +99,54 @@ def test_so_it_is_under_every_runtime(tmp_path, name, seed):
     _agrees(setting, steps, (1.0, 0.2, 0.0))
 
 
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))]
+)
+def test_so_it_is_of_layers_that_read_all_before_them(tmp_path, seed):
+    """A small DenseNet, whose blocks have no numbers, and can be computed again one by one."""
+    rng = random.Random(seed)
+    setting = _dense_setting(tmp_path / "dense.json", rng, 4 if seed == 0 else 12)
+    steps = _all_steps(setting)
+    assert any(one.again for one in steps)
+    _agrees(setting, steps, (0.5, 0.05) if seed == 0 else (1.0, 0.5, 0.2, 0.05, 0.0))
+
+
+def _dense_setting(path, rng, batch):
+    growth, count = rng.choice([16, 64]), rng.choice([2, 3])
+    rows = [
+        {"name": "first", "kind": "conv", "filters": 2 * growth, "kernel": 3, "padding": 1},
+    ]
+    for letter in "abc"[:count]:
+        whole = rows[-1]["name"]
+        rows += [
+            {"name": f"{letter}.norm", "kind": "batch_norm"},
+            {"name": f"{letter}.relu", "kind": "activation"},
+            {
+                "name": f"{letter}.conv",
+                "kind": "conv",
+                "filters": growth,
+                "kernel": 3,
+                "padding": 1,
+            },
+            {"name": f"{letter}.join", "kind": "concat", "inputs": [whole, f"{letter}.conv"]},
+        ]
+    rows += [
+        {"name": "pool", "kind": "global_pool"},
+        {"name": "classes", "kind": "linear", "filters": 100},
+        {"name": "loss", "kind": "loss"},
+    ]
+    size = rng.choice([32, 64])
+    shape = {"channel": 3, "height": size, "width": size}
+    path.write_text(json.dumps({"name": "dense", "input": shape, "layer": rows}))
+    asked = {
+        "model": str(path),
+        "gpus": 2,
+        "cluster": rng.choice(["dgx-a100", "aws-p3.2xlarge"]),
+        "global_batch_size": batch,
+    }
+    return resolve(make_request("optimize", asked))
+
+
 def _all_steps(setting):
     """Every choice, simulated: none takes or holds less than its bounds."""
     runtime = searched_runtime(setting)
@@ -108,7 +156,7 @@ def _all_steps(setting):
         setting=setting,
         estimates=estimates,
         floors=floors,
-        partly=bool(estimates.cuts.first),
+        partly=True,
         hybrid=True,
     )
     weights = LeastWeights(setting)
