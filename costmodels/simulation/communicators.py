@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.runtimes import COMMUNICATOR, Runtime
 from costmodels.simulation.weights import WeightWork
 
 
-def communicators_size(count: int, runtime: Runtime) -> float:
+def communicators_size(
+    links: StageLinks, groups: Collection[Sequence[int]], more: int, runtime: Runtime
+) -> float:
     """Buffers of communicators beyond what a device reserves, which are those of one. [B]
 
     Parameters
     ----------
-    count
-        Groups of ranks besides that of all devices; none communicates where there are none. [items]
+    links
+        Of the device.
+    groups
+        Members at each level of groups of several ranks, besides that of all devices. [items]
+    more
+        Further groups, of ranks that lie in other hosts. [items]
     runtime
         The framework, with the size of one.
     """
+    count = len(groups) + more
+    if not count:
+        return 0.0
     # what devices reserve holds one, see their sources
-    more = max(runtime.communicator - COMMUNICATOR, 0.0) if count else 0.0
-    return count * runtime.communicator + more
+    size = count * runtime.communicator + max(runtime.communicator - COMMUNICATOR, 0.0)
+    if runtime.switch_buffer:
+        heads = sum(_switched(links, group) for group in (links.shape, *groups))
+        size += heads * runtime.switch_buffer
+    return size
 
 
 def communicator_memory(works: Sequence[WeightWork]) -> float:
@@ -37,17 +49,17 @@ def communicator_memory(works: Sequence[WeightWork]) -> float:
         them have two: of those that share them, and of those that hold the same one.
     """
     programs, runtime = [work.program for work in works], works[0].runtime
-    groups = {group for work in works for name in work.pieces for group in work.groups(name)}
+    groups = {
+        group
+        for work in works
+        for name, piece in work.pieces.items()
+        if piece.numbers
+        for group in work.groups(name)
+    }
     groups |= {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
     shared = [group for group in groups if math.prod(group) > 1]
-    count = len(shared) + (len(programs[0].view.strategy.stages) > 1)
-    held = communicators_size(count, runtime)
-    if count and runtime.switch_buffer:
-        links = programs[0].view.stage_links[0]
-        held += sum(_switched(links, group) for group in (links.shape, *shared)) * (
-            runtime.switch_buffer
-        )
-    return held
+    view = programs[0].view
+    return communicators_size(view.stage_links[0], shared, len(view.strategy.stages) > 1, runtime)
 
 
 def _switched(links: StageLinks, group: Sequence[int]) -> int:

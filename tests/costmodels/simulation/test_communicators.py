@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import planner
-from costmodels.cluster import load_device
+from costmodels.cluster import load_cluster, load_device
 from costmodels.simulation import load_runtime
 from costmodels.simulation.communicators import communicators_size
+from costmodels.simulation.messages import StageLinks
+from costmodels.strategy import Stage
 
 MIB = 2.0**20
 
@@ -27,7 +31,22 @@ def reserved(runtime: str, **degrees: object) -> float:
     return holders["reserved"] - load_device("a100-80gb").reserved_memory
 
 
-@pytest.mark.parametrize(("degrees", "groups"), [({}, 1), ({"tp": 4, "pp": 2}, 2)])
+def links(devices: int) -> StageLinks:
+    """Those of so many devices of a host of H100."""
+    stage = Stage(layers=(), first_device=0, shape=(devices,))
+    return StageLinks(
+        replace(load_cluster("dgx-h100"), levels=load_cluster("dgx-h100").levels[:1]),
+        (devices,),
+        stage,
+    )
+
+
+@pytest.mark.parametrize(
+    ("degrees", "groups"),
+    # what has no weight has no gradient that ranks sum up: two ways of tensor parallelism exchange
+    # features within two ranks, and gradients among four, and nothing among all
+    [({}, 1), ({"tp": 4, "pp": 2}, 2), ({"tp": 2}, 2)],
+)
 def test_each_kind_of_group_holds_a_communicator(degrees: dict[str, object], groups: int) -> None:
     assert reserved("megatron-core", **degrees) == groups * 392 * MIB
 
@@ -38,19 +57,22 @@ def test_nccl_of_2022_holds_more_for_all_groups_the_first_one_included() -> None
 
 
 def test_a_device_alone_has_no_communicator() -> None:
-    assert communicators_size(0, load_runtime("deepspeed")) == 0.0
+    assert communicators_size(links(1), [], 0, load_runtime("deepspeed")) == 0.0
 
 
 def test_a_smaller_communicator_takes_nothing_from_what_the_device_reserves() -> None:
-    assert communicators_size(2, load_runtime("nanotron", communicator=100 * MIB)) == 200 * MIB
+    small = load_runtime("nanotron", communicator=100 * MIB, switch_buffer=0.0)
+    assert communicators_size(links(8), [(2,)], 1, small) == 200 * MIB
 
 
 @pytest.mark.parametrize(
     ("cluster", "degrees", "heads"),
     [
-        # all ranks, the same again for norms, and four that divide or replicate the others
-        ("dgx-h100", {"tp": 2}, 8 + 8 + 4),
-        ("dgx-h100", {"tp": 4}, 8 + 8 + 4),
+        # all ranks, and four that divide or replicate features
+        ("dgx-h100", {"tp": 2}, 8 + 4),
+        ("dgx-h100", {"tp": 4}, 8 + 4),
+        # and all ranks again, which sum up gradients of norms
+        ("dgx-h100", {"tp": 4, "sequence_parallel": True}, 8 + 8 + 4),
         # switches of A100 forward only
         ("dgx-a100", {"tp": 2}, 0),
     ],
