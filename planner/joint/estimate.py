@@ -288,10 +288,9 @@ class Estimates:
         groups = {self.exchanges.group(pp, cut, size) for cut in inside.cuts}
         if size:
             groups |= {self.exchanges.others(pp, cut, size) for cut in inside.cuts}
-        # ranks that exchange features may be those that hold the same weights
-        groups |= {self.exchanges.beside(pp, 1, one.tp)}
-        groups |= {self.exchanges.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
-        return self.exchanges.communicators(pp, groups)
+        features = {self.exchanges.beside(pp, 1, one.tp)}
+        features |= {self.exchanges.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
+        return self.exchanges.communicators(pp, features, groups)
 
 
 def staged_time(choice: Choice, forward: Floats, backward: Floats, send: float) -> float:

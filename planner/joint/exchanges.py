@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodels.communication.collectives import send_recv_time
 from costmodels.simulation import Runtime
 from costmodels.simulation.buckets import reduced_late, travelling_part
-from costmodels.simulation.communicators import communicators_size
+from costmodels.simulation.communicators import Neighbours, communicators_size
 from costmodels.simulation.messages import StageLinks
 from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
@@ -65,7 +65,7 @@ class Exchanges:
         self.times: dict[tuple[object, ...], float] = {}
         self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
-        self.held: dict[tuple[int, frozenset[Cut]], float] = {}
+        self.held: dict[tuple[int, frozenset[Cut], frozenset[Cut]], float] = {}
         # what is exchanged of each unit, see `planner.joint.stages`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
 
@@ -141,20 +141,23 @@ class Exchanges:
         left = zip(shape, inner(shape, apart), strict=True)
         return inner([size // below for size, below in left], ways)
 
-    def communicators(self, pp: int, groups: Iterable[tuple[int, ...]]) -> float:
+    def communicators(self, pp: int, features: Iterable[Cut], weights: Iterable[Cut]) -> float:
         """Buffers of groups of ranks of the devices of a stage, beyond what is reserved. [B]
 
         Parameters
         ----------
         pp
             Groups of devices. [items]
-        groups
-            Members at each level; those of one rank do not communicate. [items]
+        features, weights
+            Members at each level of groups that exchange features, and that hold the same weights.
         """
-        shared = frozenset(group for group in groups if math.prod(group) > 1)
-        key = (pp, shared)
+        key = (pp, frozenset(features), frozenset(weights))
         if key not in self.held:
-            self.held[key] = communicators_size(self._links(pp), shared, pp > 1, self.runtime)
+            # of the first stage, which holds the most
+            shares = 2 * bool(self.setting.graph.sharers)
+            other = Neighbours(sends=1, shares=shares) if pp > 1 else Neighbours()
+            links = self._links(pp)
+            self.held[key] = communicators_size(links, *key[1:], other, self.runtime)
         return self.held[key]
 
     def ranks(self, pp: int, cut: Cut, shard_size: int = 0) -> int:
