@@ -49,7 +49,7 @@ def communicators_size(
     runtime
         The framework, with the size of one, and which groups it has besides.
     """
-    groups = list(_groups(links, features, weights, neighbours, runtime))
+    groups = list(_besides_all(links, features, weights, neighbours, runtime))
     if not groups:
         return 0.0
     # what devices reserve holds that of all ranks, see their sources
@@ -66,7 +66,7 @@ def _buffers(group: Group, runtime: Runtime) -> float:
     return runtime.communicator_of_two if math.prod(group) == 2 else runtime.communicator
 
 
-def _groups(
+def _besides_all(
     links: StageLinks,
     features: Collection[Group],
     weights: Collection[Group],
@@ -83,19 +83,22 @@ def _groups(
         found = sorted(exchanging | holding)
     else:
         apart = {
-            _times(one, other) for one in exchanging for other in holding if math.prod(one) > 1
+            _ranks_of_both(one, other)
+            for one in exchanging
+            for other in holding
+            if math.prod(one) > 1
         }
         found = sorted(exchanging) + sorted(holding - apart)
     yield from (group for group in found if math.prod(group) > 1)
     whole = links.shape
     if "all" in runtime.groups:
         yield whole
-    stages = _over(whole, links.stage.shape)
+    stages = _quotient(whole, links.stage.shape)
     if math.prod(stages) == 1:
         return
     if "stages" in runtime.groups:
         yield stages
-    model = _over(whole, min(holding, key=math.prod, default=links.stage.shape))
+    model = _quotient(whole, min(holding, key=math.prod, default=links.stage.shape))
     if "model" in runtime.groups and model != stages:
         yield model
     # two stages are all of two
@@ -106,11 +109,11 @@ def _groups(
         yield from [pair] * neighbours.sends
 
 
-def _times(one: Group, other: Group) -> Group:
+def _ranks_of_both(one: Group, other: Group) -> Group:
     return tuple(a * b for a, b in zip(one, other, strict=True))
 
 
-def _over(one: Group, other: Group) -> Group:
+def _quotient(one: Group, other: Group) -> Group:
     return tuple(max(a // b, 1) for a, b in zip(one, other, strict=True))
 
 
@@ -142,7 +145,7 @@ def _neighbours(works: Sequence[WeightWork]) -> Neighbours:
     """The other groups of stages that a device of some stages communicates with."""
     view = works[0].program.view
     links, count = view.stage_links[0], len(view.strategy.stages)
-    depth = math.prod(_over(links.shape, links.stage.shape))
+    depth = math.prod(_quotient(links.shape, links.stage.shape))
     own = {work.program.number for work in works}
     others = {(stage + way) % depth for stage in own for way in (-1, 1) if 0 <= stage + way < count}
     mine = {stage % depth for stage in own}
