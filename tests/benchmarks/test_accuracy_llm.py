@@ -303,6 +303,7 @@ def test_the_name_decides_between_gated_and_plain(tmp_path):
         *[("FSDP2", (0, 8)), ("FSDP SHARD_GRAD_OP", (2, 0)), ("NO_SHARD", (0, 0)), ("n/a", (0, 0))],
         *[("distributed optimizer", (1, 0)), ("ZeRO-1 (distributed optimizer)", (1, 0))],
         *[("DeepSpeed ZeRO stage 3", (3, 0)), ("zero_2", (2, 0)), ("-", (0, 0))],
+        *[("HSDP 4", (0, 4)), ("fully_shard", (0, 8)), ("dist-opt", (1, 0))],
     ],
 )
 def test_ways_to_cut_weights(text, found):
@@ -317,6 +318,8 @@ def test_ways_to_recompute():
     assert recomputation_of("selective", {}) == "selective"
     assert recomputation_of("selective", {"selective": "operations"}) == "operations"
     assert recomputation_of("3", {}) == "3"
+    assert recomputation_of("activation checkpointing", {}) == "full"
+    assert recomputation_of("core_attn", {}) == "selective"
     assert (
         recomputation_of("Full recompute", {}) == recomputation_of("full (uniform)", {}) == "full"
     )
@@ -336,6 +339,40 @@ def test_ways_to_recompute():
 def test_metrics_are_told_however_they_are_spelled(tmp_path, metric, seconds):
     found = read(tmp_path, metric=metric, value="1024", unit="s")
     assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "seconds"),
+    [
+        *[("throughput", "tokens/s/GPU", 2.0), ("throughput", "sequences/s", 1 / 64)],
+        *[("iteration_time_s", "", 1024.0), ("step time (ms)", "", 1.024)],
+    ],
+)
+def test_metric_and_unit_say_together_what_is_measured(tmp_path, metric, unit, seconds):
+    found = read(tmp_path, metric=metric, value="1024", unit=unit)
+    assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("metric", ["Model TFLOP / sec / GPU", "achieved teraFLOP/s per GPU"])
+def test_flops_are_told_however_they_are_spelled(tmp_path, metric):
+    assert read(tmp_path, metric=metric, value="400", unit="").flop_rate == (400e12, False)
+
+
+def test_dashes_and_counts_of_micro_batches_say_what_other_columns_do(tmp_path):
+    plain = read(tmp_path).configuration
+    assert read(tmp_path, cp="-", vpp="n/a").configuration == plain
+    count = plain.global_batch // plain.micro_batch // plain.dp
+    told = read(tmp_path, global_batch="", gradient_accumulation=str(count)).configuration
+    assert told == plain
+    assert read(tmp_path, model="").configuration.sizes.name == "unnamed"
+
+
+@pytest.mark.parametrize(("status", "fits"), [("OOM", False), ("Success", True)])
+def test_how_a_run_ended_is_told_in_other_words_too(tmp_path, status, fits):
+    (row,) = read_llm_rows(
+        [written(tmp_path / "a.csv", [{**BY_COLUMN, "status": status}])]
+    ).measurements
+    assert row.fits is fits
 
 
 def test_rates_become_seconds(tmp_path):
