@@ -14,7 +14,7 @@ import pytest
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.compare import compare_llm_files
 from benchmarks.accuracy.llm.halves import in_fitted_half, was_fitted_on
-from benchmarks.accuracy.llm.machines import checks, llm_cluster
+from benchmarks.accuracy.llm.machines import buffers, checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
 from benchmarks.accuracy.llm.predict import Predictions, predicted
@@ -23,7 +23,9 @@ from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
 from benchmarks.accuracy.llm.summary import LlmCell
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
 from benchmarks.accuracy.words import Skip
+from costmodels.cluster import load_device
 from costmodels.errors import InputError
+from costmodels.simulation import load_runtime
 
 FIELDS = (
     *("source", "rows", "left_out", "mean_error", "median_error", "worst_error", "bias"),
@@ -239,6 +241,13 @@ def test_devices_that_reach_less_than_pcie_use_no_switches_of_nvlink(tmp_path):
     assert without.in_network_bandwidth is None
     assert without.bandwidth * without.links == pytest.approx(42e9)
     assert with_switches.in_network_bandwidth is not None
+    sizes = [buffers(row.configuration.measured_links) for row in found]
+    assert set(sizes[0].values()) == {0.0}
+    assert sizes[1] == buffers(None) == {}
+    assert load_runtime("nanotron", **sizes[0]).communicator == 0.0
+    outside = [Predictions().of(row).outside for row in found]
+    # what the device itself reserves, that of one communicator included
+    assert outside[0] == load_device("h100").reserved_memory < outside[1]
 
 
 def hindered(members, near, far):
