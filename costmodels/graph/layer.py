@@ -175,6 +175,9 @@ class Layer:
         What must be summed across ranks within the layer, if anything.
     keeps_inputs, keeps_output
         Whether backward reads them again, so that they stay in memory until then.
+    copy_size
+        Where backward reads a copy of the inputs in another type instead, which the layer makes:
+        bytes of a number of it; 0 for none. [B]
     in_place
         Whether the output may overwrite the input.
     saved_bytes
@@ -208,6 +211,7 @@ class Layer:
     statistics: Statistics | None = None
     keeps_inputs: bool = False
     keeps_output: bool = False
+    copy_size: int = 0
     in_place: bool = False
     saved_bytes: int = 0
     saved_elements: int = 0
@@ -306,6 +310,7 @@ class Layer:
             self.statistics,
             self.keeps_inputs,
             self.keeps_output,
+            self.copy_size,
             self.in_place,
             self.saved_bytes,
             self.saved_elements,

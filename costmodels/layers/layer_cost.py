@@ -275,7 +275,7 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
-        saved=saved_bytes(layer, training) * saved_part,
+        saved=saved_bytes(layer, training) * saved_part + inputs / size * layer.copy_size,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
         sources=computation.sources,

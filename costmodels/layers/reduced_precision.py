@@ -7,17 +7,21 @@ transposes it and finds the largest value for the scale of a later step (delayed
 before the forward pass, the gradient of the output before the backward pass, and the weight once a
 step, when it is updated, since micro-batches share it (docs.nvidia.com/deeplearning/
 transformer-engine, "Using FP8", and `is_first_microbatch` of its modules, which Megatron-LM sets;
-torchao's all-gather in FP8 casts what a rank has updated, too).
+torchao's all-gather in FP8 casts what a rank has updated, too). For the backward pass it keeps the
+input as it was cast (transformer_engine/pytorch/module/linear.py, `save_for_backward`), and not the
+tensor that the cast read, which goes unless another layer reads it again.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.compute import Work
 from costmodels.distribution import Candidates
-from costmodels.graph import Layer
+from costmodels.graph import Graph, Layer
 from costmodels.layers.local_work import local_size
 from costmodels.step.training import Training
 
@@ -31,6 +35,28 @@ def runs_in_fp8(layer: Layer) -> bool:
     if layer.operation != "linear" or not layer.held_parameters or not in_block:
         return False
     return all(layer.dims[dim] % _MULTIPLE == 0 for dim in ("channel", "filter"))
+
+
+def keeping_casts(graph: Graph, training: Training) -> Graph:
+    """The graph where products in FP8 keep their inputs as they are cast, and not as they come.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    training
+        Says whether products run in FP8, and whether its framework keeps what they read.
+    """
+    size = training.held.fp8_inputs
+    if training.precision != "fp8" or size == training.activation_size:
+        return graph
+    layers = {
+        name: replace(layer, keeps_inputs=False, copy_size=size)
+        if layer.keeps_inputs and runs_in_fp8(layer)
+        else layer
+        for name, layer in graph.layers.items()
+    }
+    return Graph(name=graph.name, layers=layers, edges=graph.edges)
 
 
 def weight_copies(layer: Layer, training: Training) -> int:

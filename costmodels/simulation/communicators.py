@@ -3,26 +3,118 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.runtimes import COMMUNICATOR, Runtime
 from costmodels.simulation.weights import WeightWork
 
+# Members at each level, from the inside out. [items]
+Group = tuple[int, ...]
 
-def communicators_size(count: int, runtime: Runtime) -> float:
+
+class Neighbours(NamedTuple):
+    """Other groups of stages that a device communicates with by itself. [items]
+
+    Parameters
+    ----------
+    sends
+        How many it sends to or receives from.
+    shares
+        How many it shares a weight with, itself included.
+    """
+
+    sends: int = 0
+    shares: int = 0
+
+
+def communicators_size(
+    links: StageLinks,
+    features: Collection[Group],
+    weights: Collection[Group],
+    neighbours: Neighbours,
+    runtime: Runtime,
+) -> float:
     """Buffers of communicators beyond what a device reserves, which are those of one. [B]
 
     Parameters
     ----------
-    count
-        Groups of ranks besides that of all devices; none communicates where there are none. [items]
+    links
+        Of the device.
+    features, weights
+        Groups that exchange features, and those that hold the same weights; of any size.
+    neighbours
+        As far as they are others than all groups of stages.
     runtime
-        The framework, with the size of one.
+        The framework, with the size of one, and which groups it has besides.
     """
-    # what devices reserve holds one, see their sources
-    more = max(runtime.communicator - COMMUNICATOR, 0.0) if count else 0.0
-    return count * runtime.communicator + more
+    groups = list(_besides_all(links, features, weights, neighbours, runtime))
+    if not groups:
+        return 0.0
+    # what devices reserve holds that of all ranks, see their sources
+    size = max(_buffers(links.shape, runtime) - COMMUNICATOR, 0.0)
+    size += sum(_buffers(group, runtime) for group in groups)
+    if runtime.switch_buffer:
+        heads = sum(_switched(links, group) for group in (links.shape, *groups))
+        size += heads * runtime.switch_buffer
+    return size
+
+
+def _buffers(group: Group, runtime: Runtime) -> float:
+    """What a communicator takes without switches. [B]"""
+    return runtime.communicator_of_two if math.prod(group) == 2 else runtime.communicator
+
+
+def _besides_all(
+    links: StageLinks,
+    features: Collection[Group],
+    weights: Collection[Group],
+    neighbours: Neighbours,
+    runtime: Runtime,
+) -> Iterator[Group]:
+    """All groups of several ranks besides the first one, of all ranks; as of `communicators_size`.
+
+    Without a group for norms, what is summed up over ranks that exchange features and over those
+    that replicate them goes over one after the other. Groups of the same ranks are one.
+    """
+    exchanging, holding = set(features), set(weights)
+    if "norms" in runtime.groups:
+        found = sorted(exchanging | holding)
+    else:
+        apart = {
+            _ranks_of_both(one, other)
+            for one in exchanging
+            for other in holding
+            if math.prod(one) > 1
+        }
+        found = sorted(exchanging) + sorted(holding - apart)
+    yield from (group for group in found if math.prod(group) > 1)
+    whole = links.shape
+    if "all" in runtime.groups:
+        yield whole
+    stages = _quotient(whole, links.stage.shape)
+    if math.prod(stages) == 1:
+        return
+    if "stages" in runtime.groups:
+        yield stages
+    model = _quotient(whole, min(holding, key=math.prod, default=links.stage.shape))
+    if "model" in runtime.groups and model != stages:
+        yield model
+    # two stages are all of two
+    pair = (1,) * (len(whole) - 1) + (2,)
+    if "ends" in runtime.groups and 1 < neighbours.shares < math.prod(stages):
+        yield (1,) * (len(whole) - 1) + (neighbours.shares,)
+    if "neighbours" in runtime.groups:
+        yield from [pair] * neighbours.sends
+
+
+def _ranks_of_both(one: Group, other: Group) -> Group:
+    return tuple(a * b for a, b in zip(one, other, strict=True))
+
+
+def _quotient(one: Group, other: Group) -> Group:
+    return tuple(max(a // b, 1) for a, b in zip(one, other, strict=True))
 
 
 def communicator_memory(works: Sequence[WeightWork]) -> float:
@@ -33,21 +125,35 @@ def communicator_memory(works: Sequence[WeightWork]) -> float:
     works
         On the weights of its stages. A communicator of all ranks comes first (for the loss and the
         norm of gradients), then one for each group of a kind that reduces gradients or features,
-        and one for the stages of a pipeline. Shards of weights over some of the ranks that hold
-        them have two: of those that share them, and of those that hold the same one.
+        and those that a runtime has besides (`Runtime.groups`). Shards of weights over some of the
+        ranks that hold them have two: those that share them, and those that hold the same one.
     """
     programs, runtime = [work.program for work in works], works[0].runtime
-    groups = {group for work in works for name in work.pieces for group in work.groups(name)}
-    groups |= {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
-    shared = [group for group in groups if math.prod(group) > 1]
-    count = len(shared) + (len(programs[0].view.strategy.stages) > 1)
-    held = communicators_size(count, runtime)
-    if count and runtime.switch_buffer:
-        links = programs[0].view.stage_links[0]
-        held += sum(_switched(links, group) for group in (links.shape, *shared)) * (
-            runtime.switch_buffer
-        )
-    return held
+    weights = {
+        group
+        for work in works
+        for name, piece in work.pieces.items()
+        if piece.numbers
+        for group in work.groups(name)
+    }
+    features = {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
+    view = programs[0].view
+    return communicators_size(view.stage_links[0], features, weights, _neighbours(works), runtime)
+
+
+def _neighbours(works: Sequence[WeightWork]) -> Neighbours:
+    """The other groups of stages that a device of some stages communicates with."""
+    view = works[0].program.view
+    links, count = view.stage_links[0], len(view.strategy.stages)
+    depth = math.prod(_quotient(links.shape, links.stage.shape))
+    own = {work.program.number for work in works}
+    others = {(stage + way) % depth for stage in own for way in (-1, 1) if 0 <= stage + way < count}
+    mine = {stage % depth for stage in own}
+    shares = 0
+    for owner, names in view.graph.sharers.items():
+        holders = {view.stage_of[name] % depth for name in (owner, *names)}
+        shares = max(shares, len(holders) if mine & holders else 0)
+    return Neighbours(sends=len(others - mine), shares=shares)
 
 
 def _switched(links: StageLinks, group: Sequence[int]) -> int:

@@ -97,7 +97,13 @@ def computed_again(
             not stops_early
             or layer.keeps_output
             or layer.saved_bytes
-            or any(target in again or graph.layers[target].keeps_inputs for target in readers)
+            or layer.copy_size
+            or any(target in again or _reads_again(graph.layers[target]) for target in readers)
         ):
             again.add(name)
     return again
+
+
+def _reads_again(layer: Layer) -> bool:
+    """Whether the backward pass of a layer reads its inputs, or a copy of them."""
+    return layer.keeps_inputs or layer.copy_size > 0

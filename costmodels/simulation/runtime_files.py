@@ -30,6 +30,7 @@ _PARSE: Mapping[str, Callable[..., float]] = {
     "check_near": parse_seconds,
     "check_far": parse_seconds,
     "communicator": parse_bytes,
+    "communicator_of_two": parse_bytes,
     "switch_buffer": parse_bytes,
     "logit_kept": parse_bytes,
     "logit_scratch": parse_bytes,

@@ -22,6 +22,7 @@ RANGES = {
     "logit_scratch": (0.0, 64.0, "B"),
     "collective_launches": (0.0, 100.0, ""),
     "communicator": (0.0, 1e18, "B"),
+    "communicator_of_two": (0.0, 1e18, "B"),
     "switch_buffer": (0.0, 1e18, "B"),
     "launches_ahead": (0, 2**20, ""),
     "check_near": (0.0, 60.0, "s"),

@@ -18,6 +18,10 @@ from costmodels.strategy.shares import FULL
 # Smaller pieces would make millions of messages. [B]
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
+# Groups of ranks that a framework may have besides those that exchange features, and gradients of
+# weights that are cut: all ranks once more; those that sum up gradients of norms; a rank of each
+# stage; those of a replica; the stages that share a weight; two stages that send to each other.
+GROUPS = ("all", "norms", "stages", "model", "ends", "neighbours")
 AGGREGATIONS = ("peers", "rooted", "one_device")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
 # MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
@@ -126,6 +130,10 @@ class Runtime:
         Whether the allocator must leave communicators that come last what they hold.
     communicator
         What NCCL holds of a device for each group of ranks, by its version. [B]
+    communicator_of_two
+        The same for a group of two. [B]
+    groups
+        Kinds of groups that it communicates in besides, of `GROUPS`.
     switch_buffer
         The same for each device of its host in a group of more than two, besides, where the
         switches of the host add up (NVLink SHARP). [B]
@@ -217,6 +225,8 @@ class Runtime:
     waits_for_stages: bool = False
     communicates_late: bool = False
     communicator: float = COMMUNICATOR
+    communicator_of_two: float = COMMUNICATOR
+    groups: tuple[str, ...] = ("norms", "stages")
     switch_buffer: float = 0.0
     makes_state_late: bool = False
     stages_by_shares: str | None = None
@@ -237,9 +247,10 @@ class Runtime:
             ("recipe", self.recipe or recipes[0], recipes),
             ("stages_by_shares", self.stages_by_shares or FULL[0], FULL),
             *(("fuses", name, FUSIONS) for name in self.fuses),
+            *(("groups", name, GROUPS) for name in self.groups),
         ]
         for field, name, known in named:
-            rule = f"be {'some' if field == 'fuses' else 'one'} of {', '.join(known)}"
+            rule = f"be {'some' if field in ('fuses', 'groups') else 'one'} of {', '.join(known)}"
             if name not in known:
                 raise InputError.rule(
                     f"runtime {self.name}: {field}", rule, f"'{name}'", "choose one"

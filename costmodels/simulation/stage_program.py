@@ -87,8 +87,9 @@ class StageProgram:
         if again:
             after += self._wakes(name)
         makes += self.tensors.outputs(name, again)
-        if piece.saved:
-            makes.append((("saved again" if again else "saved", name, 0), ACTIVATIONS, piece.saved))
+        saved = self.tensors.saved(name)
+        if saved:
+            makes.append((("saved again" if again else "saved", name, 0), ACTIVATIONS, saved))
         kind = "recompute" if again else "forward"
         base = Operation(
             key=(kind, name, 0),

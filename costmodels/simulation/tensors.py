@@ -137,6 +137,17 @@ class StageTensors:
         """The output of a layer, as computed first or again."""
         return ("again" if again else "out", name, 0)
 
+    def saved(self, name: str) -> float:
+        """What a layer keeps for its backward pass beside its inputs and its output. [B]"""
+        size = self.pieces[name].saved
+        copied = self.graph.layers[name].copy_size / self.view.activation_size
+        for edge in self.graph.producers[name] if copied else ():
+            if self.gathered_again(edge):
+                # of the part that is kept
+                whole, part = self.pieces[name].inputs[edge.slot], self.pieces[edge.source].output
+                size -= (whole - part) * copied
+        return size
+
     def change(self, edge: Edge) -> Change:
         """Communication of an activation between its maker and a reader in this stage."""
         if edge not in self.change_of:
@@ -157,7 +168,7 @@ class StageTensors:
         """Whether a layer keeps its own part of an input only, to gather it again."""
         reader = self.graph.layers[edge.target]
         gathers = self.view.strategy.gather_again or self.view.runtime.gathers_again
-        if not (gathers and reader.keeps_inputs):
+        if not (gathers and (reader.keeps_inputs or reader.copy_size)):
             return False
         return edge.source in self.pieces and self.change(edge).pattern.kind == "all_gather"
 
@@ -251,6 +262,10 @@ class StageTensors:
             0.0,
         )
 
+    def saved_of(self, name: str) -> Local:
+        """What is `saved` of a layer."""
+        return ("saved again" if name in self.redone else "saved", name, 0)
+
     def kept(self, layer: Layer) -> tuple[Local, ...]:
         """What the backward pass of a layer reads of the forward pass."""
         name = layer.name
@@ -275,8 +290,8 @@ class StageTensors:
                 kept.append(source)
         if layer.keeps_output:
             kept.append(self.out(name, redone))
-        if self.pieces[name].saved:
-            kept.append(("saved again" if redone else "saved", name, 0))
+        if self.saved(name):
+            kept.append(self.saved_of(name))
         return tuple(dict.fromkeys(kept))
 
 
@@ -301,6 +316,8 @@ def gathers_for_backward(
         change, slot = tensors.change(edge), edge.slot
         copy: Local = ("copy for backward", layer.name, slot)
         source = tensors.out(edge.source, tensors.again(layer.name, edge.source))
+        if layer.copy_size:
+            source = tensors.saved_of(layer.name)
         operation = message_operation(
             ("change for backward", layer.name, slot),
             tensors.called(edge, change),

@@ -36,6 +36,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fp8_copies
         Where products run in FP8: the weight in that type and its transpose, less what they take
         the place of. [B]
+    fp8_inputs
+        A number of their inputs, as they are kept for the backward pass. [B]
     """
 
     weights: int = 4
@@ -46,6 +48,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     buckets: int = 0
     update: int = 0
     fp8_copies: int = 2
+    fp8_inputs: int = 1
 
 
 class _Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

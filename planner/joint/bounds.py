@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.simulation.communicators import communicators_size
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
@@ -277,9 +276,10 @@ class ChoiceBounds:
         reserved = self.setting.cluster.device.reserved_memory
         pp = choice.pp
         runtime = choice_runtime(self.estimates.runtime, choice.zero)
-        if runtime.caching and choice.dp * pp > 1:
+        staged = pp > 1 and "stages" in runtime.groups
+        if runtime.caching and (choice.dp > 1 or staged):
             # its replicas or stages have a communicator besides that of all devices
-            reserved += communicators_size(1, runtime)
+            reserved += min(runtime.communicator, runtime.communicator_of_two)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
         least = float(standing.sum() + inside.kept.sum()) / pp

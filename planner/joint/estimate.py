@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.simulation import Runtime
-from costmodels.simulation.communicators import communicators_size
 from planner.joint.choices import Choice
 from planner.joint.cuts import Cuts
 from planner.joint.exchanges import Exchanges
@@ -304,19 +303,18 @@ class Estimates:
             updating = float((standing + scratch.sum(axis=0)).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
-            reserved += communicators_size(self._communicators(choice, inside), self.runtime)
+            reserved += self._communicators(choice, inside)
         return max(most, updating) + buffers + reserved
 
-    def _communicators(self, choice: Choice, inside: MicroBatch) -> int:
-        """Groups of ranks of different kinds that a device communicates in. [items]"""
-        size = choice.shard_size
-        groups = {self.exchanges.group(choice.pp, cut, size) for cut in inside.cuts}
-        groups |= {self.exchanges.others(choice.pp, cut, size) for cut in inside.cuts if size}
-        one = choice.inside
-        # ranks that exchange features may be those that hold the same weights
-        groups.add(self.exchanges.innermost(choice.pp, one.tp))
-        rows = (*map(math.prod, groups), one.cp, one.ep, choice.parts)
-        return sum(ways > 1 for ways in rows)
+    def _communicators(self, choice: Choice, inside: MicroBatch) -> float:
+        """Buffers of the groups of ranks of different kinds that a device communicates in. [B]"""
+        pp, size, one = choice.pp, choice.shard_size, choice.inside
+        groups = {self.exchanges.group(pp, cut, size) for cut in inside.cuts}
+        if size:
+            groups |= {self.exchanges.others(pp, cut, size) for cut in inside.cuts}
+        features = {self.exchanges.beside(pp, 1, one.tp)}
+        features |= {self.exchanges.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
+        return self.exchanges.communicators(pp, features, groups)
 
 
 def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats) -> float:

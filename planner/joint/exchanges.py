@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from costmodels.communication.collectives import send_recv_time
 from costmodels.simulation import Runtime
 from costmodels.simulation.buckets import reduced_late, travelling_part
+from costmodels.simulation.communicators import Neighbours, communicators_size
 from costmodels.simulation.messages import StageLinks
 from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
@@ -64,6 +65,7 @@ class Exchanges:
         self.times: dict[tuple[object, ...], float] = {}
         self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
+        self.held: dict[tuple[int, frozenset[Cut], frozenset[Cut]], float] = {}
         # what is exchanged of each unit, see `planner.joint.stages`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
 
@@ -125,9 +127,38 @@ class Exchanges:
         members = zip(self.group(pp, cut), self.group(pp, cut, shard_size), strict=True)
         return tuple(size // part for size, part in members)
 
-    def innermost(self, pp: int, ways: int) -> tuple[int, ...]:
-        """So many ranks next to each other, at each level. [items]"""
-        return inner(self._links(pp).topology.shape, ways)
+    def beside(self, pp: int, apart: int, ways: int) -> tuple[int, ...]:
+        """So many ranks, each so many devices from the one before, at each level. [items]
+
+        Parameters
+        ----------
+        pp
+            Groups of devices. [items]
+        apart, ways
+            How far they lie apart, and how many they are. [items]
+        """
+        shape = self._links(pp).topology.shape
+        left = zip(shape, inner(shape, apart), strict=True)
+        return inner([size // below for size, below in left], ways)
+
+    def communicators(self, pp: int, features: Iterable[Cut], weights: Iterable[Cut]) -> float:
+        """Buffers of groups of ranks of the devices of a stage, beyond what is reserved. [B]
+
+        Parameters
+        ----------
+        pp
+            Groups of devices. [items]
+        features, weights
+            Members at each level of groups that exchange features, and that hold the same weights.
+        """
+        key = (pp, frozenset(features), frozenset(weights))
+        if key not in self.held:
+            # of the first stage, which holds the most
+            shares = 2 * bool(self.setting.graph.sharers)
+            other = Neighbours(sends=1, shares=shares) if pp > 1 else Neighbours()
+            links = self._links(pp)
+            self.held[key] = communicators_size(links, *key[1:], other, self.runtime)
+        return self.held[key]
 
     def ranks(self, pp: int, cut: Cut, shard_size: int = 0) -> int:
         """How many those of a `group` are. [items]

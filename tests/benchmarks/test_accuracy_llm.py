@@ -14,7 +14,7 @@ import pytest
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.compare import compare_llm_files
 from benchmarks.accuracy.llm.halves import in_fitted_half, was_fitted_on
-from benchmarks.accuracy.llm.machines import checks, llm_cluster
+from benchmarks.accuracy.llm.machines import buffers, checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Measurement
 from benchmarks.accuracy.llm.networks import llm_network, parameters_of, stated_parameters
 from benchmarks.accuracy.llm.predict import Predictions, predicted
@@ -23,7 +23,9 @@ from benchmarks.accuracy.llm.rows import is_llm_file, read_llm_rows
 from benchmarks.accuracy.llm.summary import LlmCell
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
 from benchmarks.accuracy.words import Skip
+from costmodels.cluster import load_device
 from costmodels.errors import InputError
+from costmodels.simulation import load_runtime
 
 FIELDS = (
     *("source", "rows", "left_out", "mean_error", "median_error", "worst_error", "bias"),
@@ -239,6 +241,13 @@ def test_devices_that_reach_less_than_pcie_use_no_switches_of_nvlink(tmp_path):
     assert without.in_network_bandwidth is None
     assert without.bandwidth * without.links == pytest.approx(42e9)
     assert with_switches.in_network_bandwidth is not None
+    sizes = [buffers(row.configuration.measured_links) for row in found]
+    assert set(sizes[0].values()) == {0.0}
+    assert sizes[1] == buffers(None) == {}
+    assert load_runtime("nanotron", **sizes[0]).communicator == 0.0
+    outside = [Predictions().of(row).outside for row in found]
+    # what the device itself reserves, that of one communicator included
+    assert outside[0] == load_device("h100").reserved_memory < outside[1]
 
 
 def hindered(members, near, far):
@@ -303,6 +312,7 @@ def test_the_name_decides_between_gated_and_plain(tmp_path):
         *[("FSDP2", (0, 8)), ("FSDP SHARD_GRAD_OP", (2, 0)), ("NO_SHARD", (0, 0)), ("n/a", (0, 0))],
         *[("distributed optimizer", (1, 0)), ("ZeRO-1 (distributed optimizer)", (1, 0))],
         *[("DeepSpeed ZeRO stage 3", (3, 0)), ("zero_2", (2, 0)), ("-", (0, 0))],
+        *[("HSDP 4", (0, 4)), ("fully_shard", (0, 8)), ("dist-opt", (1, 0))],
     ],
 )
 def test_ways_to_cut_weights(text, found):
@@ -317,6 +327,8 @@ def test_ways_to_recompute():
     assert recomputation_of("selective", {}) == "selective"
     assert recomputation_of("selective", {"selective": "operations"}) == "operations"
     assert recomputation_of("3", {}) == "3"
+    assert recomputation_of("activation checkpointing", {}) == "full"
+    assert recomputation_of("core_attn", {}) == "selective"
     assert (
         recomputation_of("Full recompute", {}) == recomputation_of("full (uniform)", {}) == "full"
     )
@@ -336,6 +348,40 @@ def test_ways_to_recompute():
 def test_metrics_are_told_however_they_are_spelled(tmp_path, metric, seconds):
     found = read(tmp_path, metric=metric, value="1024", unit="s")
     assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "seconds"),
+    [
+        *[("throughput", "tokens/s/GPU", 2.0), ("throughput", "sequences/s", 1 / 64)],
+        *[("iteration_time_s", "", 1024.0), ("step time (ms)", "", 1.024)],
+    ],
+)
+def test_metric_and_unit_say_together_what_is_measured(tmp_path, metric, unit, seconds):
+    found = read(tmp_path, metric=metric, value="1024", unit=unit)
+    assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("metric", ["Model TFLOP / sec / GPU", "achieved teraFLOP/s per GPU"])
+def test_flops_are_told_however_they_are_spelled(tmp_path, metric):
+    assert read(tmp_path, metric=metric, value="400", unit="").flop_rate == (400e12, False)
+
+
+def test_dashes_and_counts_of_micro_batches_say_what_other_columns_do(tmp_path):
+    plain = read(tmp_path).configuration
+    assert read(tmp_path, cp="-", vpp="n/a").configuration == plain
+    count = plain.global_batch // plain.micro_batch // plain.dp
+    told = read(tmp_path, global_batch="", gradient_accumulation=str(count)).configuration
+    assert told == plain
+    assert read(tmp_path, model="").configuration.sizes.name == "unnamed"
+
+
+@pytest.mark.parametrize(("status", "fits"), [("OOM", False), ("Success", True)])
+def test_how_a_run_ended_is_told_in_other_words_too(tmp_path, status, fits):
+    (row,) = read_llm_rows(
+        [written(tmp_path / "a.csv", [{**BY_COLUMN, "status": status}])]
+    ).measurements
+    assert row.fits is fits
 
 
 def test_rates_become_seconds(tmp_path):

@@ -57,6 +57,33 @@ def test_weights_in_fp8_and_their_transposes_are_held_beside_all_else(steps):
         assert eighth[holder] == half[holder]
 
 
+@pytest.mark.parametrize(
+    ("runtime", "more", "part", "norms"),
+    [
+        # a rank keeps its part of the sequence
+        ("megatron", {"sequence_parallel": True}, 1, 1),
+        ("nemo", {"sequence_parallel": True}, 1, 1),
+        # norms are as large on both ranks
+        ("megatron", {}, 1, 2),
+        # nothing is kept but what blocks begin with
+        ("megatron", {"recompute": "full"}, 0, 0),
+        # torchao keeps inputs in 16 bits
+        ("torchtitan", {"sequence_parallel": True}, 0, 0),
+    ],
+)
+def test_products_keep_their_inputs_as_they_are_cast(runtime, more, part, norms):
+    half, eighth = (
+        planner.simulate("llama3-8b", runtime=runtime, precision=precision, **ASKED, **more)
+        .simulated.roles[0]
+        .memory.holders["activations"]
+        for precision in ("bf16", "fp8")
+    )
+    # both norms and the MLP give a byte of two; of what attention makes there is a copy
+    features = norms * 2 * 4096 - part * 4096 + part * 14336
+    tokens = 2048 * 2  # of two samples on each of four replicas, over two ranks
+    assert half - eighth == 32 * tokens * features / 2
+
+
 def test_nemo_holds_weights_in_fp8_instead_of_16_bits_and_gradients_of_two_bytes():
     asked = {**ASKED, "cluster": "dgx-b200", "precision": "fp8"}
     roles = [

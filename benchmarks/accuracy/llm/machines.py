@@ -56,6 +56,11 @@ class BusBandwidths:
                     return None
         return cls(**values) if min(values.values()) > 0.0 else None
 
+    @property
+    def over_hosts(self) -> bool:
+        """Whether devices of a host reach each other over its memory, slower than PCIe is."""
+        return min(self.in_host_all_gather, self.in_host_reduce_scatter) < _PCIE
+
     def or_faster(self, other: BusBandwidths | None) -> BusBandwidths:
         """The larger of each."""
         if other is None:
@@ -158,6 +163,21 @@ def checks(
     return {"check_near": inside, "check_far": max(outside, 0.0) if taken > 1.1 * alone else 0.0}
 
 
+def buffers(measured: BusBandwidths | None) -> dict[str, float]:
+    """What communicators hold of a device, where a job's bandwidths tell that: figures of runtimes.
+
+    Where devices cannot reach each other, NCCL has its buffers in the memory of the host
+    (NVIDIA/nccl issue 521). That this is so wherever they are slower than PCIe is an inference.
+
+    Parameters
+    ----------
+    measured
+        Bus bandwidths of the job.
+    """
+    sizes = ("communicator", "communicator_of_two", "switch_buffer")
+    return dict.fromkeys(sizes, 0.0) if measured is not None and measured.over_hosts else {}
+
+
 def _wide_domain(cluster: Cluster, gpus: int) -> Cluster:
     """A machine whose hosts share NVLink, 72 devices of them, and a network beyond."""
     inner = replace(cluster.levels[0], name="host", size=min(gpus, WIDE))
@@ -178,7 +198,7 @@ def _as_measured(cluster: Cluster, measured: BusBandwidths, gpus: int) -> Cluste
     inner, members = cluster.levels[0], min(cluster.levels[0].size, gpus)
     ring = min(measured.in_host_all_gather, measured.in_host_reduce_scatter)
     inner = replace(inner, bandwidth=min(inner.bandwidth, ring / inner.links))
-    if ring < _PCIE:
+    if measured.over_hosts:
         return replace(cluster, levels=(_without_switches(inner), *cluster.levels[1:]))
     if inner.in_network_bandwidth is not None and members > 1:
         # bus bandwidth counts 2 (p - 1) / p of the buffer, a switch that adds up gets (p + 1) / p

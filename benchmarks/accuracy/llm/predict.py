@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.accuracy.llm.machines import checks, llm_cluster
+from benchmarks.accuracy.llm.machines import buffers, checks, llm_cluster
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, framework_entry
 from benchmarks.accuracy.llm.networks import llm_network
 from benchmarks.accuracy.words import Skip
@@ -144,6 +144,7 @@ def _simulated(of: Configuration, cluster: Cluster, network: Network, count: int
         runtime=load_runtime(
             str(entry["runtime"]),
             **checks(cluster, of.measured_links, of.fastest_links, of.gpus),
+            **buffers(of.measured_links),
             **entry.get("changes", {}),
         ),
         global_batch_size=count * of.micro_batch * of.dp,

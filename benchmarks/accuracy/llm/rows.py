@@ -34,6 +34,8 @@ BY_COLUMN = frozenset({"model", "hidden", "layers", "status", "tokens_per_s_per_
 GIB = 2.0**30
 _SIZES = {"gib": GIB, "gb": GIB, "mib": 2.0**20, "mb": 2.0**20, "b": 1.0}
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
+# What stands where there is no number.
+_UNSTATED = ("", "-", "n/a", "na", "none")
 # Rates that are turned into seconds once the FLOPs of the network are known.
 _FLOP_RATES = ("hardware TFLOP/s a GPU", "model TFLOP/s a GPU")
 
@@ -170,10 +172,10 @@ def _slow_pipeline(row: Mapping[str, str]) -> bool:
 def _by_column(row: Mapping[str, str]) -> dict[str, Any]:
     """Figures of a row that has a column for each."""
     status = row["status"].lower()
-    if status == "out of memory":
+    if re.search(r"out of memory|\boom\b", status):
         return {"fits": False}
     rate = _number(row, "tokens_per_s_per_gpu")
-    if status != "ok" or not rate:
+    if not re.fullmatch(r"ok|success|successful|succeeded|completed?|done", status) or not rate:
         return {}
     found: dict[str, Any] = {"fits": True, "rate": ("tokens a GPU", rate)}
     reserved = _number(row, "memory_reserved_gib")
@@ -183,7 +185,10 @@ def _by_column(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _by_metric(row: Mapping[str, str]) -> dict[str, Any]:
     """Figures of a row that names its metric."""
-    entry = entry_of("metrics", metric_words(row["metric"]))
+    words = metric_words(row["metric"])
+    # "throughput" is told by its unit
+    told = (words, f"{words}_{metric_words(row['unit'])}")
+    entry = next(filter(None, (entry_of("metrics", text) for text in told)), None)
     if entry is None or "reason" in entry:
         raise Skip(entry["reason"] if entry else f"unknown metric {row['metric'] or '(none)'}")
     kind, unit = entry["kind"], row["unit"].lower()
@@ -198,6 +203,8 @@ def _by_metric(row: Mapping[str, str]) -> dict[str, Any]:
         whole = "nvidia-smi" in row.get("notes", "").lower()
         return {"fits": True, "memory": value * _SIZES[unit], "whole_device": whole}
     if kind == "seconds":
+        # a metric may end with its unit
+        unit = unit or words.rsplit("_", 1)[-1]
         if unit not in _SECONDS:
             raise Skip(f"time in the unknown unit {row['unit'] or '(none)'}")
         return {"fits": True, "seconds": value * _SECONDS[unit]}
@@ -220,7 +227,7 @@ def _with_batch(figures: dict[str, Any], of: Configuration) -> dict[str, Any]:
 
 def _number(row: Mapping[str, str], column: str, unstated: float = 0.0) -> float:
     text = row.get(column, "").replace(",", "")
-    if not text:
+    if text.lower() in _UNSTATED:
         return unstated
     try:
         value = float(text)
@@ -265,7 +272,7 @@ def _configuration(row: Mapping[str, str], source: str) -> Configuration:
         zero=zero,
         fsdp=fsdp,
         micro_batch=_needed(row, "micro_batch"),
-        global_batch=_needed(row, "global_batch"),
+        global_batch=_global_batch(row, dp),
         recompute=recomputation_of(row.get("recompute", ""), framework),
         precision=_stated_precision(row, framework),
         sequence_parallel=_sequence_parallel(text, framework, ways["tp"]),
@@ -280,13 +287,21 @@ def _needed(row: Mapping[str, str], column: str) -> int:
     return value
 
 
+def _global_batch(row: Mapping[str, str], dp: int) -> int:
+    """Sequences of a step, from its micro-batches where a row states these instead. [items]"""
+    count = _whole_number(row, "gradient_accumulation")
+    if count and not _whole_number(row, "global_batch"):
+        return count * dp * _needed(row, "micro_batch")
+    return _needed(row, "global_batch")
+
+
 def _stated_sizes(row: Mapping[str, str], framework: Mapping[str, Any]) -> Sizes:
     tied = row.get("tied_embeddings", "").lower()
     vocabulary = _whole_number(row, "vocab") or int(framework.get("vocabulary", 0))
     if not vocabulary:
         raise Skip("vocab not stated")
     return Sizes(
-        name=row["model"],
+        name=row["model"] or "unnamed",
         hidden=_needed(row, "hidden"),
         layers=_needed(row, "layers"),
         heads=_needed(row, "heads"),

@@ -51,10 +51,10 @@ def sharding_of(text: str, dp: int) -> tuple[int, int]:
         return 0, 0
     if "shard_grad_op" in lowered:
         return 2, 0
-    if "fsdp" in lowered or "full_shard" in lowered:
+    if re.search("fsdp|full_shard|fully_shard|hsdp", lowered):
         stated = re.search(r"\b(\d+)$", lowered)
         return 0, int(stated[1]) if stated else dp
-    lowered = re.sub(r"\(?distributed optimizer\)?$", "", lowered).strip() or "1"
+    lowered = re.sub(r"\(?(distributed|dist)[ -]opt(imizer)?\)?$", "", lowered).strip() or "1"
     stage = re.search(r"\b(?:zero)?[\s_-]*(?:stage)?[\s_-]*([0-3])(?:\.0)?$", lowered)
     if not stage:
         raise Skip(f"unknown way to cut weights: {text}")
@@ -74,13 +74,13 @@ def recomputation_of(text: str, framework: Mapping[str, Any]) -> str:
     lowered = text.lower().strip() or str(framework.get("recompute", "none"))
     if lowered in ("none", "no", "n/a", "-", "false", "off", "0"):
         return "none"
-    if re.fullmatch(r"full\b.*|yes|true|all|on", lowered):
+    if re.fullmatch(r"full\b.*|yes|true|all|on|(activation|gradient) checkpointing", lowered):
         return "full"
     if re.fullmatch(r"selective layer|every other( block| layer)?", lowered):
         return "half"
     if lowered in ("selective op", "operations"):
         return "operations"
-    if lowered.startswith("selective"):
+    if lowered.startswith("selective") or re.fullmatch("core_?attn|core attention", lowered):
         return str(framework.get("selective", "selective"))
     if lowered.isdigit():
         return lowered

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import planner
-from costmodels.cluster import load_device
-from costmodels.simulation import load_runtime
-from costmodels.simulation.communicators import communicators_size
+from costmodels.cluster import load_cluster, load_device
+from costmodels.errors import InputError
+from costmodels.simulation import Runtime, load_runtime
+from costmodels.simulation.communicators import Neighbours, communicators_size
+from costmodels.simulation.messages import StageLinks
+from costmodels.strategy import Stage
 
 MIB = 2.0**20
 
@@ -27,30 +32,86 @@ def reserved(runtime: str, **degrees: object) -> float:
     return holders["reserved"] - load_device("a100-80gb").reserved_memory
 
 
-@pytest.mark.parametrize(("degrees", "groups"), [({}, 1), ({"tp": 4, "pp": 2}, 2)])
+def links(devices: int) -> StageLinks:
+    """Those of so many devices of a host of H100."""
+    stage = Stage(layers=(), first_device=0, shape=(devices,))
+    return StageLinks(
+        replace(load_cluster("dgx-h100"), levels=load_cluster("dgx-h100").levels[:1]),
+        (devices,),
+        stage,
+    )
+
+
+@pytest.mark.parametrize(
+    ("degrees", "groups"),
+    # what has no weight has no gradient that ranks sum up: two ways of tensor parallelism exchange
+    # features within two ranks, and gradients among four, and nothing among all
+    [({}, 1), ({"tp": 4, "pp": 2}, 2), ({"tp": 2}, 2)],
+)
 def test_each_kind_of_group_holds_a_communicator(degrees: dict[str, object], groups: int) -> None:
     assert reserved("megatron-core", **degrees) == groups * 392 * MIB
 
 
 def test_nccl_of_2022_holds_more_for_all_groups_the_first_one_included() -> None:
-    # NVIDIA/nccl issue 964: 688 MiB for each group of A100; the device has 392 of the first
-    assert reserved("megatron", tp=4, pp=2) == (2 * 688 + 688 - 392) * MIB
+    # NVIDIA/nccl issue 964: 688 MiB for a group of A100, 544 for one of two; devices have 392
+    assert reserved("megatron", tp=4, pp=2) == (688 + 544 + 688 - 392) * MIB
 
 
 def test_a_device_alone_has_no_communicator() -> None:
-    assert communicators_size(0, load_runtime("deepspeed")) == 0.0
+    assert communicators_size(links(1), [], [], Neighbours(), load_runtime("deepspeed")) == 0.0
 
 
 def test_a_smaller_communicator_takes_nothing_from_what_the_device_reserves() -> None:
-    assert communicators_size(2, load_runtime("nanotron", communicator=100 * MIB)) == 200 * MIB
+    small = load_runtime("megatron", communicator=100 * MIB, communicator_of_two=50 * MIB)
+    assert communicators_size(links(8), [(2,)], [(4,)], Neighbours(), small) == 150 * MIB
+
+
+def held(runtime: Runtime, cluster: str = "dgx-h100", **degrees: object) -> list[float]:
+    """What lies outside of tensors on a device of each role of eight devices. [B]"""
+    simulation = planner.simulate(
+        "gpt2",
+        cluster=cluster,
+        gpus=8,
+        global_batch_size=8,
+        runtime=runtime,
+        degrees=planner.Degrees(**degrees),  # type: ignore[arg-type]
+    )
+    assert simulation.simulated is not None
+    return [role.memory.holders["reserved"] for role in simulation.simulated.roles]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "larger", "of_two"),
+    [
+        # all ranks, once more, and four that hold the same weights; norms are summed up over the
+        # two that exchange features and over these four, one after the other
+        ({"tp": 2}, (2,), (1,)),
+        ({"tp": 2, "sequence_parallel": True}, (2,), (1,)),
+        # two stages share the embedding and are all stages; those that send have one of their own
+        ({"pp": 2}, (2, 2), (2, 2)),
+        # the stages, the replica; the first and the last one share, each sends to those beside it
+        ({"tp": 2, "pp": 4, "sequence_parallel": True}, (3, 3, 3, 3), (3, 3, 3, 3)),
+        # two ranks that exchange features are others than two that hold the same weights
+        ({"tp": 2, "pp": 2}, (2, 2), (4, 4)),
+    ],
+)
+def test_nanotron_has_a_communicator_for_each_of_its_groups(
+    degrees: dict[str, object], larger: tuple[int, ...], of_two: tuple[int, ...]
+) -> None:
+    found = held(load_runtime("nanotron", switch_buffer=0.0), **degrees)
+    first = load_device("h100").reserved_memory + (688 - 392) * MIB
+    sizes = [688 * MIB * many + 544 * MIB * two for many, two in zip(larger, of_two, strict=True)]
+    assert found == [first + size for size in sizes]
 
 
 @pytest.mark.parametrize(
     ("cluster", "degrees", "heads"),
     [
-        # all ranks, the same again for norms, and four that divide or replicate the others
+        # all ranks, twice, and four that divide or replicate features
         ("dgx-h100", {"tp": 2}, 8 + 8 + 4),
         ("dgx-h100", {"tp": 4}, 8 + 8 + 4),
+        # no group of all ranks for norms, but a replica, its stages and what exchanges features
+        ("dgx-h100", {"tp": 2, "pp": 4, "sequence_parallel": True}, 8 + 8 + 8 + 4),
         # switches of A100 forward only
         ("dgx-a100", {"tp": 2}, 0),
     ],
@@ -59,17 +120,12 @@ def test_switches_that_add_up_have_buffers_for_each_device_of_a_host(
     cluster: str, degrees: dict[str, object], heads: int
 ) -> None:
     with_switches, without = (
-        planner.simulate(
-            "gpt2",
-            cluster=cluster,
-            gpus=8,
-            global_batch_size=8,
-            runtime=load_runtime("nanotron", switch_buffer=size),
-            degrees=planner.Degrees(**degrees),  # type: ignore[arg-type]
-        )
+        held(load_runtime("nanotron", switch_buffer=size), cluster, **degrees)[0]
         for size in (192 * MIB, 0.0)
     )
-    held = [
-        s.simulated.peak.memory.holders["reserved"] for s in (with_switches, without) if s.simulated
-    ]
-    assert held[0] - held[1] == heads * 192 * MIB
+    assert with_switches - without == heads * 192 * MIB
+
+
+def test_a_kind_of_group_that_is_not_known_is_refused() -> None:
+    with pytest.raises(InputError, match="must be some of all, norms, stages"):
+        load_runtime("nanotron", groups=("everyone",))

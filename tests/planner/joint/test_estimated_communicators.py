@@ -1,0 +1,49 @@
+"""What estimates count for communicators, against the simulation."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from costmodels.simulation import load_runtime
+from planner.joint.choices import choices, insides
+from planner.joint.estimate import Estimates
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 8000,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(("cluster", "more"), [("dgx-h100", True), ("dgx-a100", False)])
+def test_estimates_count_the_buffers_of_switches_as_the_simulation_does(tmp_path, cluster, more):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    asked = {"model": str(path), "gpus": 16, "cluster": cluster, "global_batch_size": 32}
+    setting = resolve(make_request("optimize", {**asked, "precision": "bf16", "optimizer": "adam"}))
+    runtimes = [load_runtime("nanotron", switch_buffer=size) for size in (192 * 2.0**20, 0.0)]
+    everything = [c for c in choices(setting, list(insides(setting))) if c.zero < 2]
+    held = set()
+    for choice in random.Random(3).sample(everything, 8):
+        estimated, simulated = [], []
+        for runtime in runtimes:
+            one = Estimates(setting, runtime).of(choice)
+            found, reason = tried(setting, one.choice.degrees, runtime)
+            assert found is not None, reason
+            estimated.append(one.memory)
+            simulated.append(found.peak_memory)
+        held.add(simulated[0] - simulated[1])
+        assert estimated[0] - estimated[1] == pytest.approx(simulated[0] - simulated[1])
+    assert (max(held) > 0.0) == more
+    assert len(held) > 2 or not more
