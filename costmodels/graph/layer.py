@@ -192,6 +192,8 @@ class Layer:
         Dims that may be split at all.
     shares_weight_with
         Name of the layer whose weight this one uses; its parameters are then counted there.
+    stops_gradient
+        Whether no gradient goes back through it.
     biased
         Whether a convolution adds a bias, which is an operation of its own.
     """
@@ -219,6 +221,7 @@ class Layer:
     between: tuple[str, ...] = ()
     splittable: frozenset[str] = frozenset()
     shares_weight_with: str | None = None
+    stops_gradient: bool = False
     biased: bool = False
 
     def __post_init__(self) -> None:

@@ -149,12 +149,15 @@ class Graph:
         for layer in self.compute_layers:
             before = {edge.source for edge in self.producers[layer.name]}
             rest = (self.layers[source].kind for source in before - found)
-            if not layer.parameters and all(kind == "input" for kind in rest):
+            nothing = not layer.parameters and all(kind == "input" for kind in rest)
+            if nothing or layer.stops_gradient:
                 found.add(layer.name)
         return frozenset(found)
 
     def needs_input_gradient(self, edge: Edge) -> bool:
         """Whether backward sends a gradient along the edge: not into data, nor what is frozen."""
+        if self.layers[edge.target].stops_gradient:
+            return False
         return self.layers[edge.source].kind != "input" and edge.source not in self.untrained
 
     @property

@@ -12,6 +12,7 @@ from planner.models.traced.network import translated_nodes
 from planner.models.traced.nodes import TracedNode, data_nodes
 from planner.models.traced.values import Value
 from planner.torch.einsum import write_out_einsums
+from planner.torch.inlining import write_out_parts
 from planner.torch.nodes import nodes_of_program
 from planner.torch.padding import pad_by_convolutions
 from planner.torch.trace import MODULE_SOURCE, trace
@@ -96,9 +97,11 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
     args = [one.tensor for one in samples if not one.name]
     require_trained(module, name)
     program = trace(module, args, {one.name: one.tensor for one in samples if one.name}, name)
+    write_out_parts(program)
     write_out_einsums(program)
     pad_by_convolutions(program)
     nodes, outputs, became = nodes_of_program(program)
+    _freeze_unread(nodes, outputs)
     network, net = translated_nodes(
         nodes, outputs, batch=batches.pop(), name=name, source=MODULE_SOURCE
     )
@@ -114,6 +117,19 @@ def network_of_module(module: object, samples: Sequence[Sample], name: str) -> T
         # a weight lies as its first part does
         owners={net.parts.get(name, name): at for name, at in reversed(net.owners.items())},
     )
+
+
+def _freeze_unread(nodes: Sequence[TracedNode], outputs: Sequence[TracedNode]) -> None:
+    """Freeze the weights into which no gradient of the first output goes, which the loss reads."""
+    reached, waiting = set(outputs[:1]), list(outputs[:1])
+    while waiting:
+        node = waiting.pop()
+        for one in [] if node.operator == "detach" else node.all_input_nodes:
+            if one not in reached:
+                reached.add(one)
+                waiting.append(one)
+    for node in nodes:
+        node.frozen |= bool(node.weight) and node not in reached
 
 
 def require_trained(module: object, name: str) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from planner.plan import Plan
 
-# Layers that are split as sequences are.
-_SEQUENCES = frozenset({"attention", "embedding", "router", "dispatch", "tokens", "layer_norm"})
+# Layers that convolutional networks have: all others run operator by operator.
+_OF_IMAGES = frozenset(
+    {
+        *("conv", "linear", "pool", "global_pool", "batch_norm", "concat", "upsample", "loss"),
+        *("activation", "add", "pointwise", "scale", "dropout", "bias", "rearrange", "opaque"),
+    }
+)
 
 
 def is_for_transformers(plan: Plan, inputs: int = 1) -> bool:
@@ -20,4 +25,4 @@ def is_for_transformers(plan: Plan, inputs: int = 1) -> bool:
     """
     if plan.is_staged or inputs > 1:
         return True
-    return any(layer.kind in _SEQUENCES for layer in plan.layers.values())
+    return any(layer.kind not in _OF_IMAGES for layer in plan.layers.values())

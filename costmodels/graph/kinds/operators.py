@@ -19,7 +19,12 @@ from costmodels.graph.layer import Axis, Layer, Tensor
 
 @layer_kind("pointwise", num_inputs=None)
 def pointwise(
-    name: str, inputs: Sequence[Tensor], *, keeps: bool = True, weights: int = 0
+    name: str,
+    inputs: Sequence[Tensor],
+    *,
+    keeps: bool = True,
+    weights: int = 0,
+    detached: bool = False,
 ) -> Layer:
     """A function of tensors of one shape, position by position, and of trained vectors of features.
 
@@ -31,6 +36,8 @@ def pointwise(
         Whether backward reads its inputs again, as that of a product does.
     weights
         Trained vectors of as many numbers as there are features. [items]
+    detached
+        Whether no gradient goes back through it.
     """
     (x, *others) = inputs
     layer = add(name, inputs) if others else bias(name, inputs)
@@ -43,6 +50,7 @@ def pointwise(
         weight_dims=("channel",) if numbers else (),
         keeps_inputs=keeps,
         in_place=False,
+        stops_gradient=detached,
     )
 
 

@@ -158,13 +158,14 @@ def _translate(net: Translation, nodes: Sequence[TracedNode], data: set[TracedNo
         if node not in regions or node in left:
             _one(net, node)
         elif node is (region := regions[node]).last:
-            before = len(net.rows)
+            before, owners = len(net.rows), dict(net.owners)
             try:
                 found = region.make(net)
                 net.known |= dict.fromkeys(region.nodes, found)
                 net.nodes[net.rows[-1].name] = tuple(n for n in nodes if n in region.nodes)
             except (UnsupportedError, InputError):
                 _forget(net, before)
+                net.owners = owners
                 left |= region.nodes
                 for each in nodes:
                     if each in region.nodes:

@@ -74,6 +74,8 @@ def find_regions(nodes: Sequence[TracedNode], data: set[TracedNode]) -> Iterator
                 last=node,
                 make=_attention_maker(node, (query, key_, value), chain),
             )
+    # what caps scores between the products is no activation of its own
+    for node in nodes:
         if node in data and node.is_call:
             yield from _rotary(node, data, places)
             yield from _gate(node, data)

@@ -32,7 +32,7 @@ def _overwriting(node: Node) -> str:
 
 
 def check_in_place(nodes: Sequence[Node], data: Collection[Node]) -> None:
-    """Refuse a tensor that is written over and then read by another name.
+    """Refuse a tensor that is written over and then read by another name, and automatic casts.
 
     Parameters
     ----------
@@ -46,6 +46,11 @@ def check_in_place(nodes: Sequence[Node], data: Collection[Node]) -> None:
     """
     place = {node: n for n, node in enumerate(nodes)}
     for node in nodes:
+        if operator_of(node) == "wrap_with_autocast":
+            raise InputError(
+                "a plan cannot be applied to a part of a module under torch.autocast, of which "
+                "the types are not written down; leave it out, or cast where it does"
+            )
         if node not in data or not _overwriting(node):
             continue
         source = node.args[0]

@@ -20,11 +20,13 @@ from planner.torch.apply.experts import add_experts, find_experts
 from planner.torch.apply.reading import read, weight_use
 from planner.torch.apply.redistribution import MeshRanks
 from planner.torch.apply.rules import Call, Held, OwnBlock, RankPlace, find_rule, tensors_of
+from planner.torch.apply.statistics import cut_statistics
 from planner.torch.apply.steps import Program, RankStep, Ref
 from planner.torch.apply.tracing import Traced
 from planner.torch.apply.views import (
     LayoutError,
     ViewLayout,
+    in_blocks,
     layout_of_view,
     uncut,
 )
@@ -33,6 +35,8 @@ from planner.torch.nodes import arguments, operator_of, shape_of
 if TYPE_CHECKING:
     from torch.fx import Node
 
+# Operators that read no more of another tensor than its shape or its type.
+_SHAPED_AS = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})
 # An axis of a tensor that no axis of a layer stands for.
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar"})
 
@@ -59,9 +63,10 @@ def make_program(
     program = Program(plan=plan, traced=traced, place=place, ranks=ranks, weights=weights)
     experts = {one.last: one for one in find_experts(traced)}
     inner = {node for one in experts.values() for node in one.inner - {one.last}}
+    unread = _unread(traced)
     for node in traced.nodes:
-        if node in inner:
-            continue  # of a mixture of experts
+        if node in inner or node in unread:
+            continue  # of a mixture of experts, or of no use
         if node.op == "placeholder":
             _enter_node(program, node)
         elif node.op == "get_attr":
@@ -80,6 +85,19 @@ def make_program(
                     f"plan but {error}; split that layer otherwise, by samples for example"
                 ) from None
     return program
+
+
+def _unread(traced: Traced) -> set[Node]:
+    """Operators of layers that are none of the plan, as nothing that is returned reads them."""
+    rows = {"input", *(row.name for row in traced.rows)}
+    needed, waiting = set(traced.outputs), list(traced.outputs)
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            if node not in needed:
+                needed.add(node)
+                waiting.append(node)
+    layers = ((node, traced.layer_of(node)) for node in traced.nodes if node not in needed)
+    return {node for node, layer in layers if layer and layer not in rows}
 
 
 def _enter_node(program: Program, node: Node) -> None:
@@ -153,10 +171,9 @@ def _add_operator(program: Program, node: Node) -> None:
     given = _resolved(program, given, node, reading, layer)
     tensors = tensors_of(given)
     constant = all(one.is_constant for one in tensors)
-    if name == "batch_norm" and program.plan.placements(layer).statistics_sums:
-        raise LayoutError("its statistics are of all ranks")
-    rule = find_rule(node, name)
-    call = rule(program.place, node, given)
+    call = cut_statistics(program, node, layer, given)
+    if call is None:
+        call = find_rule(node, name)(program.place, node, given)
     if not has_schema:
         target: Any = node.target
         call = Call(run=lambda args: target(*args), given=call.given, layout=call.layout)
@@ -213,8 +230,11 @@ def _resolved(program: Program, given: Any, node: Node, reading: str, layer: str
         The layer of the node.
     """
     if isinstance(given, Mapping):
-        rows = given.items()
-        return {key: _resolved(program, one, node, reading, layer) for key, one in rows}
+        alike = {"other"} if operator_of(node) in _SHAPED_AS else set()
+        return {
+            key: _resolved(program, one, node, "" if key in alike else reading, layer)
+            for key, one in given.items()
+        }
     if isinstance(given, list | tuple):
         return [_resolved(program, one, node, reading, layer) for one in given]
     if not isinstance(given, torch.fx.Node):
@@ -270,7 +290,11 @@ def _check_layout(program: Program, node: Node, layer: str, layout: ViewLayout) 
     placed = program.plan.placements(layer).output if layer != "input" else None
     if placed is None or set(placed.dims) != set(value.axes):
         return
+    if program.plan.layers[layer].kind == "opaque":
+        return  # of which it is not known what its dims are
     expected = layout_of_view(placed, value, program.place.sizes)
+    if layer in program.traced.halved:
+        expected = in_blocks(expected, len(expected.dims) - 1, 2)
     if expected != layout and expected.shape == layout.shape:
         raise LayoutError(
             f"its output lies as {_layout_text(layout)} and not as {_layout_text(expected)}"

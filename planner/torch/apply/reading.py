@@ -16,9 +16,11 @@ from planner.torch.apply.steps import Leaf, Program, RankStep, Ref
 from planner.torch.apply.views import (
     LayoutError,
     ViewLayout,
+    in_blocks,
     layout_of_tensor,
     layout_of_view,
 )
+from planner.torch.apply.weights import equal_blocks
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -47,6 +49,7 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
     if not path or not isinstance(value, Value):
         raise LayoutError(f"the plan does not say how it reads '{source}'")
     names: dict[str, str] = {}
+    gates = {row.name for row in program.traced.rows if row.kind == "glu"}
     for before, layer, placed in path:
         if before != source:
             names = {"sample": "sample", **_names_behind(program, before, names)}
@@ -56,6 +59,8 @@ def read(program: Program, node: Node, held: Held, reader: str) -> Held:
             if layer == path[-1][1]:
                 raise
             continue  # a copy of other dims, whose reader says where it must lie
+        if layer in gates and before in program.traced.halved:
+            target = in_blocks(target, len(target.dims) - 1, 2)
         if target.shape != held.layout.shape:
             raise LayoutError("it reads what no layer writes")
         axes = _mesh_names(program, layer)
@@ -177,6 +182,9 @@ def weight_use(program: Program, name: str, node: Node, layer: str) -> Held:
     owner = program.traced.owners.get(name, "")
     layout = program.weights[name]
     sums = gradient_sums(program.plan, name, owner, layer or owner)
+    wanted = _as_shared(program, node, layer) if layer != owner else None
+    if wanted is not None and wanted != layout:
+        return _shared_block(program, node, layer, Move(layout, wanted, sums, layer, "weight"))
     leaf = Leaf(name=name, layout=layout, sums=sums)
     # what every stage makes for itself is made first
     key = (node, leaf, bool(layer))
@@ -185,6 +193,55 @@ def weight_use(program: Program, name: str, node: Node, layer: str) -> Held:
         if layer:
             program.of_layers.add(key)
         program.moved[key] = Held(key=key, layout=layout, is_constant=True)
+    return program.moved[key]
+
+
+def _as_shared(program: Program, node: Node, layer: str) -> ViewLayout | None:
+    """How a layer wants the weight of another one, None where the plan does not say.
+
+    Parameters
+    ----------
+    program, node, layer
+        As of `weight_use`.
+    """
+    rows = {row.name: row for row in program.traced.rows}
+    row = rows.get(layer)
+    if row is not None and row.kind == "bias":
+        row = rows.get(row.inputs[0])  # the product, of whose operator the bias is a part
+    if row is None or not row.options.get("share"):
+        return None
+    shape = tuple(node.meta["val"].shape)
+    for placed in program.plan.placements(row.name).weights:
+        layout = layout_of_tensor(placed)
+        blocks = equal_blocks(program.traced, row.name)
+        if "filter" in placed.dims and blocks > 1:
+            layout = in_blocks(layout, placed.dims.index("filter"), blocks)
+        for dims in (layout.dims, layout.dims[::-1]):
+            if ViewLayout(dims).shape == shape:
+                return ViewLayout(dims)
+    return None
+
+
+def _shared_block(program: Program, node: Node, layer: str, move: Move) -> Held:
+    """A weight in other blocks than those of the layer that it is counted at.
+
+    Parameters
+    ----------
+    program, node, layer
+        As of `weight_use`.
+    move
+        From the one layout to the other; back, gradients are summed, and then lie as the weight.
+    """
+    name = program.traced.parameters[node.name]
+    key = (node, move)
+    if key not in program.moved:
+        leaf = Leaf(name=name, layout=move.source, sums=frozenset())
+        whole = (node, leaf, layer)
+        program.steps.append(RankStep(key=whole, run=None, given={"leaf": leaf}, layer=layer))
+        step = RankStep(key=key, run=None, given={"x": Ref(whole)}, layer=layer, move=move)
+        program.steps.append(step)
+        program.of_layers.add(key)
+        program.moved[key] = Held(key=key, layout=move.target, is_constant=True)
     return program.moved[key]
 
 

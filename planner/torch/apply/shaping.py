@@ -121,6 +121,27 @@ def _reduce_rule(place: RankPlace, node: Node, given: Given) -> Call:
     return Call(run=node.target, given=given, layout=ViewLayout(tuple(kept)))
 
 
+@rule(
+    *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("max_pool2d_with_indices", "max_pool3d_with_indices"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *("upsample_bilinear2d", "upsample_trilinear3d", "upsample_linear1d", "upsample_bicubic2d"),
+)
+def _on_space(place: RankPlace, node: Node, given: Given) -> Call:
+    """An operator on all positions of space, of each channel of each sample by itself."""
+    held = given.get("self", given.get("input"))
+    rank = len(held.layout.dims)
+    kept = rank - int(operator_of(node).partition("d_with")[0].rstrip("d")[-1])  # "pool2d"
+    _uncut(held, range(kept, rank))
+    value = node.meta["val"]
+    shapes = [one.shape for one in (value if isinstance(value, list | tuple) else [value])]
+    layouts = [ViewLayout((*held.layout.dims[:kept], *uncut(one[kept:]).dims)) for one in shapes]
+    layout = tuple(layouts) if isinstance(value, list | tuple) else layouts[0]
+    return Call(run=node.target, given=given, layout=layout)
+
+
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "tril", "triu", "flip")
 def _along(place: RankPlace, node: Node, given: Given) -> Call:
     held = given["self"]

@@ -77,6 +77,15 @@ class Traced:
                 found.add(node)
         return frozenset(found)
 
+    @cached_property
+    def halved(self) -> frozenset[str]:
+        """Layers whose features are two halves side by side, which a gate reads, one by one."""
+        rows = {row.name: row for row in self.rows}
+        read = {row.inputs[0] for row in self.rows if row.kind == "glu"} & rows.keys()
+        # the halves of experts are told by how these run
+        sent = {row.name for row in self.rows if row.kind == "dispatch"}
+        return frozenset(name for name in read if not sent & set(rows[name].inputs))
+
     def layer_of(self, node: Node) -> str:
         """The layer whose output a node is a view of, or a step on the way to; empty for none."""
         found = self.known.get(node)

@@ -209,6 +209,22 @@ def layout_of_tensor(placed: TensorPlacement) -> ViewLayout:
     )
 
 
+def in_blocks(layout: ViewLayout, dim: int, blocks: int) -> ViewLayout:
+    """A layout in which a dim is cut in each of its equal blocks.
+
+    Parameters
+    ----------
+    layout
+        The layout.
+    dim, blocks
+        The dim, and how many blocks it has. [items]
+    """
+    axes = tuple(axis for part in layout.dims[dim] for axis in part.axes)
+    extent = layout.shape[dim]
+    parts = normal([DimPart(blocks), DimPart(extent // blocks, axes)])
+    return replace(layout, dims=(*layout.dims[:dim], parts, *layout.dims[dim + 1 :]))
+
+
 def layout_of_view(placed: TensorPlacement, value: Value, sizes: Sequence[int]) -> ViewLayout:
     """The layout of a tensor that is a view of what a plan places.
 

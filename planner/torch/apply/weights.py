@@ -25,6 +25,7 @@ from planner.torch.apply.views import (
     LayoutError,
     Parts,
     ViewLayout,
+    in_blocks,
     layout_of_tensor,
     normal,
     split_part,
@@ -134,13 +135,13 @@ def _found_weight(
         if used.shape != shape:
             raise LayoutError(f"{list(shape)} numbers where the plan has {list(used.shape)}")
     if placed is not None and "filter" in placed.dims:
-        blocks = _equal_blocks(traced, owner)
+        blocks = equal_blocks(traced, owner)
         dim = placed.dims.index("filter")
         dim = len(shape) - 1 - dim if _is_turned(node) else dim
     if blocks < 0 and used.cutting:
         raise LayoutError("parts side by side that are unlike")
     if blocks > 1:
-        used = _in_blocks(used, dim, blocks)
+        used = in_blocks(used, dim, blocks)
     for parts in used.dims:
         for part in parts:
             if part.extent % ways(part.axes, sizes):
@@ -195,8 +196,13 @@ def _is_turned(node: Node) -> bool:
     return False
 
 
-def _equal_blocks(traced: Traced, layer: str) -> int:
-    """Parts of the features of a layer that others read one by one, where these are alike."""
+def equal_blocks(traced: Traced, layer: str) -> int:
+    """Parts of the features of a layer that others read one by one, where these are alike.
+
+    Less than one where they are unlike.
+    """
+    if layer in traced.halved:
+        return 2
     found = set()
     extent = 0
     for value in traced.known.values():
@@ -210,14 +216,6 @@ def _equal_blocks(traced: Traced, layer: str) -> int:
     _, size = min(found, key=lambda pair: pair[1])
     alike = all(start % size == 0 and count % size == 0 for start, count in found)
     return extent // size if alike and extent % size == 0 else -1
-
-
-def _in_blocks(layout: ViewLayout, dim: int, blocks: int) -> ViewLayout:
-    """A layout in which a dim is cut in each of its blocks."""
-    axes = tuple(axis for part in layout.dims[dim] for axis in part.axes)
-    extent = layout.shape[dim]
-    parts = normal([DimPart(blocks), DimPart(extent // blocks, axes)])
-    return replace(layout, dims=(*layout.dims[:dim], parts, *layout.dims[dim + 1 :]))
 
 
 def _inner(axes: list[int], sizes: tuple[int, ...], size: int | None) -> tuple[int, ...]:

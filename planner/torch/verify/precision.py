@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 _LOWER = (torch.float32, torch.float16, torch.bfloat16)
@@ -44,3 +45,19 @@ def all_in_double() -> Iterator[None]:
     """Compute, and trace, in double precision what is cast to less."""
     with _Doubles():
         yield
+
+
+def backward_in_double(loss: torch.Tensor) -> None:
+    """The backward pass, in which modules may compute parts again, as `all_in_double` has it.
+
+    A mode is off inside of the functions that it sees, and `backward` is one of them.
+    """
+    _engine_run_backward(
+        (loss,),
+        (torch.ones_like(loss),),
+        False,
+        False,
+        (),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )

@@ -51,6 +51,10 @@ class MessageSizes:
                 return why
         return ""
 
+    def _kind(self, layer: str) -> str:
+        found = self.plan.layers.get(layer)
+        return "" if found is None else found.kind
+
     def _experts(self, layer: str) -> int:
         found = self.plan.layers.get(layer)
         return 1 if found is None else found.distribution.degree("expert")
@@ -68,6 +72,8 @@ class MessageSizes:
             # two numbers are charged in each pass
             sizes = [0.0 if backward else 1.5 * charged]
             yield sizes, "the largest feature, the sum and the right one are summed once"
+        elif cause == "statistics" and backward and self._kind(place) == "softmax":
+            yield [0.5 * charged], "the backward pass of a softmax sums one number a row"
         if cause == "gradient":
             yield from self._gradients(place, charged)
         if cause == "shuffle":
@@ -79,6 +85,11 @@ class MessageSizes:
             return
         if place in self.shared:
             yield [0.0], "the gradient of a shared weight is summed once, where it is counted"
+            held = self._weight_numbers(place)[0]
+            summed = 2 * held * (self._members(place) - 1) / self._members(place)
+            lacking = self.graph.layers[place].held_parameters - held
+            sizes = [part + more for part in (0.0, summed) for more in (0.0, lacking)]
+            yield sizes, "blocks of a shared weight differ, and get what they lack of its sum"
         weight, trains_weight, biases, trains_bias = self._weight_numbers(place)
         members = self._members(place)
         summed = 2 * (members - 1) / members

@@ -13,6 +13,7 @@ from torch._C import DisableTorchFunction
 
 from planner.torch.apply.convolution.site import Site
 from planner.torch.trace import alone
+from planner.torch.verify.precision import backward_in_double
 
 # Losses and gradients of steps, and the weights after them.
 Steps: TypeAlias = "tuple[list[Tensor], list[dict[str, Tensor]], dict[str, Tensor]]"
@@ -108,7 +109,9 @@ def _groups(site: Site) -> list[list[tuple[slice, ...]]]:
     groups: dict[tuple[int, ...], dict[Any, tuple[slice, ...]]] = {}
     places = site.holders(cut - set(site.sharding.statistics_sums))
     for place, box in zip(places, site.inputs[0].boxes, strict=True):
-        ranges = (slice(*box[0]), slice(None), *(slice(*pair) for pair in box[2:]))
+        ranges: tuple[slice, ...] = (slice(*box[0]),)
+        if site.layer.kind != "opaque":  # which is cut by samples alone
+            ranges += (slice(None), *(slice(*pair) for pair in box[2:]))
         groups.setdefault(place, {})[box[:1] + box[2:]] = ranges
     return [list(boxes.values()) for boxes in groups.values()]
 
@@ -136,7 +139,7 @@ def reference_steps(
         rule.zero_grad()
         with one_process(norms), alone():
             loss = F.cross_entropy(output_of(model, x), target)
-        loss.backward()
+        backward_in_double(loss)
         losses.append(loss.detach())
         gradients.append(
             {

@@ -20,8 +20,9 @@ from planner.plan import Plan
 from planner.torch.apply.transformers import PlannedTransformer, apply_transformer
 from planner.torch.nodes import arguments, operator_of
 from planner.torch.source import make_module
+from planner.torch.trace import alone
 from planner.torch.verify.apart import farthest
-from planner.torch.verify.precision import all_in_double
+from planner.torch.verify.precision import all_in_double, backward_in_double
 from planner.torch.verify.reference import norms_by_samples, output_of
 from planner.torch.verify.small import SmallTransformer, small_network
 
@@ -156,9 +157,9 @@ def train(task: TrainingTask) -> Trained:
         optimizer.step()
         if compare:
             single.zero_grad()
-            with norms_by_samples(blocks_of_norms), all_in_double():
+            with norms_by_samples(blocks_of_norms), all_in_double(), alone():
                 reference = _single_loss(original, names, given, target)
-            reference.backward()
+                backward_in_double(reference)
             found.losses.append(float((loss - reference.detach()).abs()))
             said = {n: p.grad for n, p in original.named_parameters() if p.grad is not None}
             apart, largest, worst = farthest(gradients, said)
@@ -196,8 +197,11 @@ def _blocks_of_norms(planned: PlannedTransformer) -> list[int]:
         for node in planned.traced.nodes
         if operator_of(node) == "batch_norm"
     )
+    count = plan.schedule.micro_batches
     return [
-        plan.schedule.micro_batches * plan.layers[layer].distribution.degree("sample")
+        count
+        if plan.placements(layer).statistics_sums
+        else count * plan.layers[layer].distribution.degree("sample")
         for layer in layers
     ]
 
@@ -227,7 +231,7 @@ def _random_batches(
     for _ in range(task.steps):
         given = [_random_input(node, batch, generator) for node in planned.traced.inputs]
         if wanted is None:
-            with torch.no_grad():
+            with torch.no_grad(), alone():
                 wanted = _single_output(copy.deepcopy(model), names, given).shape[:-1]
         found.append((given, torch.randint(features, wanted, generator=generator)))
     return found

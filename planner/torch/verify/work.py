@@ -145,7 +145,8 @@ def run_tasks(tasks: Sequence[RankTask]) -> list[RankOutcome]:
 
 def is_batch_norm(site: Site) -> bool:
     """Whether a layer is a batch norm, and not another norm that is costed as one."""
-    return site.layer.kind == "batch_norm" and operator_of(site.node) == "batch_norm"
+    known = site.layer.kind in ("batch_norm", "opaque")
+    return known and operator_of(site.node) == "batch_norm"
 
 
 def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

@@ -60,6 +60,36 @@ class Normed(nn.Module):
         return self.head(self.norm(x.mean((2, 3))))
 
 
+class Features(nn.Module):
+    """All that is summed over features, or over samples, of which ranks may have a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (
+            nn.Linear(16, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 32),
+        )
+        self.norm, self.root, self.written = nn.LayerNorm(32), nn.RMSNorm(32), Root(32)
+        self.bn, self.sync, self.last = nn.BatchNorm1d(32), nn.SyncBatchNorm(32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        x = self.root(self.second(self.bn(self.norm(self.first(x))))).relu()
+        y = self.third(x)
+        return self.last(self.sync(self.written(y) * y.softmax(-1) + y.log_softmax(-1)))
+
+
+class Root(nn.Module):
+    """A norm by the root mean square, as it is written out."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(features))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
 class Towers(nn.Module):
     """Two inputs of unlike features."""
 

@@ -71,6 +71,12 @@ def glm():
     return _hugging_face("GlmForCausalLM", "GlmConfig", **GROUPED, head_dim=8, pad_token_id=0)
 
 
+def gemma2():
+    # scores are capped between the products, and the head has the weights of the table
+    sizes = {**GROUPED, "head_dim": 8, "sliding_window": 8, "pad_token_id": 0}
+    return _hugging_face("Gemma2ForCausalLM", "Gemma2Config", **sizes)
+
+
 class Block(nn.Module):
     """An encoder block with queries, keys and values side by side."""
 

@@ -100,6 +100,13 @@ MODELS = {
 }
 
 
+def test_scores_that_are_capped_are_those_of_attention():
+    network = network_of_source(small_transformers.gemma2, {"input_ids": (2, 16)})
+    kinds = [row.kind for row in network.layers]
+    assert "opaque" not in kinds
+    assert (kinds.count("attention"), kinds.count("rotary")) == (2, 4)
+
+
 # Of each head a part is turned, as halves or as neighbours, or all of it as neighbours.
 @pytest.mark.parametrize("name", ["phi", "glm", "gptj"])
 def test_rotary_positions_of_a_part_of_each_head_are_split_by_heads_and_tokens(name):

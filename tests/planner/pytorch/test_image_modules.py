@@ -63,6 +63,13 @@ def test_plans_of_images_train_as_one_process_does(name, strategy):
         ("Written", "filter", "2,32"),
         ("Written", "channel", "2,32"),
         ("Dropped", "data", "2,32"),
+        # statistics of features and of samples that ranks have blocks of
+        ("Features", "filter", "2,16"),
+        ("Features", "data", "2,16"),
+        pytest.param("Features", "channel", "2,16", marks=pytest.mark.slow),
+        ("Features", "megatron:tp=2", "2,16"),
+        pytest.param("Features", "megatron:tp=2,dp=2", "2,16", marks=pytest.mark.slow),
+        pytest.param("Features", "megatron:pp=2,micro_batches=2", "2,16", marks=pytest.mark.slow),
     ],
 )
 def test_products_in_other_words_train_as_one_process_does(name, strategy, inputs):

@@ -59,8 +59,11 @@ CASES = [
     ("small_transformers:llama", "megatron:tp=2,dp=1,cp=2", 4),
     ("small_transformers:Plain", "megatron:tp=2,dp=2,zero=2,micro_batches=2", 4),
     ("small_transformers:mixtral", "megatron:tp=1,dp=2,ep=2", 2),
+    ("small_transformers:glm", "megatron:tp=2", 2),
 ]
 SLOW = [
+    ("small_transformers:glm", "megatron:tp=2,sequence_parallel=yes,zero=3,dp=2", 4),
+    ("small_transformers:gemma2", "megatron:tp=2", 2),
     ("small_transformers:mixtral", "megatron:tp=1,dp=4,ep=2,zero=1,micro_batches=2", 4),
     ("small_transformers:gpt2", "megatron:tp=2,sequence_parallel=yes", 2),
     ("small_transformers:bert", "zero3:shard_size=2", 4),

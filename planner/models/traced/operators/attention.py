@@ -205,7 +205,7 @@ def _head_features(net: Translation, node: TracedNode, value: Value) -> str:
 # What may lie between the first product and the softmax, and between that and the second product.
 _BETWEEN = re.compile(
     r"add|sub|mul|div|masked_fill|to|_to_copy|dropout|where|contiguous|clone|float|type_as|view"
-    r"|reshape|expand|clamp|maximum|nan_to_num|unsqueeze|_unsafe_view"
+    r"|reshape|expand|clamp|maximum|nan_to_num|unsqueeze|_unsafe_view|tanh"
 )
 
 
@@ -240,6 +240,8 @@ def products_written_out(node: TracedNode, data: set[TracedNode]) -> Products | 
             found_softmax = True
         elif not _BETWEEN.fullmatch(name):
             return None
+        if name == "type_as":
+            inside = inside[:1]  # of the other tensor it reads the type
         # checks of types are no readers
         if len(inside) != 1 or sum(user in data for user in current.users) != 1:
             return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodels.graph import SPATIAL_DIMS
 from planner.models.traced.nodes import TracedNode
-from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.operators.registry import dim_at, operator, tensor_of
 from planner.models.traced.translation import Constant, Translation, UnsupportedError, spatial_names
 from planner.models.traced.values import Value, joined
 
@@ -248,7 +248,7 @@ def _adaptive_pool(net: Translation, node: TracedNode) -> object:
 def _mean_of(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     x = tensor_of(net, given["self"])
-    dims = sorted(int(dim) % len(x.dims) for dim in given.get("dim") or ())
+    dims = sorted(dim_at(x, dim) for dim in given.get("dim") or ())
     space = tuple(axis for axis in x.axes if axis in SPATIAL_DIMS)
     reduced = joined([part for dim in dims for part in x.dims[dim]])
     everything = joined([part for axis in space for part in x.whole(axis)])
@@ -281,7 +281,7 @@ def _concatenate(net: Translation, node: TracedNode) -> Value:
     parts: Sequence[object] = node.arguments["tensors"]
     found = [net.known.get(part) for part in parts]
     values = [one for one in found if isinstance(one, Value)]
-    dim = int(node.arguments["dim"]) % len(values[0].dims)
+    dim = dim_at(values[0], node.arguments["dim"])
     if len(values) < len(found):
         return _with_class_tokens(net, node, found, values, dim)
     if len(values) == 1:

@@ -7,8 +7,13 @@ from dataclasses import replace
 
 from costmodels.graph.kinds.pointwise import FUNCTIONS
 from planner.models.traced.nodes import TracedNode
-from planner.models.traced.operators.registry import operator, tensor_of
-from planner.models.traced.translation import Translation, UnsupportedError, features
+from planner.models.traced.operators.registry import dim_at, operator, tensor_of
+from planner.models.traced.translation import (
+    Translation,
+    UnsupportedError,
+    features,
+    spatial_names,
+)
 from planner.models.traced.values import Value, reshaped
 
 # Functions by the names of their operators, where those differ.
@@ -68,13 +73,26 @@ def _activation(net: Translation, node: TracedNode) -> Value:
     value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
     name = node.operator
     function = _CALLED.get(name, name)
+    slopes = node.all_input_nodes[1:] if name == "prelu" else []
+    count = math.prod(slopes[0].shape) if slopes else 0
+    if count > 1 and count == value.axes.get("channel") and not net.weight(slopes[0]):
+        # a slope of each channel is a trained vector of them
+        layer = net.add(node, "pointwise", value.layer, weights=1)
+        net.weight(slopes[0], layer)
+        return like(net, value, layer)
     if name == "gelu" and node.arguments.get("approximate") == "tanh":
         function = "gelu_tanh"
     layer = net.add(node, "activation", value.layer, function=function)
-    slopes = net.new_weights(node.all_input_nodes[1:], layer)
-    if slopes:
+    if net.new_weights(node.all_input_nodes[1:], layer):
         net.remarks["Slopes of PReLU are not counted as weights."] = None
     return like(net, value, layer)
+
+
+@operator("detach")
+def _without_gradient(net: Translation, node: TracedNode) -> Value:
+    # a layer, so that plans that read views of what was written keep its gradient back, too
+    value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
+    return like(net, value, net.add(node, "pointwise", value.layer, keeps=False, detached=True))
 
 
 @operator("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
@@ -191,7 +209,7 @@ def _broadcast(net: Translation, node: TracedNode, values: list[Value]) -> Value
 def _softmax(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     value = net.settled(node, tensor_of(net, node.all_input_nodes[0]))
-    dim = value.dims[int(given["dim"]) % len(value.dims)]
+    dim = value.dims[dim_at(value, given["dim"])]
     if dim != value.whole(features(value)):
         raise UnsupportedError
     return like(net, value, net.add(node, "softmax", value.layer))
@@ -223,8 +241,9 @@ def _norm_of_channels(
         What it reads; weight and bias may be None.
     """
     value = net.settled(node, tensor_of(net, tensor))
-    if value.dims[1] != value.whole("channel"):
-        raise UnsupportedError
+    if "channel" not in value.axes or value.dims[1:2] != (value.whole("channel"),):
+        # what were features are channels and positions of space
+        value = net.renamed(node, value, ("channel", *spatial_names(len(value.dims) - 2)))
     options: dict[str, object] = dict(_weight_vectors(net, weight, bias))
     if any(name.endswith("SyncBatchNorm") for _, _, name in node.calls[-1:]):
         options["statistics"] = "synchronised"

@@ -33,3 +33,10 @@ def tensor_of(net: Translation, node: object) -> Value:
     if not isinstance(found, Value):
         raise UnsupportedError
     return found
+
+
+def dim_at(value: Value, dim: int) -> int:
+    """A dim of a tensor, from the front, where it is known what its dims are."""
+    if not value.dims:
+        raise UnsupportedError
+    return int(dim) % len(value.dims)

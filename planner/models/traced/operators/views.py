@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 
 from planner.models.traced.nodes import Arguments, TracedNode
-from planner.models.traced.operators.registry import operator, tensor_of
+from planner.models.traced.operators.registry import dim_at, operator, tensor_of
 from planner.models.traced.translation import SPLITS, Translation, UnsupportedError
 from planner.models.traced.values import AxisPart, Value, reshaped, sliced
 
 
 @operator(
-    *("to", "_to_copy", "type_as", "float", "contiguous", "clone", "alias", "detach", "identity"),
+    *("to", "_to_copy", "type_as", "float", "contiguous", "clone", "alias", "identity"),
     *("lift_fresh_copy", "view_as_real", "requires_grad"),
 )
 def _as_it_is(net: Translation, node: TracedNode) -> Value:
@@ -102,7 +102,7 @@ def _taken(value: Value, dim: int, start: int, count: int) -> Value:
 def _slice(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     value = tensor_of(net, given["self"])
-    dim = int(given["dim"]) % len(value.dims)
+    dim = dim_at(value, given["dim"])
     extent = value.shape[dim]
     if given["step"] != 1:
         raise UnsupportedError
@@ -117,14 +117,14 @@ def _slice(net: Translation, node: TracedNode) -> Value:
 def _narrow(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     value = tensor_of(net, given["self"])
-    return _taken(value, int(given["dim"]) % len(value.dims), given["start"], given["length"])
+    return _taken(value, dim_at(value, given["dim"]), given["start"], given["length"])
 
 
 @operator("select")
 def _select(net: Translation, node: TracedNode) -> Value:
     given = node.arguments
     value = tensor_of(net, given["self"])
-    dim = int(given["dim"]) % len(value.dims)
+    dim = dim_at(value, given["dim"])
     return _at(value, dim, int(given["index"]) % value.shape[dim])
 
 
@@ -138,14 +138,14 @@ def _at(value: Value, dim: int, index: int) -> Value:
 def _unbind(net: Translation, node: TracedNode) -> tuple[Value, ...]:
     given = node.arguments
     value = tensor_of(net, given["self"])
-    dim = int(given["dim"]) % len(value.dims)
+    dim = dim_at(value, given["dim"])
     return tuple(_at(value, dim, index) for index in range(value.shape[dim]))
 
 
 @operator(*(name for name in SPLITS if name != "unbind"))
 def _split_parts(net: Translation, node: TracedNode) -> tuple[Value, ...]:
     value = tensor_of(net, node.all_input_nodes[0])
-    dim = int(node.arguments["dim"]) % len(value.dims)
+    dim = dim_at(value, node.arguments["dim"])
     found, start = [], 0
     for part in node.shapes:
         count = part[dim]

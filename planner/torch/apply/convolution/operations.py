@@ -120,7 +120,9 @@ def _operators(site: Site, xs: list[Tensor]) -> Tensor:
         first = node.args[1] if operator_of(node) in _RECURRENT else ()
         states = first if isinstance(first, list | tuple) else [first]
 
-        def local(one: Node, largest: Any = largest, states: Any = states) -> Any:
+        def local(
+            one: Node, node: Node = node, largest: Any = largest, states: Any = states
+        ) -> Any:
             if one in done:
                 return done[one]
             whole = site.whole(one)
@@ -128,6 +130,9 @@ def _operators(site: Site, xs: list[Tensor]) -> Tensor:
                 return whole[:, slice(*site.out_box[0])].contiguous()
             if by_sample or largest is None:
                 return whole
+            if operator_of(node) == "prelu" and len(whole) > 1:  # a slope of each channel
+                start, stop = boxes[largest][1]
+                return whole[start:stop]
             return cut_constant(whole, shape_of(largest), boxes[largest])
 
         args = map_arg(node.args, local)

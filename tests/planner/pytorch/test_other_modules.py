@@ -1,0 +1,77 @@
+"""Modules that stop gradients, tie weights, compute parts again, or make images are verified."""
+
+from __future__ import annotations
+
+import pytest
+import torch_extra
+
+torch_extra.require("torch")
+
+import other_modules as others
+
+import planner
+from costmodels.errors import InputError
+from costmodels.graph import build_graph
+from planner.torch.source import traced_source
+from planner.torch.verify.verify import verify_plan
+
+IMAGES, FEATURES, TOKENS = "2,3,16,16", "2,16", "2,16:int64"
+
+
+def slow(*row):
+    return pytest.param(*row, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "inputs"),
+    [
+        ("Stopped", "filter", IMAGES),
+        ("Generator", "data", FEATURES),
+        ("Gate", "data", FEATURES),
+        ("Tied", "filter", TOKENS),
+        ("Again", "megatron:tp=2", TOKENS),
+        slow("Stopped", "data", IMAGES),
+        slow("Stopped", "spatial", IMAGES),
+        slow("Generator", "filter", FEATURES),
+        slow("Gate", "filter", FEATURES),
+        slow("Tied", "zero3", TOKENS),
+        slow("Tied", "channel", TOKENS),
+        slow("Again", "data", TOKENS),
+    ],
+)
+def test_plans_train_as_one_process_does(name, strategy, inputs):
+    module = getattr(others, name)
+    plan = planner.evaluate(
+        module,
+        inputs=inputs,
+        gpus=2,
+        strategy=strategy,
+        cluster="lassen",
+        global_batch_size=8,
+    )
+    assert verify_plan(plan, ranks=2, module=f"other_modules:{name}").faults == []
+
+
+def test_parts_that_are_cast_automatically_are_refused():
+    plan = planner.evaluate(others.Cast, inputs=FEATURES, gpus=2, global_batch_size=8)
+    with pytest.raises(InputError, match=r"under torch\.autocast"):
+        verify_plan(plan, ranks=2, module="other_modules:Cast")
+
+
+def test_what_gets_no_gradient_is_charged_none():
+    graph = build_graph(traced_source(others.Stopped, IMAGES).network, 2)
+    fixed, stop = graph.layers["fixed"], graph.layers["detach_2"]
+    assert (fixed.parameters, fixed.held_parameters) == (0, 3 * 16 * 9 + 16)
+    assert stop.stops_gradient
+    assert graph.input_gradients("detach_2") == (False,)
+    assert graph.input_gradients("second") == (False,)
+    assert graph.input_gradients("third") == (True,)
+
+
+def test_features_that_become_an_image_are_normed_by_its_channels():
+    rows = traced_source(others.Generator, FEATURES).network.layers
+    kinds = [row.kind for row in rows]
+    assert kinds.count("batch_norm") == 1
+    # windows that overlap are known by their bytes alone; slopes are a trained vector
+    assert kinds.count("opaque") == 1
+    assert [row.options.get("weights") for row in rows if row.kind == "pointwise"] == [1]
