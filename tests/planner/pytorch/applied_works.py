@@ -114,19 +114,25 @@ def with_faults(task: RankTask) -> dict[str, Any]:
             away &= beyond.view([-1 if n == dim else 1 for n in range(y.dim())])
         return y.masked_fill(away, 0.0)
 
-    def no_halo_gradient(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
-        y = move(self, x, source, target, why)
+    def no_halo_gradient(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
+        y = move(self, x, source, target, why, fill)
         if why.cause == "halo" and why.backward and why.layer.startswith("parts.2"):
             y = outside(self, y, source, target, (2,))
         return y
 
-    def no_sum(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
+    def no_sum(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
         if why.cause == "gradient" and why.layer.startswith("parts.2"):
             return x
-        return move(self, x, source, target, why)
+        return move(self, x, source, target, why, fill)
 
-    def no_corner(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
-        y = move(self, x, source, target, why)
+    def no_corner(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
+        y = move(self, x, source, target, why, fill)
         if why.cause == "halo" and not why.backward:
             y = outside(self, y, source, target, (2, 3))
         return y

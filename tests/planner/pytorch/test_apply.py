@@ -79,7 +79,7 @@ def test_random_plans_train_as_one_process_does():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "extent", "batch"), [("resnet18", 48, 8), ("nnunet-2d", 48, 4)])
+@pytest.mark.parametrize(("name", "extent", "batch"), [("resnet18", 48, 8), ("nnunet-2d", 64, 4)])
 def test_many_random_plans(name, extent, batch):
     _checked([_random_plan(_network(name, extent), batch, seed) for seed in range(10, 22)], 3)
 
