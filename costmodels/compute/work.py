@@ -118,6 +118,8 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Any plain copy, such as packing a halo or changing a layout.
     ("copy", "forward"): (1, 1, 0),
     ("copy", "backward"): (1, 1, 0),
+    # The input is copied into the middle of a larger output, which has room for its halo.
+    ("pad", "forward"): (2, 0, 0),
     # A cast to FP8 and the transpose of it, which products need (Transformer Engine): two bytes
     # read, two of one written; `samples` is how many numbers there are.
     ("fp8_cast", "forward"): (0, 0, 4),
