@@ -22,6 +22,7 @@ from planner.planning.optimize import plan_of_strategy
 from planner.torch.apply.convolution.convolved import ConvolvedBlocks
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import Exchange
+from planner.torch.apply.layout import block
 
 Tensor = Any
 # How a tensor of channels (dim 1) or space (dims 2 and 3) is split.
@@ -216,7 +217,10 @@ class PlanStep:
         if plan in ("sample", *_SPACE):
             self.shared = weights
         split = {"sample": 0, "channel": 1, **_SPACE}.get(first)
-        inputs = whole if split is None else whole.chunk(RANKS, split)[rank].contiguous()
+        inputs = whole
+        if split is not None:
+            start, stop = block(whole.shape[split], rank, RANKS)
+            inputs = whole.narrow(split, start, stop - start).contiguous()
         reads = {"filter": Gather.apply}
         makes = {"channel": Scatter.apply}
 

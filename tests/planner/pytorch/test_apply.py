@@ -98,6 +98,14 @@ def test_planted_faults_are_caught(faults, name):
         assert loss < 1e-12
 
 
+@pytest.mark.parametrize("dim", ["height", "width"])
+def test_blocks_and_their_halos_are_copied_once(dim):
+    for found, block in on_ranks(works.copied_numbers, 2, {dim: 2}):
+        halo = block // 8  # a row of the 8 of a block, in a message of its own
+        # forward the input and backward the gradient, packed halos and received ones
+        assert found == {"copy_": 2 * (block + halo), "clone": 2 * halo}
+
+
 def test_without_a_fault_there_is_none(faults):
     (apart, largest), loss = faults["none"]
     assert apart < 1e-12 * largest
