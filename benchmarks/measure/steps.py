@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from benchmarks.measure.questions import RANKS, PlansQuestion, setting_of, splits, this_machine
 from planner.plan.sharding import known_sharding
 from planner.planning.optimize import plan_of_strategy
-from planner.torch.apply.convolution.convolved import ConvolvedBlocks
+from planner.torch.apply.convolution.convolved import convolved_blocks
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import Exchange
 from planner.torch.apply.layout import block
@@ -226,7 +226,7 @@ class PlanStep:
 
         def convolve(tensor: Tensor, weight: Tensor, kind: str, name: str) -> Tensor:
             if kind in _SPACE:
-                return ConvolvedBlocks.apply(tensor, weight, self.sites[name], 1)
+                return convolved_blocks(tensor, weight, self.sites[name], 1)
             return makes.get(kind, _unchanged)(F.conv2d(tensor, weight, padding=1))
 
         def forward(tensor: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class Exchange:
                 operations.append(dist.P2POp(dist.isend, _packed(parts), other))
             wanted = [one.box for one in pieces_for(source, target, self.rank) if one.rank == other]
             if wanted:
-                arriving[other] = _room(result, mine, wanted, placing)
+                arriving[other] = _landing(result, mine, wanted, placing)
                 operations.append(dist.P2POp(dist.irecv, arriving[other], other))
         for request in dist.batch_isend_irecv(operations) if operations else ():
             request.wait()
@@ -189,7 +189,7 @@ def _around(x: Tensor, box: Box, placing: Placing, fill: float) -> Tensor:
     return result
 
 
-def _room(result: Tensor, mine: Box, wanted: list[Box], placing: Placing) -> Tensor:
+def _landing(result: Tensor, mine: Box, wanted: list[Box], placing: Placing) -> Tensor:
     """Memory for what another rank sends: its place itself, where that is in one piece.
 
     Parameters

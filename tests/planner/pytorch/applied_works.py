@@ -21,7 +21,7 @@ from planner.planning.optimize import plan_of_strategy
 from planner.request.request import Request
 from planner.request.setting import resolve
 from planner.torch.apply.convolution import sums
-from planner.torch.apply.convolution.convolved import ConvolvedBlocks
+from planner.torch.apply.convolution.convolved import convolved_blocks
 from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import Exchange
 from planner.torch.verify.scaled import SmallPlan
@@ -181,7 +181,7 @@ def copied_numbers(ways: dict[str, int]) -> tuple[dict[str, int], int]:
     x = torch.ones([stop - start for start, stop in box], requires_grad=True)
     weight = torch.ones(4, 4, 3, 3, requires_grad=True)
     with Copies():
-        y = ConvolvedBlocks.apply(x, weight, site, 1)
+        y = convolved_blocks(x, weight, site, 1)
         y.backward(torch.ones_like(y))
     return found, x.numel()
 

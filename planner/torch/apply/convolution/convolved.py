@@ -31,7 +31,7 @@ from planner.torch.apply.exchange import Why
 from planner.torch.nodes import AnyNode
 
 
-class ConvolvedBlocks(Function):
+class _Convolved(Function):
     """A convolution of blocks, with the halo exchanges of both passes.
 
     What is received comes to lie around the block in one padded buffer, which is kept for the
@@ -125,7 +125,7 @@ def _input_gradient(
     Parameters
     ----------
     gradient, weight, site, groups, windows
-        As of `ConvolvedBlocks`.
+        As of `_Convolved`.
     plain
         As of `plain_dims`.
     """
@@ -181,6 +181,20 @@ def _like_input(gradient: Tensor, shape: list[int]) -> Tensor:
     return gradient.new_empty(()).expand(shape)
 
 
+def convolved_blocks(x: Tensor, weight: Tensor, site: Site, groups: int) -> Tensor:
+    """A convolution of a block with the halo that it reads, without its bias.
+
+    Parameters
+    ----------
+    x, weight
+        The rank's blocks.
+    site, groups
+        The layer, and independent groups of channels.
+    """
+    found: Tensor = _Convolved.apply(x, weight, site, groups)
+    return found
+
+
 def convolved(site: Site, x: Tensor, node_weight: AnyNode, groups: int) -> Tensor:
     """A convolution, without its bias.
 
@@ -201,5 +215,4 @@ def convolved(site: Site, x: Tensor, node_weight: AnyNode, groups: int) -> Tenso
         whole = site.sharding.output.shape[1] * start, site.sharding.inputs[0].shape[1] * first
         if whole[0] != whole[1] or filters % max(groups, 1):
             raise site.refusal(f"filters {first} to {last} do not read channels {start} to {stop}")
-    found: Tensor = ConvolvedBlocks.apply(x, weight, site, groups)
-    return found
+    return convolved_blocks(x, weight, site, groups)

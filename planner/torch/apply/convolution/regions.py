@@ -23,6 +23,13 @@ def whole_extents(site: Site, slot: int | None) -> list[int]:
 
 
 def within(first: int, last: int, extent: int) -> Range:
+    """What of a range lies in a tensor.
+
+    Parameters
+    ----------
+    first, last, extent
+        The range, and rows of the tensor. [rows]
+    """
     start = min(max(first, 0), extent)
     return start, max(min(last, extent), start)
 
@@ -36,12 +43,19 @@ def read_by(out: Range, window: Window) -> Range:
 
 
 def readers(inside: Range, window: Window, extent: int) -> Range:
-    """Outputs that read inputs."""
+    """Outputs that read inputs.
+
+    Parameters
+    ----------
+    inside, window, extent
+        The inputs, what reads them, and outputs in all. [rows]
+    """
     first = -(-(inside[0] + window.padding - window.reach + 1) // window.stride)
     return within(first, (inside[1] - 1 + window.padding) // window.stride + 1, extent)
 
 
 def with_space(box: Box, space: Sequence[Range]) -> Box:
+    """A box with other rows of space."""
     return (*box[:2], *space)
 
 
