@@ -4,7 +4,8 @@ A kernel packs the rows of each message. Where the halo is waited for, the block
 received are then copied into one padded tensor, which the pass reads (PyTorch and Chainer have no
 convolution that reads a block and its halo apart). Where it travels behind the interior, tensors
 have room for it from the beginning (Dryden et al. 2019, section IV.A): only what is received is
-put there.
+put there. Each side is packed and unpacked on a stream of its own, one dim after the other
+(LLNL/DiHydrogen, legacy/include/distconv/tensor/halo_exchange_cuda_al.hpp).
 """
 
 from __future__ import annotations
@@ -105,18 +106,21 @@ def halo_copies(
         return HaloCopies(seconds=zero, num_bytes=zero)
     training, some = machine.training, halo.num_bytes > 0.0
     launch_time = 0.0 if training.runs_ahead else training.launch_time
+    dims = np.sum([sides > 0 for sides, _ in halo.slabs.values()], axis=0)
+    # sides have streams of their own, dims come one after the other; without, messages do
+    apart = np.maximum(dims if training.halo_overlap else halo.messages, 1.0)
     one = np.ones(1)
     message = Work(
         operation="copy",
         direction="forward",
-        samples=halo.num_bytes / training.activation_size / np.maximum(halo.messages, 1.0),
+        samples=halo.num_bytes / training.activation_size / apart,
         channels=one,
         filters=one,
     )
-    # one kernel packs a message, one puts it where it belongs
-    moved, kernels = machine.compute.time(message)[0], 2.0 * halo.messages
+    # one kernel packs what is sent, one puts what comes where it belongs
+    moved, kernels = machine.compute.time(message)[0], 2.0 * apart
     if training.halo_overlap:
-        # beside the interior, on a stream of its own, which waits for no launch
+        # beside the interior, where it waits for no launch
         return HaloCopies(seconds=kernels * moved * some, num_bytes=zero)
     seconds = kernels * np.maximum(moved, launch_time)
     joining = joining_work(layer, candidates, halo, backward=backward)
