@@ -1,25 +1,34 @@
 """The plans of `questions` as PyTorch runs them on two ranks, step by step.
 
 A step is a forward pass, a backward pass, the all-reduce of the gradients that both ranks hold, and
-SGD with momentum. Messages between layers go through functions that know their own backward pass;
-the bytes that a rank receives are counted, so that they can be held against what was predicted.
+SGD with momentum. Convolutions that are split over space run as planned modules run them; other
+messages between layers go through functions that know their own backward pass. The bytes that a
+rank receives are counted, so that they can be held against what was predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from benchmarks.measure.questions import RANKS, PlansQuestion
+from benchmarks.measure.questions import RANKS, PlansQuestion, setting_of, splits, this_machine
+from planner.plan.sharding import known_sharding
+from planner.planning.optimize import plan_of_strategy
+from planner.torch.apply.convolution.convolved import convolved_blocks
+from planner.torch.apply.convolution.site import Site
+from planner.torch.apply.exchange import Exchange
+from planner.torch.apply.layout import block
 
 Tensor = Any
 # How a tensor of channels (dim 1) or space (dims 2 and 3) is split.
 _SPACE = {"height": 2, "width": 3}
+# Memory of a machine on which only the placement of a plan is asked for. [B]
+_ROOM: Final = 2.0**40
 
 
 @dataclass
@@ -106,39 +115,33 @@ class Sum(torch.autograd.Function):
         return gradient
 
 
-def _exchanged(border: Tensor) -> Tensor:
-    """The other rank's border."""
-    border = border.contiguous()
-    other, partner = torch.empty_like(border), 1 - dist.get_rank()
-    messages = [
-        dist.P2POp(dist.isend, border, partner),
-        dist.P2POp(dist.irecv, other, partner),
-    ]
-    for message in dist.batch_isend_irecv(messages):
-        message.wait()
-    RECEIVED.count += other.numel() * other.element_size()
-    return other
+def _sites(question: PlansQuestion, plan: str) -> dict[str, Site]:
+    """The convolutions of a plan that splits space, as planned modules run them."""
+    setting = setting_of(question, this_machine(_ROOM))
+    found = plan_of_strategy(setting, splits(question, plan, setting), plan)
+    sharding, exchange = known_sharding(found.sharding), Exchange()
 
+    def nothing(node: object) -> NoReturn:
+        raise AssertionError(f"a convolution alone reads no weight of a module: {node}")
 
-class WithHalo(torch.autograd.Function):
-    """The block with the neighbour's border on one side, and zeros on the other."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Tensor, dim: int) -> Tensor:
-        ctx.dim, ctx.extent, ctx.first = dim, block.shape[dim], dist.get_rank() == 0
-        own = block.narrow(dim, ctx.extent - 1 if ctx.first else 0, 1)
-        halo = _exchanged(own)
-        zeros = torch.zeros_like(halo)
-        sides = (zeros, block, halo) if ctx.first else (halo, block, zeros)
-        return torch.cat(sides, dim)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        there = gradient.narrow(ctx.dim, ctx.extent + 1 if ctx.first else 0, 1)
-        back = _exchanged(there)
-        own = gradient.narrow(ctx.dim, 1, ctx.extent)  # nothing else reads it
-        own.narrow(ctx.dim, ctx.extent - 1 if ctx.first else 0, 1).add_(back)
-        return own, None
+    return {
+        layer.name: Site(
+            layer=layer,
+            sources=(),
+            sharding=sharding.layer(layer.name),
+            mesh=sharding.meshes[sharding.layer(layer.name).mesh],
+            nodes=(),
+            data=set(),
+            known={},
+            moves={},
+            exchange=exchange,
+            held=nothing,
+            training=lambda: True,
+            drops=lambda: True,
+        )
+        for layer in setting.graph.compute_layers
+        if layer.operation == "conv"
+    }
 
 
 class PlanStep:
@@ -160,6 +163,7 @@ class PlanStep:
             # drawn whole, so that both ranks and all plans have the same numbers
             return torch.randn(*dims, generator=generator)
 
+        self.sites = _sites(question, plan) if plan in _SPACE else {}
         make = self._convolutions if question.kind == "conv" else self._block
         self.weights: list[Tensor] = []
         self.shared: list[Tensor] = []
@@ -170,6 +174,7 @@ class PlanStep:
         """One step; what the forward pass made."""
         outputs = self.forward(self.inputs)
         outputs.backward(torch.ones_like(outputs))
+        self._count_halos()
         if self.shared:
             flat = torch.cat([weight.grad.reshape(-1) for weight in self.shared])
             summed = _sum_of_ranks(flat).split([weight.numel() for weight in self.shared])
@@ -183,6 +188,13 @@ class PlanStep:
         for weight in self.weights:
             weight.grad = None
         return outputs.detach()
+
+    def _count_halos(self) -> None:
+        """Count what planned convolutions received."""
+        for exchange in {id(one.exchange): one.exchange for one in self.sites.values()}.values():
+            numbers = sum(one.numbers for one in exchange.record)
+            RECEIVED.count += numbers * self.inputs.element_size()
+            exchange.record.clear()
 
     def _weight(self, whole: Tensor, dim: int | None = None) -> Tensor:
         """A weight, or this rank's part of it along a dim."""
@@ -205,20 +217,22 @@ class PlanStep:
         if plan in ("sample", *_SPACE):
             self.shared = weights
         split = {"sample": 0, "channel": 1, **_SPACE}.get(first)
-        inputs = whole if split is None else whole.chunk(RANKS, split)[rank].contiguous()
+        inputs = whole
+        if split is not None:
+            start, stop = block(whole.shape[split], rank, RANKS)
+            inputs = whole.narrow(split, start, stop - start).contiguous()
         reads = {"filter": Gather.apply}
         makes = {"channel": Scatter.apply}
 
-        def convolve(tensor: Tensor, weight: Tensor, kind: str) -> Tensor:
+        def convolve(tensor: Tensor, weight: Tensor, kind: str, name: str) -> Tensor:
             if kind in _SPACE:
-                padding = (0, 1) if kind == "height" else (1, 0)
-                return F.conv2d(WithHalo.apply(tensor, _SPACE[kind]), weight, padding=padding)
+                return convolved_blocks(tensor, weight, self.sites[name], 1)
             return makes.get(kind, _unchanged)(F.conv2d(tensor, weight, padding=1))
 
         def forward(tensor: Tensor) -> Tensor:
-            middle = torch.relu(convolve(tensor, weights[0], first))
+            middle = torch.relu(convolve(tensor, weights[0], first, "a"))
             middle = reads.get(second, _unchanged)(middle)
-            return torch.relu(convolve(middle, weights[1], second))
+            return torch.relu(convolve(middle, weights[1], second, "b"))
 
         return inputs, forward
 

@@ -115,11 +115,11 @@ TRAFFIC: Final[dict[tuple[str, str], tuple[float, float, float]]] = {
     # Within a normalisation an addition reads the other operand; gradients meet as of "add".
     ("fused_add", "forward"): (1, 0, 0),
     ("fused_add", "backward"): (2, 1, 0),
-    # Any plain copy, such as packing a halo or changing a layout.
+    # Any plain copy, as in packing a halo; of an input into a larger output with room for a halo.
     ("copy", "forward"): (1, 1, 0),
     ("copy", "backward"): (1, 1, 0),
-    # A cast to FP8 and the transpose of it, which products need (Transformer Engine): two bytes
-    # read, two of one written; `samples` is how many numbers there are.
+    ("pad", "forward"): (2, 0, 0),
+    # A cast of `samples` numbers to FP8, and its transpose (Transformer Engine): 2 bytes to 2 of 1.
     ("fp8_cast", "forward"): (0, 0, 4),
     # Weight updates: `samples` is the number of parameters. State is kept in fp32 whatever the
     # precision: SGD with momentum reads 3 and writes 2 values, Adam reads 4 and writes 3.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from costmodels.communication.halo import Halo, halo_exchange
 from costmodels.distribution import Candidates
 from costmodels.graph import SPATIAL_DIMS, Layer
+from costmodels.layers.halo_copies import halo_copies
 from costmodels.layers.local_work import local_work
 from costmodels.step.machine import Machine
 
@@ -49,6 +50,8 @@ class HaloWork:
     ----------
     exchange, num_bytes
         The halo exchange, and what the busiest rank receives. [s], [B]
+    copies
+        What of the exchange is copies before and after the messages. [s]
     interior, boundary
         Computation beside the exchange and after it; the boundary is 0, and the interior all of
         the pass, where the layer is not cut. [s]
@@ -57,18 +60,22 @@ class HaloWork:
     apart
         Whether the exchange waits for the independent work, instead of hiding behind it.
     slabs
-        What the pass computes longer because it is cut. [s]
+        What the pass computes longer because it is cut, or joins a block with its halo. [s]
+    joined
+        The tensor in which it does that. [B]
     exposed
         What the pass takes longer than without a halo. [s]
     """
 
     exchange: Floats
     num_bytes: Floats
+    copies: Floats
     interior: Floats
     boundary: Floats
     cut: NDArray[np.bool_]
     apart: NDArray[np.bool_]
     slabs: Floats
+    joined: Floats
     exposed: Floats
 
 
@@ -86,7 +93,10 @@ def halo_work(
     is computed meanwhile, then what waits by kernels of its own (Dryden et al. 2019, section
     IV.A): thin slabs, which take nearly as long as thick ones. A layer is only cut that way where
     it pays, unless the framework always does; some frameworks cut the forward pass only, and some
-    do not hide a backward halo with corners (`Training`).
+    do not hide a backward halo with corners (`Training`). What packs and unpacks messages runs
+    beside the interior, too.
+
+    Without overlap the pass waits, and copies its block and the halo into one tensor first.
 
     Parameters
     ----------
@@ -110,31 +120,37 @@ def halo_work(
         )
     zero = np.zeros(len(candidates))
     whole = np.zeros(len(candidates), dtype=bool)
-    if not halo.slabs or not machine.training.halo_overlap:
+    training, backward = machine.training, direction != "forward"
+    copied = halo_copies(layer, candidates, halo, machine, backward=backward)
+    if not halo.slabs or not training.halo_overlap:
         return HaloWork(
             exchange=halo.time,
             num_bytes=halo.num_bytes,
-            interior=compute,
+            copies=zero,
+            interior=compute + copied.seconds,
             boundary=zero,
             cut=whole,
             apart=whole,
-            slabs=zero,
-            exposed=halo.time,
+            slabs=copied.seconds,
+            joined=copied.num_bytes,
+            exposed=halo.time + copied.seconds,
         )
-    training, backward = machine.training, direction != "forward"
+    exchange = halo.time + copied.seconds
     apart: NDArray[np.bool_] = whole
     if backward and not training.corner_overlap:
         apart = np.sum([sides > 0 for sides, _ in halo.slabs.values()], axis=0) > 1
-    waiting: Floats = np.maximum(halo.time - independent * ~apart, 0.0)
+    waiting: Floats = np.maximum(exchange - independent * ~apart, 0.0)
     if backward and not training.cuts_backward:
         return HaloWork(
-            exchange=halo.time,
+            exchange=exchange,
             num_bytes=halo.num_bytes,
+            copies=copied.seconds,
             interior=compute,
             boundary=zero,
             cut=whole,
             apart=apart,
             slabs=zero,
+            joined=zero,
             exposed=waiting,
         )
     interior = compute * (1.0 - halo.boundary)
@@ -145,12 +161,14 @@ def halo_work(
     cut = needed if training.always_cut else needed & (exposed < waiting)
     exposed = exposed if training.always_cut else np.minimum(exposed, waiting)
     return HaloWork(
-        exchange=halo.time,
+        exchange=exchange,
         num_bytes=halo.num_bytes,
+        copies=copied.seconds,
         interior=np.where(cut, interior, compute),
         boundary=np.where(cut, compute * halo.boundary + extra, 0.0),
         cut=cut,
         apart=apart,
         slabs=np.where(cut, extra, 0.0),
+        joined=zero,
         exposed=exposed,
     )

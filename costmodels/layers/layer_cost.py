@@ -48,7 +48,7 @@ class LayerCosts:
     reduce_forward, reduce_backward
         Reduce-scatter of partial outputs, and of partial input gradients. [s]
     slabs_forward, slabs_backward
-        What of the exposed halos is computation. [s]
+        What of the exposed halos is computation, or copies between computation. [s]
     weight_first
         Whether backward-weight runs beside the halo exchange of the backward pass, and the rest
         after it.
@@ -71,8 +71,8 @@ class LayerCosts:
         Of the local block of the weight, those that are not trained among them. [items]
     weights, gradients, state, output, scattered, saved, workspace
         Memory: weights, their gradients, optimizer state, the output as the layer makes it, what
-        is left of that once partial sums are reduced and scattered, what else backward keeps, and
-        scratch space while the layer runs. [B]
+        is left of that once partial sums are reduced and scattered, what else backward keeps
+        (an input joined with its halo too), and scratch space while the layer runs. [B]
     communication_bytes
         Bytes that a rank receives in halos and reductions of a step. [B]
     sources
@@ -245,6 +245,9 @@ def layer_costs(
         workspace = np.minimum(inputs + output, WORKSPACE_LIMIT)
     elif layer.kind == "loss":
         workspace = output / size * training.logit_scratch
+    # a block with its halo is kept as the input is, that of a gradient is there for its pass only
+    keeps = float(layer.keeps_inputs)
+    workspace = workspace + np.maximum(halos.joined_forward * (1.0 - keeps), halos.joined_backward)
     return LayerCosts(
         forward=computation.forward,
         backward_data=computation.backward_data,
@@ -275,7 +278,9 @@ def layer_costs(
         state=parameters * training.state_size,
         output=output,
         scattered=output / candidates.group(layer.reduced_dims).prod(axis=1),
-        saved=saved_bytes(layer, training) * saved_part + inputs / size * layer.copy_size,
+        saved=saved_bytes(layer, training) * saved_part
+        + inputs / size * layer.copy_size
+        + halos.joined_forward * keeps,
         workspace=workspace,
         communication_bytes=sum(reductions.num_bytes, halos.num_bytes),
         sources=computation.sources,

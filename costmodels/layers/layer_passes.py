@@ -139,7 +139,8 @@ def layer_computation(
 class ExposedHalos:
     """What the halo exchange of the passes exposes, and what each pass receives. [s], [B]
 
-    `slabs_forward` and `slabs_backward` are what of that is computation, and `weight_first` says
+    `slabs_forward` and `slabs_backward` are what of that is computation, `joined_forward` and
+    `joined_backward` the tensors in which blocks lie with their halos, and `weight_first` says
     whether the weight's gradient is made beside the exchange of the backward pass.
     """
 
@@ -147,6 +148,8 @@ class ExposedHalos:
     backward: Floats
     slabs_forward: Floats
     slabs_backward: Floats
+    joined_forward: Floats
+    joined_backward: Floats
     weight_first: NDArray[np.bool_]
     num_bytes: Floats
 
@@ -180,11 +183,12 @@ def exposed_halos(
         for way in (False, True)
     )
     zero = np.zeros(len(candidates))
-    exposed_backward, slabs_backward, weight_first = zero, zero, zero > 0.0
+    exposed_backward, slabs_backward, joined_backward, weight_first = zero, zero, zero, zero > 0.0
     if wants_gradient:
         times = (computation.backward_data, computation.backward_weight)
         work = halo_work(layer, candidates, "backward_data", times, machine, backward)
         exposed_backward, slabs_backward = work.exposed, work.slabs
+        joined_backward = work.joined
         if machine.training.halo_overlap:
             weight_first = (work.exchange > 0.0) & (computation.backward_weight > 0.0)
     work = halo_work(layer, candidates, "forward", (computation.forward, 0.0), machine, forward)
@@ -193,6 +197,8 @@ def exposed_halos(
         backward=exposed_backward,
         slabs_forward=work.slabs,
         slabs_backward=slabs_backward,
+        joined_forward=work.joined,
+        joined_backward=joined_backward,
         weight_first=weight_first,
         num_bytes=forward.num_bytes + backward.num_bytes * wants_gradient,
     )

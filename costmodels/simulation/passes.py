@@ -43,7 +43,9 @@ def pass_operations(
         num_bytes=float(halo.num_bytes[0]),
     )
     if not halo.cut[0]:
-        return [messages, base._replace(after=(*base.after, wait))]
+        # what joins the block with its halo comes after that, and before the pass
+        seconds = base.seconds + float(halo.slabs[0])
+        return [messages, base._replace(after=(*base.after, wait), seconds=seconds)]
     interior: Key = (f"{kind} interior", name, 0)
     return [
         messages,

@@ -31,8 +31,8 @@ class Piece:
     forward, backward_data, backward_weight, update
         Local computation. [s]
     halo_forward, halo_backward
-        How the passes run with their halo exchange, and what its messages take before their bytes
-        flow; None without one. [s]
+        How the passes run with their halo exchange, and what of that no link is busy with: copies,
+        and what messages take before their bytes flow; None without one. [s]
     weight_first
         Whether backward-weight runs beside the halo exchange of the backward pass.
     statistics_bytes, statistics_group
@@ -280,7 +280,10 @@ def _halos(
     if any(wants):
         times = (costs.backward_data, costs.backward_weight)
         backward = halo_work(layer, one, "backward_data", times, machine)
+    # copies take what they take, however many messages share the links
     return (
-        (forward, fixed[0]) if forward.exchange[0] > 0.0 else None,
-        (backward, fixed[1]) if backward is not None and backward.exchange[0] > 0.0 else None,
+        (forward, fixed[0] + float(forward.copies[0])) if forward.exchange[0] > 0.0 else None,
+        (backward, fixed[1] + float(backward.copies[0]))
+        if backward is not None and backward.exchange[0] > 0.0
+        else None,
     )

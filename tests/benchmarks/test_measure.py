@@ -23,7 +23,7 @@ from benchmarks.measure.scores import mean_relative_error, regret, spearman
 from costmodels.compute import CostTable
 
 SMALL = (
-    PlansQuestion(name="conv", kind="conv", sizes=(8, 6), batch=2),
+    PlansQuestion(name="conv", kind="conv", sizes=(8, 7), batch=2),
     PlansQuestion(name="block", kind="block", sizes=(16, 8, 2), batch=2),
 )
 
@@ -87,7 +87,9 @@ def test_there_are_enough_plans_and_all_their_shapes_are_measured() -> None:
     asked = questions()
     assert sum(len(question.plans) for question in asked) >= 20
     needs = needs_of_plans(asked[:1], this_machine(8e9))
-    assert {need.shape.operation for need in needs.needs} == {"conv", "activation", "sgd_update"}
+    operations = {need.shape.operation for need in needs.needs}
+    # blocks of space are copied into tensors with room for their halos
+    assert operations == {"conv", "pad", "activation", "sgd_update"}
 
 
 class TestScores:

@@ -21,6 +21,7 @@ from costmodels.compute.work import DENSE_DIRECTIONS
 from costmodels.distribution import Candidates, one_candidate
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
+from costmodels.layers.halo_copies import joining_works
 from costmodels.layers.local_work import local_parameters, local_work, update_work
 from planner.joint.answer import joint_plan
 from planner.joint.requests import wishes_of
@@ -200,6 +201,7 @@ def layer_works(layer: Layer, split: Candidates, graph: Graph, setting: Setting)
         ):
             continue
         yield from local_work(layer, split, direction)
+    yield from joining_works(layer, split, setting.machine, wants_gradient=bool(wanted))
     if layer.parameters and layer.shares_weight_with is None:
         parameters = local_parameters(layer, split)
         yield update_work(np.ceil(parameters), setting.machine.training.optimizer)

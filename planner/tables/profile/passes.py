@@ -120,6 +120,22 @@ def _pool_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     }
 
 
+def _pad_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
+    """A block is copied into a new tensor that has room for its halo."""
+    block = random(shape.samples, shape.channels, *shape.in_extents)
+    room = (shape.samples, shape.channels, *shape.out_extents)
+
+    def pad() -> object:
+        padded = block.new_empty(room)
+        middle = padded
+        for dim, extent in enumerate(shape.in_extents, start=2):
+            middle = middle.narrow(dim, (room[dim] - extent) // 2, extent)
+        middle.copy_(block)
+        return padded
+
+    return {"forward": pad}
+
+
 def _batch_norm_calls(torch: ModuleType, shape: Shape, random: _Maker) -> Calls:
     dims = (shape.samples, shape.channels, *shape.in_extents)
     inputs, gradient = random(*dims), random(*dims)
@@ -287,6 +303,7 @@ MAKERS: Final[Mapping[str, Callable[[ModuleType, Shape, _Maker], Calls]]] = {
     "batch_norm": _batch_norm_calls,
     "layer_norm": _layer_norm_calls,
     "pool": _pool_calls,
+    "pad": _pad_calls,
     "global_pool": _global_pool_calls,
     "activation": _activation_calls,
     "add": _add_calls,

@@ -18,7 +18,7 @@ ALIKE: Final = (
 )
 """Operations with as many features before as after."""
 
-OPERATIONS: Final = (*DENSE, "attention", "pool", *ALIKE, "sgd_update", "adam_update")
+OPERATIONS: Final = (*DENSE, "attention", "pool", "pad", *ALIKE, "sgd_update", "adam_update")
 
 # Columns of a table that tell shapes apart.
 SHAPE_COLUMNS: Final = (
@@ -77,7 +77,7 @@ class Shape:
             self._check_attention()
         elif self.channels % self.groups or self.filters % self.groups:
             raise ValueError(f"{self.groups} groups that divide not both channels and filters")
-        if self.operation in (*ALIKE, "pool") and self.channels != self.filters:
+        if self.operation in (*ALIKE, "pool", "pad") and self.channels != self.filters:
             raise ValueError(f"a {self.operation} that changes the number of channels")
 
     def _check_extents(self) -> None:
@@ -89,6 +89,10 @@ class Shape:
             return
         if len(self.out_extents) != len(self.in_extents):
             raise ValueError(f"{len(self.out_extents)} output for {len(self.in_extents)} extents")
+        if self.operation == "pad":
+            if any(n > m for n, m in zip(self.in_extents, self.out_extents, strict=True)):
+                raise ValueError("a pad whose output has less room than its input")
+            return
         changes = (*WINDOWED, "attention")
         if self.operation not in changes and self.out_extents != self.in_extents:
             raise ValueError(f"a {self.operation} whose output has other extents than its input")

@@ -9,84 +9,15 @@ moves less.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from planner.torch.apply.layout import Box, Layout, box_shape, box_size, common_box
+from planner.torch.apply.layout import Box, Layout, box_shape, box_size
 from planner.torch.apply.module import Received
-
-
-@dataclass(frozen=True)
-class MovedPart:
-    """A part of a tensor on its way: who has it, which box it is, and from whom it is read."""
-
-    holder: tuple[int, ...]
-    box: Box
-    rank: int
-
-
-@lru_cache(maxsize=65536)
-def pieces_for(source: Layout, target: tuple[Box, ...], rank: int) -> tuple[MovedPart, ...]:
-    """What a rank reads, in the order in which it is summed.
-
-    Parameters
-    ----------
-    source
-        Where the tensor lies.
-    target
-        The box that each rank gets.
-    rank
-        The rank.
-    """
-    found = []
-    for holder, ranks in source.ranks_of.items():
-        box = common_box(source.boxes[ranks[0]], target[rank])
-        if box_size(box):
-            # its own block where it has it, else that of the nearest
-            near = min(ranks, key=lambda one: (abs(one - rank), one))
-            found.append(MovedPart(holder, box, near))
-    return tuple(found)
-
-
-@lru_cache(maxsize=65536)
-def received(source: Layout, target: tuple[Box, ...]) -> int:
-    """Numbers that the busiest rank gets from others, message by message. [items]"""
-    return max(
-        sum(box_size(one.box) for one in pieces_for(source, target, rank) if one.rank != rank)
-        for rank in range(len(target))
-    )
-
-
-@lru_cache(maxsize=65536)
-def is_summed_first(source: Layout, target: tuple[Box, ...]) -> bool:
-    """Whether an all-reduce and a move of the sums move less than summands themselves would."""
-    groups = source.sharers
-    if all(len(group) == 1 for group in groups):
-        return False
-    # summands must lie in the same boxes, each in as many replicas
-    holders = {len(ranks) for ranks in source.ranks_of.values()}
-    if len(holders) > 1 or any(
-        len({source.holders[one] for one in group}) < len(group) for group in groups
-    ):
-        return False
-    overlapping = set(source.boxes)
-    if any(
-        box_size(common_box(one, other))
-        for one in overlapping
-        for other in overlapping
-        if one < other
-    ):
-        return False
-    reduce = max(
-        2 * box_size(box) * (len(group) - 1) / len(group)
-        for box, group in zip(source.boxes, groups, strict=True)
-    )
-    return reduce + received(source.whole, target) <= received(source, target)
+from planner.torch.apply.parts import Placing, is_summed_first, pieces_for, placing_of
 
 
 class Exchange:
@@ -110,7 +41,9 @@ class Exchange:
                 self._groups[ranks] = dist.new_group(ranks)
         return self._groups[groups[self.rank]]
 
-    def move(self, x: Tensor, source: Layout, target: tuple[Box, ...], why: Why) -> Tensor:
+    def move(
+        self, x: Tensor, source: Layout, target: tuple[Box, ...], why: Why, fill: float = 0.0
+    ) -> Tensor:
         """The rank's box of a tensor that lies in a layout.
 
         Parameters
@@ -120,9 +53,11 @@ class Exchange:
         source
             Where it lies.
         target
-            The box that each rank gets.
+            The box that each rank gets; it may reach beyond the tensor.
         why
             What it is for.
+        fill
+            What lies beyond the tensor.
         """
         if is_summed_first(source, target):
             ranks = source.sharers
@@ -134,51 +69,53 @@ class Exchange:
             source = source.whole
         if source.boxes == target and all(len(one) == 1 for one in source.sharers):
             return x
-        return self._messages(x, source, target, why)
+        return self._messages(x, source, target, why, fill)
 
-    def _messages(self, x: Tensor, source: Layout, target: tuple[Box, ...], why: Why) -> Tensor:
-        """As `move`, message by message.
+    def _messages(
+        self, x: Tensor, source: Layout, target: tuple[Box, ...], why: Why, fill: float
+    ) -> Tensor:
+        """As `move`, message by message: each number is copied once before and once after it.
 
         Parameters
         ----------
-        x, source, target, why
+        x, source, target, why, fill
             As of `move`.
         """
-        own = source.boxes[self.rank]
-        x = x.contiguous()
+        own, mine = source.boxes[self.rank], target[self.rank]
+        placing = placing_of(source, target, self.rank)
+        assert placing.apart or not fill, "summands are added to zero"
+        result = _around(x, mine, placing, fill)
         operations, arriving = [], {}
         for other in range(len(target)):
             if other == self.rank:
                 continue
             parts = [
-                _cut(x, own, one.box).reshape(-1)
+                _cut(x, own, one.box)
                 for one in pieces_for(source, target, other)
                 if one.rank == self.rank
             ]
             if parts:
-                operations.append(dist.P2POp(dist.isend, torch.cat(parts), other))
-            needed = sum(
-                box_size(one.box)
-                for one in pieces_for(source, target, self.rank)
-                if one.rank == other
-            )
-            if needed:
-                arriving[other] = x.new_empty(needed)
+                operations.append(dist.P2POp(dist.isend, _packed(parts), other))
+            wanted = [one.box for one in pieces_for(source, target, self.rank) if one.rank == other]
+            if wanted:
+                arriving[other] = _landing(result, mine, wanted, placing)
                 operations.append(dist.P2POp(dist.irecv, arriving[other], other))
         for request in dist.batch_isend_irecv(operations) if operations else ():
             request.wait()
         why.write(self, "send_recv", sum(one.numel() for one in arriving.values()))
-        mine = target[self.rank]
-        result = x.new_zeros(box_shape(mine))
         read = dict.fromkeys(arriving, 0)
         for one in pieces_for(source, target, self.rank):
+            place = _cut(result, mine, one.box)
             if one.rank == self.rank:
                 part = _cut(x, own, one.box)
             else:
                 first, size = read[one.rank], box_size(one.box)
                 read[one.rank] = first + size
-                part = arriving[one.rank][first : first + size].view(box_shape(one.box))
-            _cut(result, mine, one.box).add_(part)
+                part = arriving[one.rank].view(-1)[first : first + size].view(place.shape)
+            if not placing.apart:
+                place.add_(part)
+            elif part.data_ptr() != place.data_ptr():
+                place.copy_(part)
         return result
 
 
@@ -219,6 +156,56 @@ def _cut(x: Tensor, box: Box, part: Box) -> Tensor:
     return x
 
 
+def _packed(parts: list[Tensor]) -> Tensor:
+    """Parts of a tensor one behind the other, none of them copied twice."""
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    packed = parts[0].new_empty(sum(part.numel() for part in parts))
+    first = 0
+    for part in parts:
+        packed[first : first + part.numel()].view(part.shape).copy_(part)
+        first += part.numel()
+    return packed
+
+
+def _around(x: Tensor, box: Box, placing: Placing, fill: float) -> Tensor:
+    """A tensor with room for the parts of a box, which holds already what lies around them.
+
+    Parameters
+    ----------
+    x
+        A tensor of the same type.
+    box, placing
+        The box, and how its parts lie in it.
+    fill
+        What lies around them.
+    """
+    if placing.inner is None:
+        return x.new_full(box_shape(box), fill)
+    result = x.new_empty(box_shape(box))
+    for dim, ((start, stop), (first, last)) in enumerate(zip(box, placing.inner, strict=True)):
+        result.narrow(dim, 0, first - start).fill_(fill)
+        result.narrow(dim, last - start, stop - last).fill_(fill)
+    return result
+
+
+def _landing(result: Tensor, mine: Box, wanted: list[Box], placing: Placing) -> Tensor:
+    """Memory for what another rank sends: its place itself, where that is in one piece.
+
+    Parameters
+    ----------
+    result, mine
+        What the parts come to lie in, and which box it is.
+    wanted, placing
+        The parts of that rank, and how all of them lie.
+    """
+    if len(wanted) == 1 and placing.apart:
+        place = _cut(result, mine, wanted[0])
+        if place.is_contiguous():
+            return place
+    return result.new_empty(sum(map(box_size, wanted)))
+
+
 class _Moved(Function):
     """A move with its gradient."""
 
@@ -230,9 +217,10 @@ class _Moved(Function):
         source: Layout,
         gradient: Layout,
         why: Why,
+        fill: float,
     ) -> Tensor:
         ctx.given = (exchange, source, gradient, why)
-        found = exchange.move(x, source, gradient.boxes, why)
+        found = exchange.move(x, source, gradient.boxes, why, fill)
         return found.view_as(x) if found is x else found
 
     @staticmethod
@@ -240,10 +228,18 @@ class _Moved(Function):
         exchange, source, gradient, why = ctx.given
         cause = "gradient" if why.cause == "weight" else why.cause
         back = Why(why.layer, cause, backward=True)
-        return exchange.move(gradients[0], gradient, source.boxes, back), None, None, None, None
+        found = exchange.move(gradients[0], gradient, source.boxes, back)
+        return found, None, None, None, None, None
 
 
-def moved(x: Tensor, exchange: Exchange, source: Layout, gradient: Layout, why: Why) -> Tensor:
+def moved(
+    x: Tensor,
+    exchange: Exchange,
+    source: Layout,
+    gradient: Layout,
+    why: Why,
+    fill: float = 0.0,
+) -> Tensor:
     """A tensor in other boxes, so that gradients find their way back.
 
     Parameters
@@ -258,6 +254,8 @@ def moved(x: Tensor, exchange: Exchange, source: Layout, gradient: Layout, why: 
         The boxes that are read, and in which holders their gradients are summands.
     why
         What it is for.
+    fill
+        What lies beyond the tensor, where boxes reach that far.
     """
-    found: Tensor = _Moved.apply(x, exchange, source, gradient, why)
+    found: Tensor = _Moved.apply(x, exchange, source, gradient, why, fill)
     return found

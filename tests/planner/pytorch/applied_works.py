@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,13 @@ import planner.torch
 from costmodels.distribution import Distribution
 from costmodels.errors import InputError
 from costmodels.graph import LayerSpec, Network
+from planner.plan.sharding import known_sharding
+from planner.planning.optimize import plan_of_strategy
+from planner.request.request import Request
+from planner.request.setting import resolve
 from planner.torch.apply.convolution import sums
+from planner.torch.apply.convolution.convolved import convolved_blocks
+from planner.torch.apply.convolution.site import Site
 from planner.torch.apply.exchange import Exchange
 from planner.torch.verify.scaled import SmallPlan
 from planner.torch.verify.work import RankTask, run_rank
@@ -114,19 +121,25 @@ def with_faults(task: RankTask) -> dict[str, Any]:
             away &= beyond.view([-1 if n == dim else 1 for n in range(y.dim())])
         return y.masked_fill(away, 0.0)
 
-    def no_halo_gradient(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
-        y = move(self, x, source, target, why)
+    def no_halo_gradient(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
+        y = move(self, x, source, target, why, fill)
         if why.cause == "halo" and why.backward and why.layer.startswith("parts.2"):
             y = outside(self, y, source, target, (2,))
         return y
 
-    def no_sum(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
+    def no_sum(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
         if why.cause == "gradient" and why.layer.startswith("parts.2"):
             return x
-        return move(self, x, source, target, why)
+        return move(self, x, source, target, why, fill)
 
-    def no_corner(self: Any, x: Tensor, source: Any, target: Any, why: Any) -> Tensor:
-        y = move(self, x, source, target, why)
+    def no_corner(
+        self: Any, x: Tensor, source: Any, target: Any, why: Any, fill: float = 0.0
+    ) -> Tensor:
+        y = move(self, x, source, target, why, fill)
         if why.cause == "halo" and not why.backward:
             y = outside(self, y, source, target, (2, 3))
         return y
@@ -143,6 +156,65 @@ def with_faults(task: RankTask) -> dict[str, Any]:
     finally:
         sums.with_bias = bias
     return told
+
+
+def copied_numbers(ways: dict[str, int]) -> tuple[dict[str, int], int]:
+    """What each operator writes that copies, in the passes of one convolution of a block.
+
+    Numbers by operator, and those of the block.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: dict[str, int] = {}
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any, options: Any) -> Any:
+            made = operator(*args, **(options or {}))
+            name = operator.overloadpacket.__name__
+            copies = ("copy_", "add_", "cat", "clone", "constant_pad_nd", "zeros", "new_zeros")
+            if name in copies:
+                found[name] = found.get(name, 0) + made.numel()
+            return made
+
+    site = site_of(ways)
+    box = site.inputs[0].boxes[site.rank]
+    x = torch.ones([stop - start for start, stop in box], requires_grad=True)
+    weight = torch.ones(4, 4, 3, 3, requires_grad=True)
+    with Copies():
+        y = convolved_blocks(x, weight, site, 1)
+        y.backward(torch.ones_like(y))
+    return found, x.numel()
+
+
+def site_of(ways: dict[str, int]) -> Site:
+    """A convolution of 3 x 3 on this rank, which space is split for."""
+    options = {"filters": 4, "kernel": 3, "padding": 1}
+    network = Network(
+        name="one",
+        input_shape={"channel": 4, "height": 16, "width": 16},
+        layers=(LayerSpec(name="conv", kind="conv", inputs=("input",), options=options),),
+    )
+    ranks = math.prod(ways.values())
+    setting = resolve(Request(source=network, gpus=ranks, cluster="lassen", global_batch_size=2))
+    graph, shape = setting.graph, setting.machine.topology.shape
+    degrees = {dim: (n, *(1 for _ in shape[1:])) for dim, n in ways.items()}
+    split = {"conv": Distribution(degrees=degrees, shape=shape)}
+    sharding = known_sharding(plan_of_strategy(setting, split, "space").sharding)
+    layer = sharding.layer("conv")
+    return Site(
+        layer=graph.layers["conv"],
+        sources=(),
+        sharding=layer,
+        mesh=sharding.meshes[layer.mesh],
+        nodes=(),
+        data=set(),
+        known={},
+        moves={},
+        exchange=Exchange(),
+        held=lambda node: (torch.empty(0), None),  # type: ignore[arg-type, return-value]
+        training=lambda: True,
+        drops=lambda: True,
+    )
 
 
 class Small(nn.Module):

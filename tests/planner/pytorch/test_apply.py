@@ -79,7 +79,7 @@ def test_random_plans_train_as_one_process_does():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "extent", "batch"), [("resnet18", 48, 8), ("nnunet-2d", 48, 4)])
+@pytest.mark.parametrize(("name", "extent", "batch"), [("resnet18", 48, 8), ("nnunet-2d", 64, 4)])
 def test_many_random_plans(name, extent, batch):
     _checked([_random_plan(_network(name, extent), batch, seed) for seed in range(10, 22)], 3)
 
@@ -96,6 +96,14 @@ def test_planted_faults_are_caught(faults, name):
     if name in ("halo gradient", "weight gradient"):
         # which the loss does not show
         assert loss < 1e-12
+
+
+@pytest.mark.parametrize("dim", ["height", "width"])
+def test_blocks_and_their_halos_are_copied_once(dim):
+    for found, block in on_ranks(works.copied_numbers, 2, {dim: 2}):
+        halo = block // 8  # a row of the 8 of a block, in a message of its own
+        # forward the input and backward the gradient, packed halos and received ones
+        assert found == {"copy_": 2 * (block + halo), "clone": 2 * halo}
 
 
 def test_without_a_fault_there_is_none(faults):

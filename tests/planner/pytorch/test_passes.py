@@ -70,6 +70,17 @@ SHAPES = (
         for extents in ((), (6,), (6, 5))
         if extents or operation != "global_pool"
     ),
+    *(
+        Shape(
+            operation="pad",
+            samples=2,
+            channels=4,
+            filters=4,
+            in_extents=(6,) * dims,
+            out_extents=(8,) * (dims - 1) + (7,),
+        )
+        for dims in (1, 2, 3)
+    ),
     Shape(operation="linear", samples=6, channels=8, filters=12, groups=4),
     Shape(
         operation="attention",
@@ -148,6 +159,14 @@ REFUSED = (
     {"operation": "linear", "samples": 8, "channels": 4, "filters": 6, "kernel": (3, 3)},
     {"operation": "pool", "samples": 8, "channels": 4, "filters": 4, "in_extents": (5,)},
     {
+        "operation": "pad",
+        "samples": 8,
+        "channels": 4,
+        "filters": 4,
+        "in_extents": (5,),
+        "out_extents": (4,),
+    },
+    {
         "operation": "attention",
         "samples": 8,
         "channels": 4,
@@ -181,7 +200,7 @@ class TestOnTheProcessor:
         model = ComputeModel(load_cluster("dgx-h200").device, precision, tables=(table,))
         for shape in SHAPES:
             directions = directions_of(shape.operation)
-            if shape.operation.endswith("_update"):
+            if shape.operation.endswith(("_update", "pad")):
                 directions = ("forward",)
             for direction in directions:
                 seconds, sources = model.time(shape.work(direction))
@@ -201,6 +220,19 @@ class TestOnTheProcessor:
         assert again.times == profile.times
         assert again.left_out == profile.left_out
         assert again.text() == profile.text()
+
+    def test_a_block_lies_in_the_middle_of_its_room(self) -> None:
+        shape = Shape(
+            operation="pad",
+            samples=2,
+            channels=3,
+            filters=3,
+            in_extents=(4, 5),
+            out_extents=(6, 5),
+        )
+        padded = calls_of(torch, shape, torch.float32, "cpu")["forward"]()
+        assert tuple(padded.shape) == (2, 3, 6, 5)
+        assert calls_of(torch, shape, torch.float32, "cpu").keys() == {"forward"}
 
     def test_groups_are_products_of_their_own(self) -> None:
         shape = Shape(operation="linear", samples=5, channels=8, filters=12, groups=4)

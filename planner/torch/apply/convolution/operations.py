@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_arg
 
-from planner.torch.apply.convolution import sums, windows
+from planner.torch.apply.convolution import convolved, sums, windows
 from planner.torch.apply.convolution.blocks import cut_constant
 from planner.torch.apply.convolution.constants import product_of
 from planner.torch.apply.convolution.site import Site
@@ -39,7 +39,7 @@ def _run_conv(site: Site, xs: list[Tensor]) -> Tensor:
     if site.layer.transposed:
         y = windows.transposed(site, xs[0], weight)
     else:
-        y = windows.convolved(site, xs[0], weight, site.layer.groups)
+        y = convolved.convolved(site, xs[0], weight, site.layer.groups)
     return sums.with_bias(site, y, bias)
 
 
