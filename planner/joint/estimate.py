@@ -303,18 +303,8 @@ class Estimates:
             updating = float((standing + scratch.sum(axis=0)).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
-            reserved += self._communicators(choice, inside)
+            reserved += self.exchanges.communicators(choice, inside.cuts)
         return max(most, updating) + buffers + reserved
-
-    def _communicators(self, choice: Choice, inside: MicroBatch) -> float:
-        """Buffers of the groups of ranks of different kinds that a device communicates in. [B]"""
-        pp, size, one = choice.pp, choice.shard_size, choice.inside
-        groups = {self.exchanges.group(pp, cut, size) for cut in inside.cuts}
-        if size:
-            groups |= {self.exchanges.others(pp, cut, size) for cut in inside.cuts}
-        features = {self.exchanges.beside(pp, 1, one.tp)}
-        features |= {self.exchanges.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
-        return self.exchanges.communicators(pp, features, groups)
 
 
 def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats) -> float:

@@ -16,6 +16,7 @@ from costmodels.simulation.communicators import Neighbours, communicators_size
 from costmodels.simulation.messages import StageLinks
 from costmodels.strategy import MemoryConfig, Stage
 from costmodels.strategy.usual import stage_shape
+from planner.joint.choices import Choice
 from planner.joint.runtimes import choice_runtime
 from planner.request.setting import Setting
 
@@ -141,16 +142,22 @@ class Exchanges:
         left = zip(shape, inner(shape, apart), strict=True)
         return inner([size // below for size, below in left], ways)
 
-    def communicators(self, pp: int, features: Iterable[Cut], weights: Iterable[Cut]) -> float:
-        """Buffers of groups of ranks of the devices of a stage, beyond what is reserved. [B]
+    def communicators(self, choice: Choice, cuts: Iterable[Cut]) -> float:
+        """Buffers of the groups that a device communicates in, beyond what is reserved. [B]
 
         Parameters
         ----------
-        pp
-            Groups of devices. [items]
-        features, weights
-            Members at each level of groups that exchange features, and that hold the same weights.
+        choice
+            Degrees, stages and shards.
+        cuts
+            How weights are cut, each one once.
         """
+        pp, size, one = choice.pp, choice.shard_size, choice.inside
+        weights = {self.group(pp, cut, size) for cut in cuts}
+        if size:
+            weights |= {self.others(pp, cut, size) for cut in cuts}
+        features = {self.beside(pp, 1, one.tp)}
+        features |= {self.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
         key = (pp, frozenset(features), frozenset(weights))
         if key not in self.held:
             # of the first stage, which holds the most

@@ -126,7 +126,7 @@ def test_nothing_is_faster_than_the_plan_or_the_bound(name, overlap):
 
 
 # the first layers of ResNet-18 hold their activations whatever is split, and next to no weights
-@pytest.mark.parametrize(("name", "within"), [("inception", 1.15), ("unet", 1.1), ("tied", 1.25)])
+@pytest.mark.parametrize(("name", "within"), [("inception", 1.17), ("unet", 1.1), ("tied", 1.25)])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_with_little_memory_the_plan_fits_and_the_bound_holds(name, within, share):
     formulation = small(name)
@@ -212,10 +212,13 @@ def test_the_plan_is_never_slower_than_a_usual_strategy(model, size, gpus, batch
 def test_samples_too_large_for_a_device_are_split_by_space():
     # a 2K sample with its activations exceeds the memory; with two devices for each, it fits
     options = {"gpus": 8, "cluster": "lassen", "memory": "6 GiB"}
-    with pytest.raises(InfeasibleError):
-        planner.optimize("mesh-2k", global_batch_size=8, cap=16, **options)
     assert not planner.evaluate("mesh-2k", global_batch_size=8, strategy="data", **options).fits
-    plan = planner.optimize("mesh-2k", global_batch_size=4, **options)
+    again = planner.optimize("mesh-2k", global_batch_size=8, cap=16, **options)
+    assert again.fits
+    assert any(stage.recompute for stage in again.strategy.stages)
+    with pytest.raises(InfeasibleError):
+        planner.optimize("mesh-2k", global_batch_size=8, cap=16, forbid=SPLITS_ALONE, **options)
+    plan = planner.optimize("mesh-2k", global_batch_size=4, forbid=SPLITS_ALONE, **options)
     assert plan.fits
     for layer in plan.layers.values():
         split = layer.distribution
