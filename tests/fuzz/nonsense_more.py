@@ -26,7 +26,7 @@ CONFIG: list[tuple[Path, Any]] = [
 _FIRST, _LAYER = ("stages", 0), ("layers", 1)
 
 STAGED: list[tuple[Path, Any]] = [
-    *each(("version",), 0, 4, -1, "3", 1, [], NAN, None, DIGITS),
+    *each(("version",), 0, 5, -1, "3", 1, [], NAN, None, DIGITS),
     *each(("stages",), [], {}, "two", [{}], [3]),
     *each((*_FIRST, "layers"), [], ["nowhere"], "norm", [3], None),
     *each((*_FIRST, "first_device"), -1, 1, 2, 99, 1.5, "0", None, 2**63, DIGITS),
@@ -100,7 +100,7 @@ MIXED: list[tuple[Path, Any]] = [
     *each((*_NEW, "more"), 1),
     *each((*_OLD, "levels"), {}, 3, "host", [{}], [{"name": "rack"}]),
     *each((*_OLD, "levels", 0, "name"), "", "rack", 3, None),
-    *each((*_OLD, "levels", 0, "size"), 4, 2, 0),
+    *each((*_OLD, "levels", 0, "size"), 2, 0),
     *each((*_OLD, "levels", 0, "links"), 0, -1, 1.5, "2", NAN, DIGITS),
     *each((*_OLD, "levels", 0, "bandwidth"), "0 GB/s", "-1 GB/s", "nan GB/s", 5, "5"),
     *each(("levels", 1, "size"), 1, 3, 5, 0, -1, 2**31),

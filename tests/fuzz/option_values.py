@@ -70,7 +70,7 @@ QUESTION: dict[str, Values] = {
     "--input-size": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
     "--seq-len": Values(("16", "32"), (*_NO_COUNT, _DIGITS), ("1", "7", str(2**31), str(2**63))),
     "--execution": Values(("eager", "compiled", "captured"), _NAMES),
-    "--vocab-padding": Values((), (*_NO_COUNT, "128"), (str(2**31), str(2**63), *_ODD_COUNT)),
+    "--vocab-padding": Values((), _NO_COUNT, ("128", str(2**31), str(2**63), *_ODD_COUNT)),
     "--expert-capacity": Values((), ("-1", "nan", "inf", "x", "", "1.5"), ("1e308", "1e-320")),
     "--memory": Values(("600 MiB", "3 GiB", *_SIZE.good), _SIZE.refused, ("513 MiB", *_SIZE.odd)),
     "--all-reduce": Values(("auto", "ring", "tree", "hierarchical"), _NAMES, ("in_network",)),
