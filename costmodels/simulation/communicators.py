@@ -33,6 +33,7 @@ def communicators_size(
     links: StageLinks,
     features: Collection[Group],
     weights: Collection[Group],
+    copies: Collection[Group],
     neighbours: Neighbours,
     runtime: Runtime,
 ) -> float:
@@ -42,14 +43,15 @@ def communicators_size(
     ----------
     links
         Of the device.
-    features, weights
-        Groups that exchange features, and those that hold the same weights; of any size.
+    features, weights, copies
+        Groups that exchange features, those that hold or share the same weights, and, of weights
+        that some share, those that hold the same shard; of any size.
     neighbours
         As far as they are others than all groups of stages.
     runtime
         The framework, with the size of one, and which groups it has besides.
     """
-    groups = list(_besides_all(links, features, weights, neighbours, runtime))
+    groups = list(_besides_all(links, features, weights, copies, neighbours, runtime))
     if not groups:
         return 0.0
     # what devices reserve holds that of all ranks, see their sources
@@ -70,6 +72,7 @@ def _besides_all(
     links: StageLinks,
     features: Collection[Group],
     weights: Collection[Group],
+    copies: Collection[Group],
     neighbours: Neighbours,
     runtime: Runtime,
 ) -> Iterator[Group]:
@@ -89,7 +92,8 @@ def _besides_all(
             if math.prod(one) > 1
         }
         found = sorted(exchanging) + sorted(holding - apart)
-    yield from (group for group in found if math.prod(group) > 1)
+    # those that hold the same shard are other ranks than those that share it, if of one shape, too
+    yield from (group for group in (*found, *sorted(set(copies))) if math.prod(group) > 1)
     whole = links.shape
     if "all" in runtime.groups:
         yield whole
@@ -129,16 +133,12 @@ def communicator_memory(works: Sequence[WeightWork]) -> float:
         ranks that hold them have two: those that share them, and those that hold the same one.
     """
     programs, runtime = [work.program for work in works], works[0].runtime
-    weights = {
-        group
-        for work in works
-        for name, piece in work.pieces.items()
-        if piece.numbers
-        for group in work.groups(name)
-    }
+    held = [work.groups(name) for work in works for name, p in work.pieces.items() if p.numbers]
+    weights, copies = ({pair[place] for pair in held} for place in (0, 1))
     features = {tuple(c.pattern.group) for p in programs for c in p.tensors.change_of.values()}
     view = programs[0].view
-    return communicators_size(view.stage_links[0], features, weights, _neighbours(works), runtime)
+    links, neighbours = view.stage_links[0], _neighbours(works)
+    return communicators_size(links, features, weights, copies, neighbours, runtime)
 
 
 def _neighbours(works: Sequence[WeightWork]) -> Neighbours:

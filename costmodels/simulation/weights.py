@@ -76,13 +76,17 @@ class WeightWork:
             size //= row[-1]
         return tuple(row)
 
-    def groups(self, name: str) -> set[Group]:
-        """Members of the groups in which the gradients of a layer are summed up. [items]"""
+    def groups(self, name: str) -> tuple[Group, Group]:
+        """Members of the groups in which the gradients of a layer are summed up. [items]
+
+        First those that hold its weight or share it, then those that hold the same shard; the
+        latter are one rank each where all share it, or none do.
+        """
         config, whole = self.memory(name), self.pieces[name].gradient_group
         if not (config.weights or config.gradients or config.state) or not config.shard_size:
-            return {whole}
+            return whole, (1,) * len(whole)
         shards = self.shard_group(name)
-        return {shards, tuple(n // part for n, part in zip(whole, shards, strict=True))}
+        return shards, tuple(n // part for n, part in zip(whole, shards, strict=True))
 
     # memory
 

@@ -66,7 +66,7 @@ class Exchanges:
         self.times: dict[tuple[object, ...], float] = {}
         self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
-        self.held: dict[tuple[int, frozenset[Cut], frozenset[Cut]], float] = {}
+        self.held: dict[tuple[int, tuple[frozenset[Cut], ...]], float] = {}
         # what is exchanged of each unit, see `planner.joint.stages`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
 
@@ -154,17 +154,18 @@ class Exchanges:
         """
         pp, size, one = choice.pp, choice.shard_size, choice.inside
         weights = {self.group(pp, cut, size) for cut in cuts}
-        if size:
-            weights |= {self.others(pp, cut, size) for cut in cuts}
+        copies = {self.others(pp, cut, size) for cut in cuts if size}
         features = {self.beside(pp, 1, one.tp)}
         features |= {self.beside(pp, one.tp, ways) for ways in (one.cp, one.ep)}
-        key = (pp, frozenset(features), frozenset(weights))
+        key = (pp, (frozenset(features), frozenset(weights), frozenset(copies)))
         if key not in self.held:
             # of the first stage, which holds the most
             shares = 2 * bool(self.setting.graph.sharers)
             other = Neighbours(sends=1, shares=shares) if pp > 1 else Neighbours()
             links = self._links(pp)
-            self.held[key] = communicators_size(links, *key[1:], other, self.runtime)
+            self.held[key] = communicators_size(
+                links, features, weights, copies, other, self.runtime
+            )
         return self.held[key]
 
     def ranks(self, pp: int, cut: Cut, shard_size: int = 0) -> int:

@@ -58,12 +58,30 @@ def test_nccl_of_2022_holds_more_for_all_groups_the_first_one_included() -> None
 
 
 def test_a_device_alone_has_no_communicator() -> None:
-    assert communicators_size(links(1), [], [], Neighbours(), load_runtime("deepspeed")) == 0.0
+    assert communicators_size(links(1), [], [], [], Neighbours(), load_runtime("deepspeed")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("shard_size", "groups"),
+    # all ranks hold the weights, pairs share them, or quartets do; others hold the same shard
+    [(None, 688), (2, 544 + 688), (4, 688 + 544)],
+)
+def test_shards_over_some_ranks_have_two_communicators(shard_size, groups) -> None:
+    found = reserved("deepspeed", zero=3, shard_size=shard_size)
+    assert found == (688 - 392 + groups) * MIB
+
+
+def test_two_groups_of_two_that_share_and_that_copy_are_two() -> None:
+    small = load_runtime("deepspeed", communicator_of_two=544 * MIB)
+    pair = [(2,)]
+    assert communicators_size(links(4), [], pair, pair, Neighbours(), small) == (
+        (688 - 392 + 2 * 544) * MIB
+    )
 
 
 def test_a_smaller_communicator_takes_nothing_from_what_the_device_reserves() -> None:
     small = load_runtime("megatron", communicator=100 * MIB, communicator_of_two=50 * MIB)
-    assert communicators_size(links(8), [(2,)], [(4,)], Neighbours(), small) == 150 * MIB
+    assert communicators_size(links(8), [(2,)], [(4,)], [], Neighbours(), small) == 150 * MIB
 
 
 def held(runtime: Runtime, cluster: str = "dgx-h100", **degrees: object) -> list[float]:
