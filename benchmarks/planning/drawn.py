@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.planning.monotonic import faster
-from costmodels.cluster import Cluster, load_cluster
+from benchmarks.planning.monotonic import Question
+from costmodels.cluster import load_cluster
 
 # Networks of each kind, the small ones written as config files.
 BUILT_IN = (
@@ -44,38 +44,20 @@ KEEP = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """One question.
+class Drawn(Question):
+    """A question, with what is held fixed and ruled out.
 
     Parameters
     ----------
-    model, cluster, gpus, batch, memory
-        As of `planner.optimize`; memory of +inf is all there is. [B]
-    host, network
-        How many times the bandwidth of links within hosts, and between them.
     keep, forbid
-        What is held fixed and ruled out.
+        As of `planner.optimize`.
     others
         The other arguments.
     """
 
-    model: str
-    cluster: str
-    gpus: int
-    batch: int
-    host: float = 1.0
-    network: float = 1.0
-    memory: float = math.inf
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     others: tuple[tuple[str, object], ...] = ()
-
-    @property
-    def machine(self) -> Cluster:
-        """The machine with that bandwidth and memory."""
-        cluster = faster(load_cluster(self.cluster), self.host, self.network)
-        memory = min(self.memory, cluster.device.memory)
-        return replace(cluster, device=replace(cluster.device, memory=memory))
 
     @property
     def inputs(self) -> dict[str, object]:
