@@ -135,6 +135,14 @@ class Plan:
     format: str = FORMAT
     version: int = VERSION
 
+    def __repr__(self) -> str:
+        # all of it would fill screens
+        return (
+            f"Plan({self.model!r}, gpus={self.gpus}, cluster={self.cluster!r}, "
+            f"global_batch_size={self.global_batch_size}, step_time_s={self.step_time_s:.6g}, "
+            f"peak_memory_bytes={self.peak_memory:.0f}, layers={len(self.layers)})"
+        )
+
     @property
     def step_time(self) -> float:
         """Time of a step. [s]"""
@@ -301,9 +309,8 @@ class Plan:
         InputError
             When it is no plan, or one of another version.
         """
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "replace")
-        return cls.of_document(_parse_plan(text, where), where=where)
+        read = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        return cls.of_document(parse_json(read, where, ADVICE), where=where)
 
     @classmethod
     def of_document(cls, document: object, *, where: str) -> Plan:
@@ -336,10 +343,6 @@ def read_plan_file(path: str | os.PathLike[str]) -> object:
         "give the path of a file that 'planner optimize -o' wrote",
     )
     return parse_json(text, str(path), f"correct it, or, where it is a plan, {ADVICE}")
-
-
-def _parse_plan(text: str, where: str) -> object:
-    return parse_json(text, where, ADVICE)
 
 
 def _layer_summary(layer: LayerPlan) -> dict[str, object]:

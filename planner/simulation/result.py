@@ -59,6 +59,16 @@ class Simulation:
     input: InputTime | None
     remarks: tuple[Note, ...]
 
+    def __repr__(self) -> str:
+        # all of it would fill screens
+        setting, peak = self.subject.setting, self.peak_memory
+        held = "" if peak is None else f", peak_memory_bytes={peak:.0f}"
+        return (
+            f"Simulation({setting.model.name!r}, gpus={setting.gpus}, "
+            f"cluster={setting.cluster.name!r}, strategy={self.subject.name!r}, "
+            f"step_time_s={self.step_time:.6g}{held})"
+        )
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What was filled in, and the remarks, a sentence each."""

@@ -107,3 +107,12 @@ def test_paths_may_be_path_objects(tmp_path):
         planner.optimize(Path("nowhere.toml"), gpus=4)
     with pytest.raises(InputError, match="cluster"):
         planner.optimize("alexnet", gpus=4, cluster=tmp_path / "nowhere.toml")
+
+
+def test_results_are_shown_in_a_line_by_python() -> None:
+    plan = planner.optimize("resnet18", gpus=4)
+    step = planner.simulate("resnet18", gpus=4, strategy="data")
+    for shown, seconds in ((repr(plan), plan.step_time_s), (repr(step), step.step_time)):
+        assert len(shown) < 200
+        assert "'resnet18', gpus=4" in shown
+        assert f"step_time_s={seconds:.6g}" in shown
