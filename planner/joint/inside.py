@@ -189,9 +189,13 @@ class Insides:
         whole_units = np.zeros(len(self.layers))
         # one pass after the other, or what is computed alone, beside all communication
         whole_units[starts] = np.add.reduceat(computed, starts)
-        if what == "full":
-            return np.maximum(whole_units, whole.least + whole.least_forward * rows.computed)
-        return np.maximum(whole_units, whole.least)
+        if what != "full":
+            return np.maximum(whole_units, whole.least)
+        again = whole.least_forward * rows.computed
+        # where it stops early, a chain is shorter by no more than what is left out
+        again[starts] -= np.add.reduceat(whole.forward * ~rows.computed, starts)
+        chain: Floats = whole.least + again.clip(min=0.0)
+        return np.maximum(whole_units, chain)
 
     def _measured(self, small: Setting, strategy: Strategy, known: KnownPieces) -> MicroBatch:
         """Sums of the operations of a step of one micro-batch.

@@ -99,6 +99,17 @@ def test_so_it_is_under_every_runtime(tmp_path, name, seed):
     _agrees(setting, steps, (1.0, 0.2, 0.0))
 
 
+def test_recomputation_that_stops_early_is_not_bounded_as_a_whole_block(tmp_path):
+    setting = _setting(tmp_path / "config.json", random.Random(11), "torchtitan")
+    steps = _all_steps(
+        setting,
+        lambda choice: (
+            (choice.inside.recompute, choice.samples, choice.zero) == ("full", setting.batch, 0)
+        ),
+    )
+    assert {(one.inside.tp, one.pp) for one in steps} == {(1, 2), (2, 1)}
+
+
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))]
 )
@@ -147,8 +158,8 @@ def _dense_setting(path, rng, batch):
     return resolve(make_request("optimize", asked))
 
 
-def _all_steps(setting):
-    """Every choice, simulated: none takes or holds less than its bounds."""
+def _all_steps(setting, asked=lambda choice: True):
+    """Every choice that is asked for, simulated: none takes or holds less than its bounds."""
     runtime = searched_runtime(setting)
     estimates = Estimates(setting, runtime)
     floors = PipelineBounds(setting, estimates.plain.reduced)
@@ -163,7 +174,7 @@ def _all_steps(setting):
     reserved = setting.cluster.device.reserved_memory
     steps = {}
     for choice in choices(setting, list(insides(setting)), stages_of_zero(setting)):
-        if not estimates.cuts.are_possible(choice.parts):
+        if not (asked(choice) and estimates.cuts.are_possible(choice.parts)):
             continue
         bound, floor = bounds.of(choice), floors.floor(choice)
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
