@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import planner
 from planner.errors import ConflictError
 from planner.planning import answer as searched
+from planner.planning.decision.decide import judge
+from planner.planning.decision.estimate import StepEstimates
+from planner.planning.decision.local_search import neighbours
+from planner.planning.options import SearchOptions
+from planner.request.request import Request
+from planner.request.setting import resolve
+from search.problem.deadline import Deadline
 
 QUESTION = {"gpus": 8, "cluster": "lassen", "global_batch_size": 64, "cap": 8}
 
@@ -42,3 +51,20 @@ def test_no_size_of_buckets_between_those_tried_makes_a_plan_faster():
         other = planner.evaluate("resnet18", gpus=256, strategy=plan, bucket_bytes=size * 2.0**20)
         assert plan.step_time_s <= other.step_time_s * (1.0 + 1e-9), f"{size} MiB"
     assert plan.search.gap < 0.02
+
+
+def test_moves_go_on_from_a_simpler_plan_that_is_the_fastest_under_its_own_buckets():
+    setting, options = resolve(Request(source="alexnet", gpus=256)), SearchOptions()
+    found = searched.search_widely(setting, options, Deadline(None))
+    judged = judge(found, options)
+    finals, patterns = judged.finals, judged.patterns
+    fastest = finals.fastest
+    assert fastest.choices not in found.result.met, "the search did not propose it"
+    estimate = partial(
+        StepEstimates(finals.simulator.formulation).steps, bucket_bytes=fastest.bucket_bytes
+    )
+    donors = [costed.choices for costed in found.result.ranked]
+    donors += patterns.assignments(patterns.promising())
+    for moved in neighbours(estimate, patterns, fastest.choices, donors):
+        trial = finals.simulator.simulate(moved, fastest.bucket_bytes)
+        assert trial.seconds >= fastest.seconds

@@ -197,18 +197,51 @@ def simulate_finalists(finals: Finals, patterns: Patterns, attempt: Attempt, num
     if num_best < 2:
         return
     for _ in range(num_best):
+        if not _climb(finals, patterns, estimates, pool, num_best):
+            return
+        climbed = finals.fastest
+        estimate = partial(estimates.steps, bucket_bytes=climbed.bucket_bytes)
+        simpler = simplified(estimate, patterns, climbed.choices, SIMPLER_WITHIN)
+        finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
+        _tune_simpler(finals, patterns)
+        if finals.fastest is climbed:
+            return  # else a simpler one is the fastest under its own buckets: go on from there
+
+
+def _climb(
+    finals: Finals,
+    patterns: Patterns,
+    estimates: StepEstimates,
+    pool: Sequence[Choices],
+    rounds: int,
+) -> bool:
+    """Simulate what moves make of the fastest, until it stays the fastest.
+
+    Parameters
+    ----------
+    finals, patterns
+        As of `simulate_finalists`.
+    estimates
+        Judge moves.
+    pool
+        Assignments from which runs are taken.
+    rounds
+        The most moves from one fastest to the next. [items]
+
+    Returns
+    -------
+    Whether time allowed it.
+    """
+    for _ in range(rounds):
         finals.tune(finals.fastest)
         if not finals.time.allows(MOVES):
-            return
+            return False
         base = finals.fastest
         estimate = partial(estimates.steps, bucket_bytes=base.bucket_bytes)
         finals.simulate(neighbours(estimate, patterns, base.choices, pool), base.bucket_bytes)
         if finals.fastest is base:
             break
-    estimate = partial(estimates.steps, bucket_bytes=finals.fastest.bucket_bytes)
-    simpler = simplified(estimate, patterns, finals.fastest.choices, SIMPLER_WITHIN)
-    finals.simulate(simpler[-1 : -1 - SIMPLER_TRIALS : -1])
-    _tune_simpler(finals, patterns)
+    return True
 
 
 def _tune_simpler(finals: Finals, patterns: Patterns) -> None:
