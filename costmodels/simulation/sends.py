@@ -17,7 +17,7 @@ from costmodels.simulation.tensors import JobView, StageTensors
 
 
 def sharing_ranks(view: JobView, name: str, reader: int) -> tuple[int, ...]:
-    """Members at each level that share in sending an output, each its part. [items]
+    """Members at each level that share in sending an output, empty where each sends all. [items]
 
     Parameters
     ----------
@@ -28,12 +28,14 @@ def sharing_ranks(view: JobView, name: str, reader: int) -> tuple[int, ...]:
     reader
         The stage that reads it.
     """
+    if not view.runtime.scatters_sends:
+        return ()
     stages = view.strategy.stages
-    shape = np.asarray(stages[view.stage_of[name]].shape)
-    if not view.runtime.scatters_sends or tuple(shape) != tuple(stages[reader].shape):
-        return (1,) * len(shape)
+    shape = tuple(stages[view.stage_of[name]].shape)
+    if shape != tuple(stages[reader].shape):
+        return ()
     ways = view.pieces[name].writes.degrees[0].prod(axis=-1)
-    return tuple(int(n) for n in shape // ways)
+    return tuple(int(n) for n in np.asarray(shape) // ways)
 
 
 class Arrivals:
