@@ -32,7 +32,13 @@ from rich.console import Console
 from benchmarks.accuracy.cells import Comparison
 from benchmarks.accuracy.claims import Findings, show_findings
 from benchmarks.accuracy.llm.compare import compare_llm_files
-from benchmarks.accuracy.llm.regret import print_regret, regret_facts, workload_regrets
+from benchmarks.accuracy.llm.regret import (
+    doubted_regrets,
+    print_doubted_regret,
+    print_regret,
+    regret_facts,
+    workload_regrets,
+)
 from benchmarks.accuracy.llm.report import print_llm_tables, tables_as_list
 from benchmarks.accuracy.llm.rows import is_llm_file
 from benchmarks.accuracy.measured import (
@@ -239,10 +245,13 @@ def _add_measured(
                 every_row=arguments.rows,
             )
         if arguments.regret:
-            regrets = workload_regrets(cell for table in tables for cell in table.cells)
-            result["regret"] = regret_facts(regrets)
+            cells = [cell for table in tables for cell in table.cells]
+            regrets, doubted = workload_regrets(cells), doubted_regrets(cells)
+            not_counted = {doubt: regret_facts(rows) for doubt, rows in doubted.items()}
+            result["regret"] = {**regret_facts(regrets), "not_counted": not_counted}
             if not arguments.json:
                 print_regret(regrets, Console(width=200), markdown=arguments.markdown)
+                print_doubted_regret(doubted)
 
 
 if __name__ == "__main__":

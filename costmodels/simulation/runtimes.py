@@ -116,6 +116,8 @@ class Runtime:
         TORCH_DISTRIBUTED_DEBUG=DETAIL); counted where the host runs ahead. [s]
     gathers_again
         Whether a layer keeps its own part of what it gathered, to gather again on the way back.
+    scatters_sends
+        Whether ranks that hold the same output send a part of it each, which the reader gathers.
     views_buckets
         Whether gradients are written into the buffers in which they travel.
     copies_updated
@@ -219,6 +221,7 @@ class Runtime:
     check_near: float = 0.0
     check_far: float = 0.0
     gathers_again: bool = False
+    scatters_sends: bool = False
     views_buckets: bool = False
     copies_updated: bool = False
     waits_to_reduce: bool = False

@@ -24,7 +24,7 @@ from costmodels.simulation.pieces import Piece
 from costmodels.simulation.pipelining import pipeline_products
 from costmodels.simulation.ring import gradient_operations, ring_operations, ring_ranks
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT
-from costmodels.simulation.sends import send_operations
+from costmodels.simulation.sends import Arrivals, send_operations, sharing_ranks
 from costmodels.simulation.tensors import (
     ACTIVATIONS,
     GRADIENTS,
@@ -53,6 +53,7 @@ class StageProgram:
         self.weight_ready: dict[str, Ref] = {}
         self.gradient_from: dict[str, list[Ref]] = {}
         self.fresh: list[Local] = []
+        self.arrivals = Arrivals(self.tensors, self.phases)
         self.late: dict[str, float] = {}  # what a pass waits for its host at its end
         for layer in self.layers:
             self._forward(layer, FORWARD)
@@ -140,11 +141,7 @@ class StageProgram:
         if self.view.stage_of[edge.source] == self.number:
             ready = self._done(edge.source, "recompute" if redone else "forward", phase)
         else:
-            ready = (
-                self.view.stage_of[edge.source],
-                FORWARD,
-                ("send", edge.source, self.number),
-            )
+            ready = self.arrivals.output(edge.source)
             made = [(source, ACTIVATIONS, piece.inputs[edge.slot])]
         if change.message.time <= 0.0 or self.tensors.comes_around(edge):
             return [ready], source, made
@@ -192,7 +189,7 @@ class StageProgram:
             for edge in self.graph.consumers[layer.name]:
                 other = self.view.stage_of[edge.target]
                 if other != self.number and self.graph.needs_input_gradient(edge):
-                    ref = (other, BACKWARD, ("send gradient", layer.name, self.number))
+                    ref = self.arrivals.gradient(layer.name, other)
                     refs = self.gradient_from.setdefault(layer.name, [])
                     if ref not in refs:
                         refs.append(ref)
@@ -340,6 +337,7 @@ class StageProgram:
         for name in [n for n in self.gradient_from if n not in inside]:
             other = self.view.stage_of[name]
             size = self.tensors.crossing(name, self.number)
+            size /= math.prod(sharing_ranks(self.view, name, self.number))
             self.phases[BACKWARD].append(
                 message_operation(
                     ("send gradient", name, other),

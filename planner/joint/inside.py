@@ -7,6 +7,7 @@ does recomputation, which runs forward passes again and keeps less.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,9 @@ from costmodels.simulation.operations import Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.simulation.segments import blocks_of_layers, several_layers
+from costmodels.simulation.sends import sharing_ranks
 from costmodels.simulation.shared_pieces import KnownPieces
+from costmodels.simulation.tensors import JobView
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
@@ -269,6 +272,7 @@ class Insides:
             state=self._of_pieces(pieces, "state"),
             update=self._of_pieces(pieces, "update"),
             output=self._of_pieces(pieces, "output"),
+            sent=self._sent(compiler.view),
             passing=max(memory.total - standing - sum(kept.values()), 0.0),
             **self._cuts(small.machine.topology.shape, pieces),
         )
@@ -322,6 +326,15 @@ class Insides:
         for places in self.units:
             rows[places[0]] = values.get(unit_of(like[self.layers[places[0]]]), 0.0)
         return rows
+
+    def _sent(self, view: JobView) -> Floats:
+        """What a device sends of the output of every layer to the same ranks of another stage."""
+        return self._rows(
+            {
+                name: piece.output / math.prod(sharing_ranks(view, name, 0))
+                for name, piece in view.pieces.items()
+            }
+        )
 
     def _of_pieces(self, pieces: Mapping[str, Piece], what: str) -> Floats:
         return self._rows({name: getattr(piece, what) for name, piece in pieces.items()})

@@ -36,8 +36,8 @@ class MicroBatch:
     parameters, numbers, weights, gradients, state, update
         Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
         layers that share the weight of another one. [items], [B], [s]
-    output
-        Size of the output of every layer, as it is sent to another stage. [B]
+    output, sent
+        Size of the output of every layer, and what of it a device sends to another stage. [B]
     passing
         What a pass over the network holds on top of all that. [B]
     cuts
@@ -65,6 +65,7 @@ class MicroBatch:
     state: Floats
     update: Floats
     output: Floats
+    sent: Floats
     passing: float
     cuts: tuple[tuple[int, ...], ...]
     cut_of: NDArray[np.int64]

@@ -114,7 +114,7 @@ class StageCosts:
                 dtype=float,
             ),
             size=float(exchanges.setting.machine.training.activation_size),
-            sent=inside.output[ends],
+            sent=inside.sent[ends],
         )
 
     def standing(self, choice: Choice) -> Floats:

@@ -13,7 +13,12 @@ import pytest
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, Sizes
 from benchmarks.accuracy.llm.predict import LlmPrediction
-from benchmarks.accuracy.llm.regret import WorkloadRegret, regret_facts, workload_regrets
+from benchmarks.accuracy.llm.regret import (
+    WorkloadRegret,
+    doubted_regrets,
+    regret_facts,
+    workload_regrets,
+)
 from benchmarks.accuracy.llm.summary import LlmCell
 
 SIZES = Sizes(
@@ -111,6 +116,16 @@ def test_few_strategies_and_rows_in_doubt_do_not_count_and_repetitions_once():
     assert workload_regrets([*FOUR[:3], cell(4, 2.0, 2.5)]) == []
     row = only([*FOUR, cell(2, 5.0, 2.0)])
     assert (row.ran, row.chosen_seconds) == (4, 4.0)
+
+
+def test_workloads_of_rows_in_doubt_stand_apart():
+    doubted = [
+        replace(row, measurement=replace(row.measurement, doubt="late")) for row in reversed(FOUR)
+    ]
+    assert workload_regrets([*FOUR, *doubted]) == workload_regrets(FOUR)
+    assert doubted_regrets(FOUR) == {}
+    [(doubt, [row])] = doubted_regrets([*FOUR, *doubted]).items()
+    assert (doubt, row.ran, row.chosen_seconds) == ("late", 4, 3.0)
 
 
 def test_the_command_prints_every_workload(tmp_path: Path, monkeypatch, capsys):

@@ -8,14 +8,14 @@ their mean time; rows in doubt do not count.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.accuracy.llm.measurement import Configuration
-from benchmarks.accuracy.llm.summary import LlmCell
+from benchmarks.accuracy.llm.summary import LlmCell, counted_anyway
 from benchmarks.accuracy.row_report import print_grid
 
 # Of fewer strategies choosing is no art. [items]
@@ -75,6 +75,11 @@ def workload_regrets(cells: Iterable[LlmCell]) -> list[WorkloadRegret]:
             strategies.setdefault(strategy, []).append(cell)
     rows = (_regret_of_workload(list(strategies.values())) for strategies in tried.values())
     return [row for row in rows if row is not None]
+
+
+def doubted_regrets(cells: Iterable[LlmCell]) -> dict[str, list[WorkloadRegret]]:
+    """The same among rows in doubt alone, by the doubt."""
+    return {doubt: workload_regrets(rows) for doubt, rows in counted_anyway(cells).items()}
 
 
 def _regret_of_workload(strategies: Sequence[Sequence[LlmCell]]) -> WorkloadRegret | None:
@@ -142,6 +147,17 @@ def print_regret(rows: Sequence[WorkloadRegret], console: Console, *, markdown: 
         f"chosen strategies that ran out of memory: {facts['chosen_ran_out']} (aim 0); workloads "
         f"without any that is predicted to fit: {facts['none_chosen']}"
     )
+
+
+def print_doubted_regret(doubted: Mapping[str, Sequence[WorkloadRegret]]) -> None:
+    """Print what the workloads of rows in doubt sum up to, a line a doubt."""
+    for doubt, rows in doubted.items():
+        facts = regret_facts(rows)
+        if facts["mean"] is not None:
+            print(
+                f"not counted ({doubt}): {len(rows)} workloads, mean regret {facts['mean']:.1%}, "
+                f"worst {facts['worst']:.1%}"
+            )
 
 
 def _regret_cells(row: WorkloadRegret) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.accuracy.llm.summary import LlmCell, SourceSummary
+from benchmarks.accuracy.llm.summary import LlmCell, SourceSummary, counted_anyway, summarised
 from benchmarks.accuracy.llm.words import entry_of
 from benchmarks.accuracy.report import signed_percent
 from benchmarks.accuracy.row_report import print_grid
@@ -95,6 +95,14 @@ def print_llm_tables(
     print_grid(console, _SUMMARY, [_llm_summary_row(t.summary) for t in tables], markdown)
     aims = [row for table in tables for row in llm_aim_rows(table.summary)]
     print_grid(console, ("source", "what", "found", "aimed at", ""), aims, markdown)
+    doubted = [
+        (doubt, *_llm_summary_row(summarised(table.summary.source, cells, {}, 0)))
+        for table in tables
+        for doubt, cells in counted_anyway(table.cells).items()
+    ]
+    if doubted:
+        print("not counted above, and what they would come to:")
+        print_grid(console, ("since", *_SUMMARY), doubted, markdown)
     fits = [
         (
             *(s.source, str(s.fit_rows), str(s.reported_rows)),

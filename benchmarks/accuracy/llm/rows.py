@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.llm.computed import with_computed_marked
 from benchmarks.accuracy.llm.machines import BusBandwidths
 from benchmarks.accuracy.llm.measurement import Configuration, Measurement, Sizes
 from benchmarks.accuracy.llm.words import (
@@ -86,7 +87,7 @@ def read_llm_rows(paths: Sequence[Path]) -> LlmRows:
                 nothing[source] = nothing.get(source, 0) + 1
             else:
                 found.append(measured)
-    return LlmRows(_with_fastest_links(found), left, nothing)
+    return LlmRows(with_computed_marked(_with_fastest_links(found)), left, nothing)
 
 
 def _with_fastest_links(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.accuracy.llm.halves import fit_entry, in_fitted_half, was_fitted_on
@@ -162,6 +162,16 @@ def summarised(
         reported_mean_error=_mean(reported) if fit_rows else None,
         reported_median_error=statistics.median(reported) if fit_rows and reported else None,
     )
+
+
+def counted_anyway(cells: Iterable[LlmCell]) -> dict[str, list[LlmCell]]:
+    """Rows in doubt as if they counted, by the doubt."""
+    found: dict[str, list[LlmCell]] = {}
+    for cell in cells:
+        if doubt := cell.measurement.doubt:
+            trusted = replace(cell, measurement=replace(cell.measurement, doubt=""))
+            found.setdefault(doubt, []).append(trusted)
+    return found
 
 
 def _mean(values: Sequence[float]) -> float | None:
