@@ -125,8 +125,8 @@ def _joint_plan(
     interrupted = found.stopped_by == "interrupt"
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise plan
-    if found.costs is not None and not interrupted:
-        fewer = FewerGpus(setting=setting, wishes=wishes, estimates=found.costs, deadline=deadline)
+    if found.costs is not None and found.floors is not None and not interrupted:
+        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
         plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
     if isinstance(plan, InfeasibleError):
         raise plan

@@ -118,6 +118,12 @@ def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Cho
         yield replace(choice, inside=_computing(choice.inside, what))
 
 
+def with_any_sharding(choice: Choice, stages_of_zero: Sequence[int]) -> Iterator[Choice]:
+    """A choice that cuts nothing, with each stage of ZeRO that its replicas can have."""
+    for zero in stages_of_zero if choice.dp > 1 else (0,):
+        yield choice if zero == choice.zero else replace(choice, zero=zero)
+
+
 def divisors(number: int) -> list[int]:
     """All divisors of a number, the smallest first."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
@@ -195,17 +201,17 @@ def choices(
             for samples in _micro_batch_sizes(each):
                 count = each // samples
                 for chunks in _chunks(pp, count, blocks):
-                    for zero in stages_of_zero if dp > 1 else (0,):
-                        yield Choice(
-                            inside=inside,
-                            samples=samples,
-                            dp=dp,
-                            pp=pp,
-                            chunks=chunks,
-                            zero=zero,
-                            schedule="interleaved" if chunks > 1 else "1f1b",
-                            micro_batches=count,
-                        )
+                    alone = Choice(
+                        inside=inside,
+                        samples=samples,
+                        dp=dp,
+                        pp=pp,
+                        chunks=chunks,
+                        zero=0,
+                        schedule="interleaved" if chunks > 1 else "1f1b",
+                        micro_batches=count,
+                    )
+                    yield from with_any_sharding(alone, stages_of_zero)
 
 
 def _micro_batch_sizes(each: int) -> list[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.communication.topology import Topology
 from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.errors import InputError
 from costmodels.graph import Graph, Layer
@@ -63,11 +63,14 @@ class PipelineBounds:
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
+        self.floors: dict[tuple[int, int, int, int, int], float] = {}
+        # the layers of a transformer may have dims that follow the samples otherwise
+        self.attends = is_transformer(setting.graph)
 
     def on(self, setting: Setting) -> PipelineBounds:
         """The bounds of the question for another number of GPUs, with what is known."""
         other = copy(self)
-        other.setting = setting
+        other.setting, other.floors = setting, {}
         return other
 
     def micro_batch(self, gpus: int, samples: int) -> tuple[float, Floats]:
@@ -82,11 +85,31 @@ class PipelineBounds:
             Of a micro-batch, on all of them. [samples]
         """
         if (gpus, samples) not in self.known:
-            for count, least in self._of_layers(gpus, samples).items():
-                layers = self.setting.graph.compute_layers
-                each = self.sums([least[self.like[layer.name]] for layer in layers])
-                self.known.setdefault((gpus, count), each)
+            self.learn([(gpus, samples)])
         return self.known[gpus, samples]
+
+    def learn(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Find out what micro-batches take at least, all at once: that is less work.
+
+        Parameters
+        ----------
+        wanted
+            Devices of a stage and samples, as of `micro_batch`.
+        """
+        devices: dict[int, set[int]] = {}
+        largest: dict[int, int] = {}
+        for gpus, samples in wanted:
+            if (gpus, samples) not in self.known:
+                # what a part of some samples takes comes with what all of them take
+                alike = samples if self.attends else samples // _halvings(samples)[-1]
+                devices.setdefault(alike, set()).add(gpus)
+                largest[alike] = max(largest.get(alike, 0), samples)
+        layers = [self.like[layer.name] for layer in self.setting.graph.compute_layers]
+        for alike, numbers in devices.items():
+            found = self._of_layers(sorted(numbers), largest[alike])
+            for key, least in found.items():
+                if key not in self.known:
+                    self.known[key] = self.sums([least[name] for name in layers])
 
     def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
         """As of `micro_batch`, by what each layer takes.
@@ -105,31 +128,33 @@ class PipelineBounds:
         beside = np.sort(np.minimum(longest - blocks, 0.0))
         return total, blocks.sum() + np.append(0.0, np.cumsum(beside))
 
-    def _of_layers(self, gpus: int, samples: int) -> dict[int, dict[str, float]]:
-        """What a micro-batch takes of each layer at least, by its samples: half as many too. [s]
+    def _of_layers(
+        self, gpus: Sequence[int], samples: int
+    ) -> dict[tuple[int, int], dict[str, float]]:
+        """What each layer takes at least, by devices and samples: half as many too. [s]
 
         Parameters
         ----------
-        gpus, samples
+        gpus
+            Numbers of devices of a stage. [items]
+        samples
             As of `micro_batch`.
         """
-        setting = self.setting
-        topology = Topology.of(setting.cluster, setting.cluster.shape(gpus))
-        machine = replace(setting.machine, topology=topology)
+        machine = self.setting.machine
         if samples not in self.graphs:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
-        # the layers of a transformer may have dims that follow the samples otherwise
-        halves = [1] if is_transformer(graph) else _halvings(samples)
+        halves = [1] if self.attends else _halvings(samples)
         known: dict[tuple[object, ...], list[float]] = {}
-        found: dict[int, dict[str, float]] = {samples // ways: {} for ways in halves}
+        keys = [(number, samples // ways) for number in gpus for ways in halves]
+        found: dict[tuple[int, int], dict[str, float]] = {key: {} for key in keys}
         for layer in graph.compute_layers:
             wanted = graph.input_gradients(layer.name)
             alike = (layer.signature, wanted)
             if alike not in known:
-                known[alike] = least_passes(layer, machine, wanted, halves)
-            for ways, seconds in zip(halves, known[alike], strict=True):
-                found[samples // ways][layer.name] = seconds
+                known[alike] = least_passes(layer, machine, wanted, halves, gpus)
+            for key, seconds in zip(keys, known[alike], strict=True):
+                found[key][layer.name] = seconds
         return found
 
     def of(self, pp: int, chunks: int, micro_batches: int) -> float:
@@ -147,11 +172,15 @@ class PipelineBounds:
 
     def floor(self, choice: Choice) -> float:
         """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
-        # experts lie on ranks of other samples
-        more = max(choice.inside.ep // choice.inside.cp, 1)
-        gpus = choice.inside.tp * choice.inside.cp * more
-        each = self.micro_batch(gpus, choice.samples * more)
-        return self.staged(each, choice.pp, choice.chunks, choice.micro_batches)
+        on, stages = _on_devices(choice), (choice.pp, choice.chunks, choice.micro_batches)
+        key = (*on, *stages)
+        if key not in self.floors:
+            self.floors[key] = self.staged(self.micro_batch(*on), *stages)
+        return self.floors[key]
+
+    def learn_of(self, found: Iterable[Choice]) -> None:
+        """Find out all that the floors of choices need, as of `learn`."""
+        self.learn({_on_devices(choice) for choice in found})
 
     def staged(self, each: tuple[float, Floats], pp: int, chunks: int, count: int) -> float:
         """What no step takes less than, by what a micro-batch takes. [s]
@@ -179,22 +208,26 @@ class PipelineBounds:
             After which nothing is proven, and it is 0.
         """
         setting = self.setting
-        found = float("inf")
-        layers = len(setting.graph.compute_layers)
+        groups, counts = [], divisors(setting.batch)
         for pp in divisors(setting.gpus):
-            if pp > layers:
+            if pp > len(setting.graph.compute_layers):
                 break
-            try:
+            with suppress(InputError):
                 setting.cluster.shape(setting.gpus // pp)
-            except InputError:
-                continue
-            for count in divisors(setting.batch):
-                if deadline.passed:
-                    return 0.0
-                # several chunks wait the least, where there are any
-                chunks = 2 if pp > 1 else 1
-                found = min(found, self.of(pp, chunks, count))
-        return found
+                groups.append(pp)
+        for count in counts:
+            if deadline.passed:
+                return 0.0
+            self.learn((setting.gpus // pp, setting.batch // count) for pp in groups)
+        # several chunks wait the least, where there are any
+        return min(self.of(pp, 2 if pp > 1 else 1, count) for pp, count in product(groups, counts))
+
+
+def _on_devices(choice: Choice) -> tuple[int, int]:
+    """Devices of a stage of a replica and samples of a micro-batch that a choice is bounded on."""
+    # experts lie on ranks of other samples
+    more = max(choice.inside.ep // choice.inside.cp, 1)
+    return choice.inside.tp * choice.inside.cp * more, choice.samples * more
 
 
 def _halvings(samples: int) -> list[int]:
@@ -203,11 +236,16 @@ def _halvings(samples: int) -> list[int]:
 
 
 def least_passes(
-    layer: Layer, machine: Machine, wanted: tuple[bool, ...], parts: Sequence[int]
+    layer: Layer,
+    machine: Machine,
+    wanted: tuple[bool, ...],
+    parts: Sequence[int],
+    gpus: Sequence[int],
 ) -> list[float]:
     """What both passes of a layer take at least, whatever the split, for parts of its samples. [s]
 
-    A part of the samples is computed as all of them are that are split in so many ways more.
+    A part of the samples is computed as all of them are that are split in so many ways more, and
+    fewer devices compute a part as more of them do a smaller one.
 
     Parameters
     ----------
@@ -215,24 +253,43 @@ def least_passes(
         As of `LayerComputation.of`.
     parts
         By how much the samples are divided. [ways]
+    gpus
+        Numbers of devices. [items]
+
+    Returns
+    -------
+    Of each number of devices all parts.
     """
-    totals = enumerate_candidates(layer, (machine.topology.num_devices,), 0, full=True)
-    if "sample" not in totals.dims:
-        parts = [1] * len(parts)
-    ways = totals.degree("sample")
     rows, starts = [], [0]
-    for part in parts:
-        degrees = totals.degrees[ways * part <= max(layer.dims.get("sample", 1), part)].copy()
-        if part > 1:
-            degrees[:, :, totals.dims.index("sample")] *= part
-        rows.append(degrees)
-        starts.append(starts[-1] + len(degrees))
-    candidates = Candidates(dims=totals.dims, degrees=np.concatenate(rows), shape=totals.shape)
+    for number in gpus:
+        totals = enumerate_candidates(layer, (number,), 0, full=True)
+        samples = "sample" in totals.dims
+        for part in parts:
+            degrees = totals.degrees[:, 0]
+            if samples:
+                column = totals.dims.index("sample")
+                ways = degrees[:, column] * part
+                degrees = degrees[ways <= max(layer.dims.get("sample", 1), part)].copy()
+                degrees[:, column] *= part
+            rows.append(degrees)
+            starts.append(starts[-1] + len(degrees))
+    alike, places = _distinct_rows(np.concatenate(rows))
+    candidates = Candidates(dims=totals.dims, degrees=alike[:, None], shape=totals.shape)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
     times = layer_computation(layer, candidates, machine, parameters, any(wanted))
     passes = times.forward + times.backward_data + times.backward_weight
-    least: list[float] = np.minimum.reduceat(passes, starts[:-1]).tolist()
+    least: list[float] = np.minimum.reduceat(passes[places], starts[:-1]).tolist()
     return least
+
+
+def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct rows of numbers, and the place of each row among them."""
+    keys = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        values, number = np.unique(column, return_inverse=True)
+        keys = keys * len(values) + number
+    _, first, places = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first], places
 
 
 def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:

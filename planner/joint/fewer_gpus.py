@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from planner.errors import InfeasibleError
-from planner.joint.choices import choices, insides, recomputations, with_any_recomputation
+from planner.joint.choices import (
+    choices,
+    insides,
+    recomputations,
+    with_any_recomputation,
+    with_any_sharding,
+)
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again, with_fewer_again
@@ -31,7 +37,7 @@ from search.problem.deadline import Deadline
 MOST_MISSES_OF_FEWER = 2
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class FewerGpus:
     """The smaller numbers of GPUs of one question.
 
@@ -41,7 +47,7 @@ class FewerGpus:
         The question.
     wishes
         What is held fixed or ruled out.
-    estimates
+    estimates, floors
         Of all its GPUs, whose costs of micro-batches hold for fewer.
     deadline
         When to stop.
@@ -50,8 +56,8 @@ class FewerGpus:
     setting: Setting
     wishes: Wishes
     estimates: Estimates
+    floors: PipelineBounds
     deadline: Deadline
-    floors: PipelineBounds = field(init=False)
     weights: LeastWeights = field(init=False)
 
     def faster_plan(
@@ -117,7 +123,6 @@ class FewerGpus:
         -------
         What is estimated to be the fastest with each, and the question for it.
         """
-        self.floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         self.weights = LeastWeights(self.setting)
         rows = []
         for part in self._parts(seconds):
@@ -151,18 +156,24 @@ class FewerGpus:
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         # what is computed again changes neither the memory of weights nor the least computation
         once = [one for one in insides(part) if one.recompute == "none"]
-        found, again = choices(part, once, stages_of_zero(part)), recomputations(part.graph)
-        fitting = sorted(filter(self.weights.fit, found), key=lambda one: -one.samples)
+        found, again = list(choices(part, once, (0,))), recomputations(part.graph)
+        stages = stages_of_zero(part)
+        if not floors.attends:
+            floors.learn_of(found)
+        below = [(floor, one) for one in found if (floor := floors.floor(one)) < limit]
         rows = sorted(
             (
                 (floor, other)
-                for floor, one in ((floors.floor(one), one) for one in fitting)
-                if floor < limit
+                for floor, alone in below
+                for one in with_any_sharding(alone, stages)
+                if self.weights.fit(one)
                 for other in with_any_recomputation(one, again)
                 if self.wishes.allows(other)
             ),
             key=lambda row: row[0],
         )
+        if not rows:
+            return None
         capacity = part.cluster.device.memory
         ranking = Ranking(
             estimates=estimates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.joint.choices import Choice
+from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.planning.staged import StagedStep
 
@@ -31,8 +32,8 @@ class JointResult:
         Of those that can be among the best, the fastest first.
     passed
         Those that are slower than these by their passes alone.
-    costs
-        What all of them cost.
+    costs, floors
+        What all of them cost, and take at least by computation alone.
     offloads
         Whether what does not fit may wait in the memory of the hosts.
     left_out
@@ -57,6 +58,7 @@ class JointResult:
     estimates: tuple[Estimate, ...] = ()
     passed: tuple[Choice, ...] = ()
     costs: Estimates | None = None
+    floors: PipelineBounds | None = None
     offloads: bool = False
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""

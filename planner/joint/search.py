@@ -73,6 +73,7 @@ class JointSearch:
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
     estimates: Estimates = field(init=False)
+    floors: PipelineBounds = field(init=False)
     pace: Pace = field(init=False)
     simulations: Simulations = field(init=False)
 
@@ -104,7 +105,7 @@ class JointSearch:
             left_out=self.left_out,
             least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
         )
-        floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
+        self.floors = floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again
         hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
@@ -154,6 +155,7 @@ class JointSearch:
             estimates=tuple(self.ranked),
             passed=tuple(passed),
             costs=self.estimates,
+            floors=self.floors,
             least_memory=self.least_memory,
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
@@ -298,9 +300,7 @@ class JointSearch:
                 f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
                 "or forbid less"
             )
-        # what a part of some samples takes comes with what all of them take
-        known = {
-            choice: 0.0 if deadline.passed else floors.floor(choice)
-            for choice in sorted(fitting, key=lambda choice: -choice.samples)
-        }
-        return sorted(((known[choice], choice) for choice in fitting), key=lambda row: row[0])
+        if not floors.attends:
+            floors.learn_of(fitting)
+        rows = [(0.0 if deadline.passed else floors.floor(one), one) for one in fitting]
+        return sorted(rows, key=lambda row: row[0])

@@ -148,9 +148,7 @@ class Simulations:
         work, count = 0, 0
         for one in rows:
             best = math.inf if self.best is None else self.best.seconds
-            if one.seconds > best * (1.0 + MARGIN) or one.choice in self.tried:
-                continue
-            if not self.fitting.isdisjoint(one.choice.less_again()):
+            if one.seconds > best * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
             if self.simulated and not self._has_time(one.choice):
                 continue
@@ -268,15 +266,20 @@ class Simulations:
             fastest = self.best.seconds
             if least >= fastest:
                 return min(left, least)
-            members = [other for other in bounds.members(choice) if other not in self.tried]
+            members = [one for one in bounds.members(choice) if not self._is_settled(one)]
             if not members:
                 continue
             work += self.pace.work(choice) * len(members)
             if work > MOST_WORK or not all(map(self._has_time, members)):
-                rest = (row[0] for row in rows[place:] if not self._is_tried(row[2], bounds))
+                rest = (
+                    row[0]
+                    for row in rows[place:]
+                    if not all(map(self._is_settled, bounds.members(row[2])))
+                )
                 return min(left, fastest, *rest)
             for other in members:
-                self._try(other, min(left, least))
+                if not self._is_settled(other):
+                    self._try(other, min(left, least))
         return left
 
     def _may_offload(self, one: Estimate) -> bool:
@@ -285,9 +288,9 @@ class Simulations:
         fits = one.memory <= least or one.choice in self.fitting
         return self.offloads and not one.choice.offload and not fits
 
-    def _is_tried(self, choice: Choice, bounds: ChoiceBounds) -> bool:
-        """Whether all that a bound is of was simulated."""
-        return self.tried.issuperset(bounds.members(choice))
+    def _is_settled(self, choice: Choice) -> bool:
+        """Whether a choice was simulated, or fits with less computed again, which is faster."""
+        return choice in self.tried or not self.fitting.isdisjoint(choice.less_again())
 
     def _is_too_large(self, choice: Choice, strategy: Strategy) -> bool:
         """Whether a strategy is known not to fit; while nothing does, all are simulated to tell.

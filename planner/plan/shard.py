@@ -72,6 +72,8 @@ def shard_plan(graph: Graph, strategy: Strategy, level_names: Sequence[str]) -> 
     """
     meshes: list[Mesh] = []
     layers: dict[str, LayerSharding] = {}
+    # layers that are alike but for their names have tensors that are
+    known: dict[tuple[object, ...], LayerSharding] = {}
     for group, names in strategy.layers_of_groups.items():
         rows = {name: strategy.distributions[name] for name in names}
         cuts = {name: _cuts(graph.layers[name], row) for name, row in rows.items()}
@@ -80,9 +82,12 @@ def shard_plan(graph: Graph, strategy: Strategy, level_names: Sequence[str]) -> 
             union = frozenset().union(*(cuts[name] for name in together))
             axes = _axes(shape, union, level_names)
             for name in together:
-                layers[name] = _sharded_layer(
-                    graph, graph.layers[name], rows[name], axes, len(meshes)
-                )
+                layer, wanted = graph.layers[name], graph.input_gradients(name)
+                split = tuple(rows[name].degrees.items())
+                alike = (layer.signature, wanted, split, len(meshes))
+                if alike not in known:
+                    known[alike] = _sharded_layer(layer, wanted, rows[name], axes, len(meshes))
+                layers[name] = known[alike]
             meshes.append(Mesh(first_rank=group[0], axes=tuple(one.axis for one in axes)))
     order = [layer.name for layer in graph.compute_layers]
     return Sharding(
@@ -175,8 +180,8 @@ def _axes(
 
 
 def _sharded_layer(
-    graph: Graph,
     layer: Layer,
+    wanted: Sequence[bool],
     distribution: Distribution,
     axes: Sequence[_PlacedAxis],
     mesh: int,
@@ -185,12 +190,11 @@ def _sharded_layer(
 
     Parameters
     ----------
-    graph, layer, distribution
-        The layer, and its split.
+    layer, wanted, distribution
+        The layer, which of its inputs want a gradient, and its split.
     axes, mesh
         The axes of its mesh, and which one that is.
     """
-    wanted = graph.input_gradients(layer.name)
     inputs = tuple(
         _placed("input", tensor, distribution, axes, layer.absent_dims(slot) if gradient else ())
         for slot, (tensor, gradient) in enumerate(zip(layer.inputs, wanted, strict=True))

@@ -22,6 +22,7 @@ from planner.joint.estimate import Estimates
 from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
+from planner.joint.search import JointSearch
 from planner.joint.simulations import Simulations
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.options import SearchOptions
@@ -219,3 +220,27 @@ def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
     assert tries._try(large, 0.0) is None
     assert len(laid_out) == len(tries.simulated) == 2
     assert tries.left_out == []
+
+
+def test_what_is_found_out_together_is_what_is_found_out_alone():
+    setting = _setting("alexnet", 16, 96)
+    wanted = [(1, 96), (2, 48), (3, 32), (4, 96), (12, 24), (12, 5)]
+    together = PipelineBounds(setting, Reduced.of(setting.model))
+    together.learn(wanted)
+    for gpus, samples in wanted:
+        alone = PipelineBounds(setting, Reduced.of(setting.model))
+        total, series = alone.micro_batch(gpus, samples)
+        assert together.known[gpus, samples][0] == total
+        assert (together.known[gpus, samples][1] == series).all()
+
+
+def test_what_fits_is_not_simulated_with_more_computed_again():
+    search = JointSearch(
+        setting=_setting("resnet18", 4, 16),
+        runtime=RUNTIME,
+        options=SearchOptions(),
+        deadline=Deadline(None),
+    )
+    found = search.run()
+    assert len(found.simulated) > 3
+    assert all(one.degrees and one.degrees.recompute == "none" for one in found.simulated)
