@@ -69,12 +69,12 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     heavy: list[Choice] = field(default_factory=list)
-    least_memory: float = 0.0
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
     simulations: Simulations = field(init=False)
+    floors: PipelineBounds = field(init=False)
 
     def run(self) -> JointResult:
         """Estimate all choices, and simulate the best."""
@@ -104,7 +104,7 @@ class JointSearch:
             left_out=self.left_out,
             least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
         )
-        floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
+        self.floors = floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again
         hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
@@ -154,7 +154,6 @@ class JointSearch:
             estimates=tuple(self.ranked),
             passed=tuple(passed),
             costs=self.estimates,
-            least_memory=self.least_memory,
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
@@ -226,10 +225,7 @@ class JointSearch:
             except InputError:
                 continue  # it cannot run
             least.append(bounds.least_memory(choice, inside))
-        self.least_memory = min(least, default=0.0)
-        if self.least_memory <= device.memory:
-            self.least_memory = 0.0
-        return self.least_memory > 0.0
+        return min(least, default=0.0) > device.memory
 
     def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
         """What replicas of the whole network are estimated to take, where some is computed again.
