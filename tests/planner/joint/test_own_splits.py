@@ -133,3 +133,16 @@ def test_where_no_choice_by_degrees_fits_other_splits_may():
         planner.optimize(**tight, forbid="tensor")
     plan = planner.optimize(**tight)
     assert plan.peak_memory <= plan.memory_capacity_bytes
+
+
+def test_who_interrupts_gets_the_best_so_far(searched):
+    search, found = searched
+
+    def interrupt(phase: str, step: float, bound: float) -> None:
+        raise KeyboardInterrupt
+
+    search.options = SearchOptions(watch=interrupt)
+    own = beside(search, found.best, Deadline(None))
+    assert own.stopped_by == "interrupt"
+    assert own.best is not found.best
+    assert own.best is own.simulated[-1]
