@@ -31,6 +31,7 @@ from planner.joint.pace import FEW_LAID_OUT, ONCE
 from planner.joint.result import JointResult
 from planner.joint.runtimes import choice_runtime, splits_by_layer, stages_of_zero
 from planner.joint.search import JointSearch
+from planner.joint.simulations import MOST_COMPARED
 from planner.joint.verdict import least_held
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
@@ -43,8 +44,6 @@ from search.problem.deadline import Deadline, OutOfTime
 
 # Gains that are less are not worth a look, nor layers split in many ways. [parts]
 LEAST_GAIN = 0.005
-# Layers, once for each micro-batch that is laid out by itself, that are simulated. [items]
-MOST_WORK = 40_000
 # Prices of memory lie between these powers of two; so often the range is halved. [items]
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What the layers of such a plan are split by.
@@ -156,7 +155,7 @@ class OwnSplits:
         try:
             rows = sorted((self.floors.of(1, 1, count), count) for count in self._counts())
             for floor, count in rows:
-                if floor < self.limit and self._has_time() and self.work < MOST_WORK:
+                if floor < self.limit and self._has_time() and self.work < MOST_COMPARED:
                     self._try_count(count)
         except OutOfTime:
             self.stopped_by = "time limit"
@@ -290,7 +289,7 @@ class OwnSplits:
         choices = splits.at_price(way.zero, price)
         key = (way, choices)
         if key not in self.tried:
-            if not self._has_time() or self.work >= MOST_WORK:
+            if not self._has_time() or self.work >= MOST_COMPARED:
                 return None
             began = time.monotonic()
             self.tried[key] = found = self._simulate(way, splits.distributions(choices))
