@@ -95,6 +95,17 @@ WORDS: Mapping[str, str] = {
         "these {gpus:,} GPUs takes less than {bound}, by computation alone; zero-bubble schedules, "
         "ZeRO 1 and 2 over some of the replicas and all-to-all context parallelism are not searched"
     ),
+    "splits-of-their-own": (
+        "the layers of its one stage are each split in their own way, which is faster than all "
+        "ways to train that split them by degrees of data and tensor parallelism; however layers "
+        "are split, no step on these {gpus:,} GPUs takes less than {bound}, by computation alone, "
+        "which is the bound of the plan; zero-bubble schedules and ZeRO 1 and 2 over some of the "
+        "replicas are not searched"
+    ),
+    "splits-of-their-own-slower": (
+        "of {count} ways to train in one stage whose layers are each split in their own way, which "
+        "were simulated as well, none that fits is faster by 0.5 %"
+    ),
     "mixed-hosts": (
         "hosts of several kinds ({groups}): compared were even shares at the pace of the slowest, "
         "{uneven:,} ways to share out samples, or stages of whole blocks, by how fast each group "

@@ -13,6 +13,7 @@ from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
+from planner.joint.own_splits import with_own_splits
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
@@ -258,7 +259,7 @@ def _searched(
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    return (found if wishes.any else _with_usual(found, usual)), usual
+    return with_own_splits(search, found if wishes.any else _with_usual(found, usual)), usual
 
 
 def _faster_plan(
@@ -348,7 +349,7 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
 
 
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
-    rows = sorted((one for one in found.simulated if one.fits), key=lambda one: one.seconds)
+    rows = sorted((one for one in found.every_step if one.fits), key=lambda one: one.seconds)
     return tuple(
         Finalist(
             step_time_s=one.seconds,

@@ -45,8 +45,8 @@ class JointResult:
     overtaken
         The splits of one stage were searched layer by layer until the fastest that was met took so
         long, which is longer than the best; 0 where they were not, or to the end. [s]
-    least_memory
-        What a device holds at least under every choice, where that is more than it has, else 0. [B]
+    own_splits
+        What was simulated beside these with layers that are each split in their own way.
     """
 
     best: StagedStep | None
@@ -65,4 +65,14 @@ class JointResult:
     any_split: float = 0.0
     runtime: str | None = None
     overtaken: float = 0.0
-    least_memory: float = 0.0
+    own_splits: tuple[StagedStep, ...] = ()
+
+    @property
+    def is_by_degrees(self) -> bool:
+        """Whether the layers of the best are split by degrees, if there is one."""
+        return self.best not in self.own_splits
+
+    @property
+    def every_step(self) -> tuple[StagedStep, ...]:
+        """All that was simulated."""
+        return *self.simulated, *self.own_splits

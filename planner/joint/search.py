@@ -69,7 +69,6 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     heavy: list[Choice] = field(default_factory=list)
-    least_memory: float = 0.0
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
     estimates: Estimates = field(init=False)
@@ -156,7 +155,6 @@ class JointSearch:
             passed=tuple(passed),
             costs=self.estimates,
             floors=self.floors,
-            least_memory=self.least_memory,
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
@@ -228,10 +226,7 @@ class JointSearch:
             except InputError:
                 continue  # it cannot run
             least.append(bounds.least_memory(choice, inside))
-        self.least_memory = min(least, default=0.0)
-        if self.least_memory <= device.memory:
-            self.least_memory = 0.0
-        return self.least_memory > 0.0
+        return min(least, default=0.0) > device.memory
 
     def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
         """What replicas of the whole network are estimated to take, where some is computed again.

@@ -71,7 +71,10 @@ def search_notes(
         The plan of one stage, where that was searched.
     """
     gpus = best.placed.setting.gpus
-    notes = [Note.of("splits-by-degrees", gpus=gpus, bound=format_seconds(found.any_split))]
+    kind = "splits-by-degrees" if found.is_by_degrees else "splits-of-their-own"
+    notes = [Note.of(kind, gpus=gpus, bound=format_seconds(found.any_split))]
+    if found.own_splits and found.is_by_degrees:
+        notes.append(Note.of("splits-of-their-own-slower", count=len(found.own_splits)))
     if _undercut(found, best):
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
     left_out = None if single is not None else single_stage_left_out(found, best)
@@ -114,8 +117,7 @@ def infeasible(
 ) -> InfeasibleError:
     """That nothing fits, and whether that is proven.
 
-    It is where weights with their state are too much for all devices together, or every choice
-    holds too much, and so does every split of one stage layer by layer.
+    It is where weights with their state are too much for all devices together.
 
     Parameters
     ----------
@@ -124,30 +126,28 @@ def infeasible(
     failed
         Why no split of one stage layer by layer fits, where they were searched.
     """
-    if found.stopped_by and not found.simulated:
+    if found.stopped_by and not found.every_step:
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
     layer = failed.layer if failed is not None else ""
-    if failed is not None and failed.proven and found.least_memory > max(least, device.memory):
-        least = found.least_memory
-        ways = f"each of {found.num_choices:,} ways to train needs at least"
-        what = f"no split of one stage does, and {ways}"
     proven = least > device.memory
-    tightest = min((one.peak_memory for one in found.simulated), default=math.inf)
+    tightest = min((one.peak_memory for one in found.every_step), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
     smallest = (
-        f"the smallest of {len(found.simulated)} simulated needs {format_bytes(tightest)} a GPU"
-        if found.simulated
+        f"the smallest of {len(found.every_step)} simulated needs {format_bytes(tightest)} a GPU"
+        if found.every_step
         else "none could be simulated"
     )
+    own = len(found.own_splits)
+    beside = f" and {own:,} with splits of their own" if own else ""
     verdict = (
         f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
         "framework reserves"
         if proven
-        else f"no plan that fits was found among {found.num_choices:,} ways to train, though it is "
-        f"not proven that there is none: {smallest}"
+        else f"no plan that fits was found among {found.num_choices:,} ways to train{beside}, "
+        f"though it is not proven that there is none: {smallest}"
     )
     holder = f" (layer '{layer}' holds most of it)" if layer and not proven else ""
     return InfeasibleError(

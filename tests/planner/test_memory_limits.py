@@ -157,12 +157,12 @@ def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything
     assert len(asked) == 2  # nothing else is looked at where memory does not bind
 
 
-def test_that_no_way_to_train_fits_is_proven_one_by_one():
-    # weights with their state are less than that
+def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
+    # weights with their state are less than that: other splits of layers may fit for all we know
     options = {"gpus": 8, "global_batch_size": 32, "memory": "1.2 GiB"}
-    with pytest.raises(InfeasibleError, match=r"each of \d+ ways to train needs") as told:
+    with pytest.raises(InfeasibleError, match=r"\d+ with splits of their own, though") as told:
         planner.optimize("vgg16", **options)
-    assert told.value.proven
+    assert not told.value.proven
     assert told.value.missing_bytes > 0.0
 
 

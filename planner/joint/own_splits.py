@@ -1,0 +1,323 @@
+"""Layers that are each split in their own way, beside micro-batches, sharding and recomputation.
+
+The choices of a joint search split all layers by the same degrees. Here the layers of one stage are
+split each by itself, as an additive model has it at the size of a micro-batch; what is cut over
+replicas and what is computed again is then as little as fits. Every way is simulated, and only one
+that is faster than all choices takes their place.
+
+Assumes a network without attention: of transformers none was faster.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
+from costmodels.graph import Graph
+from costmodels.simulation import Runtime
+from costmodels.simulation.segments import blocks_of_layers, several_layers
+from costmodels.simulation.shared_pieces import PiecesByBatch
+from costmodels.strategy import Schedule
+from costmodels.strategy.blocks import is_transformer
+from costmodels.strategy.usual import single_stage
+from planner.joint.choices import divisors
+from planner.joint.computation import PipelineBounds
+from planner.joint.layer_splits import LayerSplits
+from planner.joint.pace import FEW_LAID_OUT, ONCE
+from planner.joint.result import JointResult
+from planner.joint.runtimes import choice_runtime, splits_by_layer, stages_of_zero
+from planner.joint.search import JointSearch
+from planner.joint.simulations import MOST_COMPARED
+from planner.joint.verdict import least_held
+from planner.joint.wishes import Wishes
+from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep, simulate_stages
+from planner.request.by_degrees import micro_graph, pieces_of_batch, with_sharding
+from planner.request.placement import PlacedNetwork
+from planner.request.recomputation import with_recomputation
+from planner.request.setting import Setting
+from search.problem.deadline import Deadline, OutOfTime
+
+# Gains that are less are not worth a look, nor layers split in many ways. [parts]
+LEAST_GAIN = 0.005
+# Prices of memory lie between these powers of two; so often the range is halved. [items]
+LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
+# What the layers of such a plan are split by.
+NAME = "splits layer by layer"
+
+# What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
+_FREE = frozenset({"pp", "micro_batches", "zero", "recompute", "schedule", "offload"})
+_NEEDED = frozenset({"data", "tensor"})
+
+
+def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
+    """What a search came to, or layers that are each split in their own way where that is faster.
+
+    Parameters
+    ----------
+    search
+        The search, in whose time it is found.
+    found
+        What it came to.
+    """
+    setting, wishes = search.setting, search.wishes
+    usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
+    free = (
+        wishes.framework is None
+        and _FREE.issuperset(wishes.keep)
+        and _NEEDED.isdisjoint(wishes.forbid)
+        and all(wishes.keep.get(name, value) == value for name, value in usual.items())
+    )
+    of_one_stage = setting.gpus > 1 and not setting.cluster.groups and splits_by_layer(setting)
+    if found.stopped_by or not free or not of_one_stage or is_transformer(setting.graph):
+        return found
+    if (
+        found.best is None
+        and least_held(setting) / setting.gpus > setting.cluster.device.usable_memory
+    ):
+        return found  # nor would anything else fit
+    own = OwnSplits(
+        setting=setting,
+        runtime=search.runtime,
+        options=search.options,
+        wishes=wishes,
+        deadline=search.deadline.earlier(search.pace.assembly),
+        floors=search.floors,
+        known=search.simulations.known,
+        best=found.best,
+    )
+    own.run()
+    simulated = tuple(own.simulated)
+    found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
+    # the bound of choices is none of splits beside them
+    return found if found.is_by_degrees else replace(found, bound=found.any_split)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What of a way to train is no split of its layers.
+
+    Parameters
+    ----------
+    micro_batches
+        Of a step. [items]
+    zero
+        What is cut over replicas.
+    again
+        Blocks that are computed again, the first ones. [items]
+    """
+
+    micro_batches: int
+    zero: int
+    again: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OwnSplits:
+    """The search for splits of one stage that differ from layer to layer.
+
+    Parameters
+    ----------
+    setting, runtime, options
+        As of `planner.joint.search.JointSearch`.
+    wishes
+        What is held fixed or ruled out; it leaves the splits of layers.
+    deadline
+        When to stop.
+    floors
+        What no step takes less than, however layers are split.
+    known
+        What layers cost, as of `planner.planning.staged.tried`.
+    best
+        The fastest that fits, of choices before.
+    """
+
+    setting: Setting
+    runtime: Runtime
+    options: SearchOptions
+    wishes: Wishes
+    deadline: Deadline
+    floors: PipelineBounds
+    known: PiecesByBatch
+    best: StagedStep | None
+    simulated: list[StagedStep] = field(default_factory=list)
+    tried: dict[tuple[Way, tuple[int, ...]], StagedStep | None] = field(default_factory=dict)
+    work: int = 0
+    longest: float = 0.0
+    stopped_by: str = ""
+
+    def run(self) -> None:
+        """Try numbers of micro-batches, those first with which a step may be the fastest."""
+        try:
+            rows = sorted((self.floors.of(1, 1, count), count) for count in self._counts())
+            for floor, count in rows:
+                if floor < self.limit and self._has_time() and self.work < MOST_COMPARED:
+                    self._try_count(count)
+        except OutOfTime:
+            self.stopped_by = "time limit"
+        except KeyboardInterrupt:
+            self.stopped_by = "interrupt"
+
+    @property
+    def limit(self) -> float:
+        """What a step must take less than to be worth it. [s]"""
+        return math.inf if self.best is None else self.best.seconds * (1.0 - LEAST_GAIN)
+
+    def _has_time(self) -> bool:
+        """Whether there is time for as much as took the longest so far."""
+        if self.deadline.remaining <= self.longest:
+            self.stopped_by = "time limit"
+        return not self.stopped_by
+
+    def _zeros(self) -> list[int]:
+        """Stages of ZeRO that are allowed."""
+        found = [0] if "sharding" in self.wishes.forbid else list(stages_of_zero(self.setting))
+        return [zero for zero in found if self.wishes.keep.get("zero", zero) == zero]
+
+    def _counts(self) -> list[int]:
+        """Numbers of micro-batches that are allowed. [items]"""
+        found = [1] if "accumulation" in self.wishes.forbid else divisors(self.setting.batch)
+        return [n for n in found if self.wishes.keep.get("micro_batches", n) == n]
+
+    def _blocks(self, graph: Graph) -> list[int]:
+        """Numbers of blocks that may be computed again, none first. [items]"""
+        most = len(several_layers(blocks_of_layers(graph)))
+        if "recompute" in self.wishes.forbid:
+            most = 0
+        kept = self.wishes.keep.get("recompute")
+        found = {None: [*range(most + 1)], "none": [0], "full": [most] if most else []}
+        return found.get(kept, []) if kept is None or isinstance(kept, str) else []
+
+    def _try_count(self, count: int) -> None:
+        """Ways with that many micro-batches: as they are fastest, and where those do not fit less.
+
+        Parameters
+        ----------
+        count
+            Micro-batches of a step. [items]
+
+        Raises
+        ------
+        OutOfTime
+            When there is no time to cost the splits.
+        """
+        began = time.monotonic()
+        graph = micro_graph(self.setting, count)
+        splits = LayerSplits.of(self.setting, graph, count, self.deadline)
+        self.longest = max(self.longest, time.monotonic() - began)
+        blocks, zeros = self._blocks(graph), self._zeros()
+        if not blocks:
+            return
+        whole = [zero for zero in zeros if zero < 3]
+        least = math.inf
+        # of what cuts no weights the least and the most
+        for zero in (*dict.fromkeys([*whole[:1], *whole[-1:]]), *zeros[len(whole) :]):
+            way = Way(micro_batches=count, zero=zero, again=blocks[0])
+            free = self._try(splits, way, 0.0)
+            if free is None or free.fits or free.seconds >= self.limit:
+                return
+            # what is gathered may take more than what is cut
+            if zero not in whole[:-1] and free.peak_memory < least:
+                self._fit(splits, way, blocks)
+            least = free.peak_memory
+
+    def _fit(self, splits: LayerSplits, way: Way, blocks: Sequence[int]) -> None:
+        """Hold less: by other splits, and by blocks that are computed again.
+
+        Parameters
+        ----------
+        splits
+            Of layers.
+        way
+            What does not fit with the fastest of them.
+        blocks
+            Numbers of blocks that may be computed again. [items]
+        """
+        self._raise_price(splits, way)
+        # with the fewest blocks that are enough, or with one less and other splits
+        low, high = 0, len(blocks)
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self._try(splits, replace(way, again=blocks[middle]), 0.0)
+            if found is None or (not found.fits and found.seconds >= self.limit):
+                return
+            low, high = (low, middle) if found.fits else (middle, high)
+        if low > 0:
+            self._raise_price(splits, replace(way, again=blocks[low]))
+
+    def _raise_price(self, splits: LayerSplits, way: Way) -> None:
+        """Try the least price of memory with which a way fits.
+
+        Parameters
+        ----------
+        splits, way
+            As of `_fit`.
+        """
+        low, high = LOWEST_PRICE, HIGHEST_PRICE
+        found = self._try(splits, way, 0.0)
+        # at its peak a device holds gradients of what it keeps beside that, as much at most
+        if found is None or found.step.peak.short > 2.0 * splits.saved(way.zero, 2.0**high):
+            return
+        found = self._try(splits, way, 2.0**high)
+        if found is None or not found.fits:
+            return
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            found = self._try(splits, way, 2.0**middle)
+            if found is None or (not found.fits and found.seconds >= self.limit):
+                return
+            low, high = (low, middle) if found.fits else (middle, high)
+
+    def _try(self, splits: LayerSplits, way: Way, price: float) -> StagedStep | None:
+        """Simulate a way, unless it was; keep it where it is the best that fits.
+
+        Parameters
+        ----------
+        splits, way
+            As of `_fit`.
+        price
+            Of memory, as of `LayerSplits.at_price`.
+
+        Returns
+        -------
+        None where it cannot run, or there was no time.
+        """
+        choices = splits.at_price(way.zero, price)
+        key = (way, choices)
+        if key not in self.tried:
+            if not self._has_time() or self.work >= MOST_COMPARED:
+                return None
+            began = time.monotonic()
+            self.tried[key] = found = self._simulate(way, splits.distributions(choices))
+            self.longest = max(self.longest, time.monotonic() - began)
+            layers = len(choices)
+            self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
+            if found is not None:
+                self.simulated.append(found)
+                if found.fits and found.seconds < self.limit:
+                    self.best = found
+                    self.options.tell("splitting layers", found.seconds)
+        return self.tried[key]
+
+    def _simulate(self, way: Way, splits: Mapping[str, Distribution]) -> StagedStep | None:
+        """The step of a way, None where it cannot run."""
+        runtime = choice_runtime(self.runtime, way.zero)
+        setting = self.setting.under(runtime) if runtime is not self.runtime else self.setting
+        graph = micro_graph(setting, way.micro_batches)
+        strategy = replace(
+            single_stage(splits, setting.machine.topology.shape),
+            schedule=Schedule(micro_batches=way.micro_batches),
+        )
+        try:
+            strategy = with_recomputation(strategy, graph, way.again)
+            if way.zero or runtime.shard:
+                strategy = with_sharding(strategy, graph, way.zero)
+            placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=NAME)
+            pieces = pieces_of_batch(self.known, setting, way.micro_batches)
+            return simulate_stages(placed, runtime, None, pieces)
+        except InputError:
+            return None

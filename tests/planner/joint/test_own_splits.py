@@ -1,0 +1,148 @@
+"""Layers that are each split in their own way, with micro-batches, sharding and recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import planner
+from planner.errors import InfeasibleError
+from planner.joint.own_splits import LEAST_GAIN, OwnSplits
+from planner.joint.result import JointResult
+from planner.joint.runtimes import searched_runtime
+from planner.joint.search import JointSearch
+from planner.plan import Plan
+from planner.planning.options import SearchOptions
+from planner.planning.staged import StagedStep
+from planner.request.request import make_request
+from planner.request.setting import resolve
+from search.problem.deadline import Deadline
+
+# Volumes too large for a device by themselves: the first layers are split by space as well.
+VOLUMES = {"model": "cosmoflow", "gpus": 2, "global_batch_size": 2, "memory": "8 GiB"}
+# Micro-batches leave little of the gradients of large linear layers to exchange, and memory binds.
+LINEAR = {"model": "alexnet", "gpus": 4, "global_batch_size": 2048, "memory": "1.7 GiB"}
+
+
+def by_degrees(asked: dict[str, object]) -> tuple[JointSearch, JointResult]:
+    """The search of a question, and what it comes to with splits by degrees alone."""
+    setting = resolve(make_request("optimize", asked))
+    search = JointSearch(
+        setting=setting,
+        runtime=searched_runtime(setting),
+        options=SearchOptions(),
+        deadline=Deadline(None),
+    )
+    return search, search.run()
+
+
+def beside(search: JointSearch, best: StagedStep | None, deadline: Deadline) -> OwnSplits:
+    """The search for other splits, run."""
+    own = OwnSplits(
+        setting=search.setting,
+        runtime=search.runtime,
+        options=search.options,
+        wishes=search.wishes,
+        deadline=deadline,
+        floors=search.floors,
+        known=search.simulations.known,
+        best=best,
+    )
+    own.run()
+    return own
+
+
+@pytest.fixture(scope="module")
+def volumes() -> Plan:
+    return planner.optimize(**VOLUMES)
+
+
+@pytest.fixture(scope="module")
+def searched() -> tuple[JointSearch, JointResult]:
+    return by_degrees(VOLUMES)
+
+
+def test_a_plan_has_splits_of_its_own_where_they_are_faster(volumes, searched):
+    _, found = searched
+    assert found.best is not None
+    assert volumes.step_time_s < 0.8 * found.best.seconds
+    assert volumes.peak_memory <= volumes.memory_capacity_bytes
+    assert volumes.schedule.micro_batches == 2
+    splits = {tuple(sorted(layer.degrees.items())) for layer in volumes.layers.values()}
+    assert len(splits) > 1
+    assert "width" in volumes.layers["conv1"].degrees
+    # what bounds choices by degrees is no bound any more
+    assert found.bound > volumes.step_time_s > volumes.search.lower_bound_s == found.any_split
+    assert any("each split in their own way" in text for text in volumes.fallbacks)
+
+
+def test_such_a_plan_is_simulated_and_evaluated_as_it_says(volumes, tmp_path):
+    file = tmp_path / "plan.json"
+    volumes.save(file)
+    assert planner.simulate(str(file)).step_time == pytest.approx(volumes.step_time_s, rel=1e-9)
+    given = planner.evaluate(**VOLUMES, strategy=str(file))
+    assert given.step_time_s == pytest.approx(volumes.step_time_s, rel=1e-9)
+    planner.optimize(**VOLUMES).save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == file.read_bytes()
+
+
+def test_the_best_is_the_fastest_that_fits_and_no_bound_is_above_it(searched):
+    search, found = searched
+    assert found.best is not None
+    own = beside(search, found.best, Deadline(None))
+    assert own.best is not None
+    assert own.best.fits
+    assert own.best.seconds < found.best.seconds
+    # what is not chosen is faster by too little to be worth it, or does not fit
+    assert any(not one.fits for one in own.simulated)
+    fitting = [one.seconds for one in own.simulated if one.fits]
+    assert own.best.seconds * (1.0 - LEAST_GAIN) <= min(fitting)
+    for one in own.simulated:
+        count = one.placed.strategy.schedule.micro_batches
+        assert found.any_split <= search.floors.of(1, 1, count) <= one.seconds
+    # nothing is left to be tried where that is all that can be gained
+    again = beside(search, own.best, Deadline(None))
+    assert again.best is own.best
+    fast = replace(own.best, waiting=own.best.waiting + found.any_split - own.best.seconds)
+    assert not beside(search, fast, Deadline(None)).simulated
+
+
+def test_without_time_the_best_stays(searched):
+    search, found = searched
+    own = beside(search, found.best, Deadline(0.0))
+    assert own.best is found.best
+    assert not own.simulated
+    assert own.stopped_by == "time limit"
+
+
+def test_what_is_held_fixed_stays_so_and_ruling_out_tensors_leaves_splits_by_degrees():
+    plan = planner.optimize(**LINEAR, keep="zero=2,recompute=none")
+    assert "filter" in plan.layers["fc7"].degrees or "channel" in plan.layers["fc7"].degrees
+    cut = {name for layer in plan.layers.values() for name in layer.sharded}
+    assert cut == {"gradients", "state"}
+    assert not any(stage.recompute for stage in plan.stages)
+    other = planner.optimize(**LINEAR, forbid="tensor")
+    assert {dim for layer in other.layers.values() for dim in layer.degrees} == {"sample"}
+    assert other.step_time_s > plan.step_time_s
+
+
+def test_where_no_choice_by_degrees_fits_other_splits_may():
+    tight = VOLUMES | {"gpus": 4, "global_batch_size": 4, "memory": "4.5 GiB"}
+    with pytest.raises(InfeasibleError):
+        planner.optimize(**tight, forbid="tensor")
+    plan = planner.optimize(**tight)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
+
+
+def test_who_interrupts_gets_the_best_so_far(searched):
+    search, found = searched
+
+    def interrupt(phase: str, step: float, bound: float) -> None:
+        raise KeyboardInterrupt
+
+    search.options = SearchOptions(watch=interrupt)
+    own = beside(search, found.best, Deadline(None))
+    assert own.stopped_by == "interrupt"
+    assert own.best is not found.best
+    assert own.best is own.simulated[-1]
