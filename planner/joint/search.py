@@ -27,6 +27,7 @@ from planner.joint.ranking import PASSED_OVER, Ranking, Rows
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
+from planner.joint.unequal import with_unequal_stages
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
@@ -187,6 +188,7 @@ class JointSearch:
                 self.ranked = with_fewer_again(self.estimates, self.ranked, ranking.refuted)
             if bounds.hybrid:
                 self.ranked = with_fewer_shards(self.estimates, self.ranked)
+            self.ranked = with_unequal_stages(self.estimates, self.ranked)
             if simulations.offloads:
                 heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
