@@ -28,6 +28,7 @@ from search.problem.deadline import Deadline
 # Runtimes that differ in what a bound is made of: buckets, units, what is cut, who waits for whom.
 RUNTIMES = ("torchtitan", "megatron", "megatron-core", "deepspeed", "nanotron", "fsdp", "horovod")
 QUICK = RUNTIMES.index("megatron-core")
+BESIDE = ("offload", "zero-bubble", "all-to-all")
 
 
 def _setting(path, rng, runtime=None, blocks=None):
@@ -225,9 +226,9 @@ def _agrees(setting, steps, shares):
     for share in shares:
         memory = math.ceil(smallest + share * (largest - smallest))
         limited = _limited(setting, memory)
-        # what may wait in the memory of the hosts is not among the choices
+        # what may wait in the memory of the hosts is not among the choices, nor are variants
         result, free = (
-            _searched(limited, wishes).run() for wishes in (Wishes(forbid=("offload",)), Wishes())
+            _searched(limited, wishes).run() for wishes in (Wishes(forbid=BESIDE), Wishes())
         )
         best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
         assert result.best is not None
