@@ -49,6 +49,8 @@ def variants(
     rows: list[tuple[float, Choice]] = []
     for one in fitting:
         choice = one.choice
+        if one.seconds * (1.0 - OF_WEIGHTS) >= fastest:
+            break  # a step has one backward pass of all stages at least
         # where weights are cut, each pass of them would gather once more
         if choice.pp == 1 or choice.chunks > 1 or choice.zero > 2:
             continue
