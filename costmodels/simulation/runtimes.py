@@ -23,6 +23,7 @@ GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 # stage; those of a replica; the stages that share a weight; two stages that send to each other.
 GROUPS = ("all", "norms", "stages", "model", "ends", "neighbours")
 AGGREGATIONS = ("peers", "rooted", "one_device")
+LACKED = ("zero-bubble", "all-to-all")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
 # MobileNet v2 in torch.nn.DataParallel on A100 takes 15.7 ms longer with each further GPU, and
 # 14.9 ms in half precision, 1.44 launches for each of 153 operations of the forward pass
@@ -57,6 +58,8 @@ class Runtime:
         What is cut over the ranks that hold the same weight: "state", "gradients", "weights".
     zero
         Stages of ZeRO that it runs where a strategy says which; empty for what `shard` says alone.
+    lacks
+        What it has not, so that plans for it are searched without: some of `LACKED`.
     each_micro_batch
         Whether gradients are reduced after every micro-batch, instead of after the last.
     weight_beside
@@ -178,6 +181,7 @@ class Runtime:
     negotiation_per_rank: float = 0.0
     shard: tuple[str, ...] = ()
     zero: tuple[int, ...] = ()
+    lacks: tuple[str, ...] = ()
     each_micro_batch: bool = False
     weight_beside: bool = False
     pipelines_products: bool = False
@@ -251,13 +255,13 @@ class Runtime:
             ("stages_by_shares", self.stages_by_shares or FULL[0], FULL),
             *(("fuses", name, FUSIONS) for name in self.fuses),
             *(("groups", name, GROUPS) for name in self.groups),
+            *(("lacks", name, LACKED) for name in self.lacks),
         ]
         for field, name, known in named:
-            rule = f"be {'some' if field in ('fuses', 'groups') else 'one'} of {', '.join(known)}"
             if name not in known:
-                raise InputError.rule(
-                    f"runtime {self.name}: {field}", rule, f"'{name}'", "choose one"
-                )
+                count = "some" if field in ("fuses", "groups", "lacks") else "one"
+                what, rule = f"runtime {self.name}: {field}", f"be {count} of {', '.join(known)}"
+                raise InputError.rule(what, rule, f"'{name}'", "choose one")
         if not set(self.zero) <= set(range(4)):
             raise InputError.rule(
                 f"runtime {self.name}: zero", "be stages of ZeRO, 0 to 3", self.zero, "correct it"

@@ -20,6 +20,7 @@ from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
 from planner.joint.runtimes import choice_runtime
+from planner.joint.unequal import cuts_of
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -225,10 +226,13 @@ class ChoiceBounds:
 
     def _interleaved(self, choice: Choice, inside: MicroBatch) -> float:
         """Each group works on all micro-batches, after the first stages of those before it. [s]"""
-        starts = self.estimates.cuts.starts(choice.parts, work=inside.balance)
-        each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
-        before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.floors.chain
-        return float((choice.micro_batches * each.sum(axis=0) + before).max())
+        found = math.inf
+        for starts in cuts_of(self.estimates, choice):
+            each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
+            before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.floors.chain
+            least = float((choice.micro_batches * each.sum(axis=0) + before).max())
+            found = min(found, least)
+        return found
 
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:
         """Updates of all stages. [s]"""
@@ -298,11 +302,12 @@ class ChoiceBounds:
                 share = float((held / kept).min())
                 least = max(least, float(kept.sum()) / float((1.0 / (share + flying)).sum()))
         elif choice.chunks > 1:
-            starts = self.estimates.cuts.starts(choice.parts, work=inside.balance)
-            shape = (choice.chunks, pp)
-            held = np.add.reduceat(standing, starts).reshape(shape).sum(axis=0)
-            kept = np.add.reduceat(inside.kept, starts).reshape(shape).min(axis=0)
             under = 2 * (pp - np.arange(pp) - 1) + (choice.chunks - 1) * pp
             under = np.clip(under, 1, choice.micro_batches * choice.chunks)
-            least = max(least, float((held + under * kept).max()))
+            fullest = math.inf
+            for starts in cuts_of(self.estimates, choice):
+                held = np.add.reduceat(standing, starts).reshape(-1, pp).sum(axis=0)
+                kept = np.add.reduceat(inside.kept, starts).reshape(-1, pp).min(axis=0)
+                fullest = min(fullest, float((held + under * kept).max()))
+            least = max(least, fullest)
         return least + reserved

@@ -186,7 +186,7 @@ def choices(
         What is cut over replicas, where there are several.
     """
     shape = setting.machine.topology.shape
-    blocks = num_blocks(setting.graph)
+    blocks, attends = num_blocks(setting.graph), is_transformer(setting.graph)
     for inside in found:
         ranks = inside.tp * inside.cp
         for pp in divisors(setting.gpus // ranks):
@@ -200,7 +200,7 @@ def choices(
             each = setting.batch // dp
             for samples in _micro_batch_sizes(each):
                 count = each // samples
-                for chunks in _chunks(pp, count, blocks):
+                for chunks in _chunks(pp, count, blocks, attends):
                     alone = Choice(
                         inside=inside,
                         samples=samples,
@@ -220,8 +220,21 @@ def _micro_batch_sizes(each: int) -> list[int]:
     return sorted({*(size for size in found if size <= LARGEST_MICRO_BATCH), each})
 
 
-def _chunks(pp: int, micro_batches: int, blocks: int) -> list[int]:
-    """Stages of each group of devices: as many blocks each, and micro-batches in rounds of all."""
-    if pp == 1 or micro_batches % pp or blocks % pp:
+def _chunks(pp: int, micro_batches: int, blocks: int, deals_out: bool) -> list[int]:
+    """Stages of each group of devices, where micro-batches come in rounds of all groups. [items]
+
+    Stages have equally many blocks; where no number of stages divides them, of the numbers with
+    the same largest stage those that are the fewest.
+
+    Parameters
+    ----------
+    pp, micro_batches, blocks
+        Groups of devices, micro-batches, and what stages are made of. [items]
+    deals_out
+        Whether stages may have unequally many.
+    """
+    if pp == 1 or micro_batches % pp or (blocks % pp and not deals_out):
         return [1]
-    return divisors(blocks // pp)
+    if blocks % pp == 0:
+        return divisors(blocks // pp)
+    return sorted({-(-blocks // (pp * each)) for each in range(2, blocks // pp + 1)} | {1})

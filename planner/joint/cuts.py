@@ -101,19 +101,25 @@ class Cuts:
         each = np.add.reduceat(work, self.first)
         ends = [0.0, *np.cumsum(each).tolist()]
         low, high = max(float(each.max()), ends[-1] / parts), ends[-1]
-        found = _filled(ends, parts, high)
+        found, _ = _filled(ends, parts, high)
         while high > low * (1.0 + _EXACT):
+            # blocks are mostly alike, so that few numbers of them come into question
+            trial, low = _filled(ends, parts, low)
+            if trial:
+                return trial
             middle = (low + high) / 2.0
-            trial = _filled(ends, parts, middle)
+            trial, more = _filled(ends, parts, middle)
             if trial:
                 found, high = trial, middle
             else:
-                low = middle
+                low = more
         return found
 
 
-def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[int, ...]:
+def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[tuple[int, ...], float]:
     """Blocks of each stage of at most so much work, none without a block; empty if it cannot be.
+
+    With it the least that would make any difference. [s]
 
     Parameters
     ----------
@@ -122,13 +128,15 @@ def _filled(ends: Sequence[float], parts: int, most: float) -> tuple[int, ...]:
     parts, most
         Stages, and the most that one may have. [items], [s]
     """
-    blocks, at, count = [], 0, len(ends) - 1
+    blocks, at, count, more = [], 0, len(ends) - 1, ends[-1]
     for left in range(parts, 0, -1):
         reach = bisect_right(ends, ends[at] + most * (1.0 + 1e-12)) - 1
+        if reach < count:
+            more = min(more, ends[reach + 1] - ends[at])
         # one block at least is left for every stage that follows
         reach = min(reach, count - left + 1)
         if reach <= at:
-            return ()
+            return (), more
         blocks.append(reach - at)
         at = reach
-    return tuple(blocks) if at == count else ()
+    return (tuple(blocks) if at == count else ()), more

@@ -71,7 +71,7 @@ class Estimates:
         self.exchanges = Exchanges(setting, runtime)
         self.cuts = Cuts(setting.graph, by_shares=runtime.stages_by_shares)
         self.stages: dict[tuple[object, ...], StageCosts] = {}
-        self.balanced: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self.balances: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def on(self, setting: Setting) -> Estimates:
         """Those of the question for another number of GPUs, with what micro-batches cost."""
@@ -98,14 +98,14 @@ class Estimates:
             starts = self.cuts.starts(choice.parts, choice.blocks)
             return self._estimate(choice, insides.partly(choice, starts))
         inside = insides.of(choice.inside, choice.samples)
-        if not choice.blocks and not self.cuts.divides(choice.parts) and choice.chunks == 1:
-            choice = self._balanced(choice, inside)
+        if not choice.blocks and not self.cuts.divides(choice.parts):
+            choice = self.balanced(choice, inside)
         elif (
             choice.chunks == 1 < choice.pp
             and self.cuts.first
             and not (choice.blocks or self.cuts.by_shares)
         ):
-            rows = [self._estimate(one, inside) for one in (choice, self._balanced(choice, inside))]
+            rows = [self._estimate(one, inside) for one in (choice, self.balanced(choice, inside))]
             capacity = self.setting.cluster.device.memory
             better = rows[1].seconds < rows[0].seconds * (1.0 - WORTH_BALANCING)
             return rows[better and (rows[1].memory <= capacity or rows[0].memory > capacity)]
@@ -135,13 +135,13 @@ class Estimates:
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
 
-    def _balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
+    def balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
         """The choice with numbers of blocks that balance the work of its stages."""
-        key = (choice.inside, choice.samples, choice.pp, choice.zero > 2)
-        if key not in self.balanced:
+        key = (choice.inside, choice.samples, choice.parts, choice.zero > 2)
+        if key not in self.balances:
             work = inside.forward + inside.backward
-            self.balanced[key] = self.cuts.balanced(choice.pp, work)
-        return replace(choice, blocks=self.balanced[key])
+            self.balances[key] = self.cuts.balanced(choice.parts, work)
+        return replace(choice, blocks=self.balances[key])
 
     def _estimate(self, choice: Choice, inside: MicroBatch) -> Estimate:
         """The estimate of a choice as it is."""

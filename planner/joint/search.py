@@ -27,6 +27,8 @@ from planner.joint.ranking import PASSED_OVER, Ranking, Rows
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
+from planner.joint.unequal import with_unequal_stages
+from planner.joint.variants import variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
@@ -131,6 +133,7 @@ class JointSearch:
             if simulates:
                 left = self._simulate(ranking, rows, bounds, bound)
                 passed = [choice for _, choice in ranking.passed]
+                self._vary(bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)
                 bound = bound if simulations.best is None else min(bound, simulations.best.seconds)
             else:
@@ -187,6 +190,7 @@ class JointSearch:
                 self.ranked = with_fewer_again(self.estimates, self.ranked, ranking.refuted)
             if bounds.hybrid:
                 self.ranked = with_fewer_shards(self.estimates, self.ranked)
+            self.ranked = with_unequal_stages(self.estimates, self.ranked)
             if simulations.offloads:
                 heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
@@ -202,6 +206,22 @@ class JointSearch:
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
         return left
+
+    def _vary(self, bound: float) -> None:
+        """Simulate other schedules and context parallelism of the best, as far as may be.
+
+        Parameters
+        ----------
+        bound
+            What no choice takes less than. [s]
+        """
+        simulations, asked = self.simulations, self.setting.asked_runtime
+        if simulations.best is None:
+            return
+        lacks = () if asked is None else asked.lacks
+        for expected, choice in variants(self.estimates, self.ranked, simulations.best.seconds):
+            if self.wishes.allows_variant(choice, lacks):
+                simulations.vary(choice, expected, bound)
 
     def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
         """Whether every choice is known to hold more than a device has.

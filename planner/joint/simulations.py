@@ -139,6 +139,19 @@ class Simulations:
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         self._simulate(rest[: bisect_right(works, MOST_WORK)], bound)
 
+    def vary(self, choice: Choice, expected: float, bound: float) -> None:
+        """Simulate a variant of what was tried, if it promises to be better.
+
+        Parameters
+        ----------
+        choice, expected
+            The variant, and what it may take. [s]
+        bound
+            What no choice takes less than. [s]
+        """
+        if self.best is not None and expected < self.best.seconds and self._has_time(choice):
+            self._try(choice, bound)
+
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
 

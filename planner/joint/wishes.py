@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ FORBIDDEN: Mapping[str, Callable[[Choice], bool]] = {
     "sequence": lambda one: one.inside.sequence_parallel,
     "accumulation": lambda one: one.micro_batches > 1 and one.pp == 1,
     "interleaving": lambda one: one.chunks > 1,
+    "zero-bubble": lambda one: one.schedule == "zero-bubble",
+    "all-to-all": lambda one: one.inside.cp_kind == "all-to-all",
     "sharding": lambda one: one.zero > 0,
     "hybrid": lambda one: one.shard_size > 0,
     "recompute": lambda one: one.inside.recompute != "none",
@@ -59,7 +61,9 @@ _ONE_STAGE: Mapping[str, object] = {
 }
 # What is no split of a layer; without the first, a plan is nothing but splits.
 _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute"})
-_BEYOND_SPLITS = _NEEDED_TO_LEAVE | {"interleaving", "hybrid", "offload"}
+_BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
+    *("interleaving", "zero-bubble", "all-to-all", "hybrid", "offload"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,20 @@ class Wishes:
         return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
             FORBIDDEN[name](choice) for name in self.forbid
         )
+
+    def allows_variant(self, choice: Choice, lacks: Sequence[str]) -> bool:
+        """Whether a schedule and a context parallelism that are no choices are as wished for.
+
+        Parameters
+        ----------
+        choice
+            With them.
+        lacks
+            What the runtime has not, of `FORBIDDEN`.
+        """
+        # settings of frameworks do not say how context parallelism works
+        unsaid = self.framework is not None and FORBIDDEN["all-to-all"](choice)
+        return self.allows(choice) and not (unsaid or any(FORBIDDEN[n](choice) for n in lacks))
 
     def check(self, training: Training) -> None:
         """Refuse what contradicts the framework.

@@ -28,9 +28,10 @@ from search.problem.deadline import Deadline
 # Runtimes that differ in what a bound is made of: buckets, units, what is cut, who waits for whom.
 RUNTIMES = ("torchtitan", "megatron", "megatron-core", "deepspeed", "nanotron", "fsdp", "horovod")
 QUICK = RUNTIMES.index("megatron-core")
+BESIDE = ("offload", "zero-bubble", "all-to-all")
 
 
-def _setting(path, rng, runtime=None):
+def _setting(path, rng, runtime=None, blocks=None):
     """A question with a network of a few blocks and memory that may bind."""
     hidden = rng.choice([256, 512, 1024])
     path.write_text(
@@ -41,7 +42,7 @@ def _setting(path, rng, runtime=None):
                 "intermediate_size": 3 * hidden,
                 "num_attention_heads": 8,
                 "num_key_value_heads": 8,
-                "num_hidden_layers": rng.choice([2, 3, 4]),
+                "num_hidden_layers": rng.choice([2, 3, 4]) if blocks is None else blocks,
                 "vocab_size": rng.choice([1000, 32000]),
                 "max_position_embeddings": 512,
                 "tie_word_embeddings": rng.random() < 0.3,
@@ -108,6 +109,17 @@ def test_recomputation_that_stops_early_is_not_bounded_as_a_whole_block(tmp_path
         ),
     )
     assert {(one.inside.tp, one.pp) for one in steps} == {(1, 2), (2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seed"),
+    [(5, 7), *(pytest.param(n, s, marks=pytest.mark.slow) for n in (5, 6) for s in range(10, 16))],
+)
+def test_so_it_is_of_unequal_stages_of_several_chunks(tmp_path, blocks, seed):
+    setting = _setting(tmp_path / "config.json", random.Random(seed), blocks=blocks)
+    steps = _all_steps(setting)
+    assert any(one.chunks > 1 and len(set(one.blocks)) > 1 for one in steps)
+    _agrees(setting, steps, (1.0, 0.2, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +192,8 @@ def _all_steps(setting, asked=lambda choice: True):
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         least = bounds.least_memory(choice, inside)
         ways = {way: bounds.of(way, alone=True) for way in bounds.shards(choice)}
-        each = [member for way in ways for member in bounds.members(estimates.of(way).choice)]
+        cuts = [other for way in ways for other in _cuts(estimates, way, inside)]
+        each = [member for cut in cuts for member in bounds.members(cut)]
         passes = estimates.least(choice)
         for one in map(estimates.of, each):
             under = choice_runtime(runtime, choice.zero)
@@ -194,6 +207,16 @@ def _all_steps(setting, asked=lambda choice: True):
             assert weights.of(choice) + reserved <= found.peak_memory
             steps[one.choice] = found
     return steps
+
+
+def _cuts(estimates, choice, inside):
+    """The choice with the numbers of blocks that are tried of it."""
+    found = estimates.of(choice).choice
+    alike = choice.chunks > 1 and not found.blocks and estimates.cuts.first
+    if not alike or estimates.cuts.by_shares:
+        return [found]
+    other = estimates.balanced(choice, inside)
+    return [found] if len(set(other.blocks)) == 1 else [found, other]
 
 
 def _searched(setting, wishes=NO_WISHES):
@@ -214,9 +237,9 @@ def _agrees(setting, steps, shares):
     for share in shares:
         memory = math.ceil(smallest + share * (largest - smallest))
         limited = _limited(setting, memory)
-        # what may wait in the memory of the hosts is not among the choices
+        # what may wait in the memory of the hosts is not among the choices, nor are variants
         result, free = (
-            _searched(limited, wishes).run() for wishes in (Wishes(forbid=("offload",)), Wishes())
+            _searched(limited, wishes).run() for wishes in (Wishes(forbid=BESIDE), Wishes())
         )
         best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
         assert result.best is not None
@@ -311,7 +334,7 @@ def test_balanced_cuts_are_the_best_of_all(seed):
         found = max(found, ends[at + count] - ends[at])
         at += count
     assert best <= found <= best * (1 + 2e-4)
-    assert _filled(_array(ends), parts, best * 0.999) == ()
+    assert _filled(_array(ends), parts, best * 0.999)[0] == ()
 
 
 def _array(values):
