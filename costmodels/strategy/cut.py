@@ -55,7 +55,7 @@ def cut_evenly(
     price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
     # the first place from which a part that ends there is no heavier than that
     firsts = np.searchsorted(total, total - limit, side="left")
-    earliest, latest = _ends(firsts, parts)
+    earliest, latest = _ends_of_parts(firsts, parts)
     longest = int((np.arange(size) - firsts).max())
     before = np.zeros((parts, size), dtype=np.int64)
     # of what ends at each place; nothing ends before the first
@@ -85,7 +85,7 @@ def cut_evenly(
     return tuple(reversed(starts))
 
 
-def _ends(firsts: NDArray[np.int64], parts: int) -> tuple[list[int], list[int]]:
+def _ends_of_parts(firsts: NDArray[np.int64], parts: int) -> tuple[list[int], list[int]]:
     """The earliest and the latest place where so many parts may end and the others still fit.
 
     Parameters
