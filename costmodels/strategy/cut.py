@@ -8,9 +8,12 @@ Assumes that a weight is a fair stand-in for the time of a layer.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from costmodels.graph import Graph
@@ -50,27 +53,30 @@ def cut_evenly(
     # sums of floats differ in their last digits with where they start
     limit = _lightest_heaviest(total.tolist(), parts) * (1 + 1e-12)
     price = np.array([0.0, *(costs[i] or 0.0 for i in places), 0.0])
-    squares, prices = np.full(size, np.inf), np.full(size, np.inf)
-    squares[0] = prices[0] = 0.0
-    before = np.zeros((parts, size), dtype=np.int64)
     # the first place from which a part that ends there is no heavier than that
-    firsts = np.searchsorted(total, total - limit, side="left").tolist()
+    firsts = np.searchsorted(total, total - limit, side="left")
+    earliest, latest = _ends_of_parts(firsts, parts)
+    longest = int((np.arange(size) - firsts).max())
+    before = np.zeros((parts, size), dtype=np.int64)
+    # of what ends at each place; nothing ends before the first
+    beyond = np.full(longest + size, np.inf)
+    squares, prices = beyond.copy(), np.zeros(size)
+    squares[longest] = 0.0
     for part in range(parts):
-        new_squares, new_prices = np.full(size, np.inf), np.full(size, np.inf)
-        # every part has an item, those before and those behind as well
-        for end in range(part + 1, size - (parts - part - 1)):
-            first = max(firsts[end], part)
-            if first >= end:
-                continue
-            # by squares, then by price, then the last
-            ways = squares[first:end] + (total[end] - total[first:end]) ** 2
-            even = np.flatnonzero(ways == ways.min())
-            cheap = prices[first:end][even]
-            start = int(even[np.flatnonzero(cheap == cheap.min())[-1]])
-            before[part, end] = first + start
-            new_squares[end] = ways[start]
-            new_prices[end] = prices[first + start] + price[end]
-        squares, prices = new_squares, new_prices
+        ends = np.arange(earliest[part + 1], latest[part + 1] + 1)
+        starts_of = ends[:, None] - np.arange(longest, 0, -1)
+        # by squares, then by price, then the last
+        ways = sliding_window_view(squares, longest)[ends]
+        ways = ways + (total[ends][:, None] - total[starts_of]) ** 2
+        ways[starts_of < firsts[ends][:, None]] = np.inf
+        least = ways.min(axis=1)
+        row, column = np.nonzero(ways == least[:, None])
+        start, first = starts_of[row, column], np.flatnonzero(np.diff(row, prepend=-1))
+        cheap = np.minimum.reduceat(prices[start], first)
+        chosen_of = np.where(prices[start] == cheap[row], start, -1)
+        before[part, ends] = np.maximum.reduceat(chosen_of, first)
+        squares, prices = beyond.copy(), prices.copy()
+        squares[longest + ends], prices[ends] = least, cheap + price[ends]
     chosen = size - 1
     starts = []
     for part in range(parts - 1, -1, -1):
@@ -79,26 +85,55 @@ def cut_evenly(
     return tuple(reversed(starts))
 
 
+def _ends_of_parts(firsts: NDArray[np.int64], parts: int) -> tuple[list[int], list[int]]:
+    """The earliest and the latest place where so many parts may end and the others still fit.
+
+    Parameters
+    ----------
+    firsts
+        For every end of a part the first place where it may start.
+    parts
+        How many parts, each with at least one item. [items]
+    """
+    size = len(firsts)
+    earliest, latest = [0] * (parts + 1), [0] * (parts + 1)
+    earliest[parts] = size - 1
+    for part in range(parts - 1, -1, -1):
+        earliest[part] = max(int(firsts[earliest[part + 1]]), part)
+    for part in range(parts):
+        reach = int(np.searchsorted(firsts, latest[part], side="right")) - 1
+        latest[part + 1] = min(reach, size - parts + part)
+    return earliest, latest
+
+
 def _lightest_heaviest(total: Sequence[float], parts: int) -> float:
     """The least that the heaviest of some contiguous parts can weigh.
 
     `total` is the weight of all items before each place to cut, the ends included.
     """
-    # heaviest[k]: least heaviest part of the items before edge k, in as many parts as rounds
-    heaviest = list(total)
-    for part in range(1, parts):
-        rounds = heaviest.copy()
-        start = part
-        for end in range(part + 1, len(total)):
-            # the last part loses by a later start what the others gain, so that the best start is
-            # where these are as heavy, and moves on with the end
-            while start + 1 < end and heaviest[start] < total[end] - total[start]:
-                start += 1
-            here = max(heaviest[start], total[end] - total[start])
-            earlier = total[end] - total[start - 1] if start > part else here
-            rounds[end] = min(here, earlier)
-        heaviest = rounds
-    return heaviest[-1]
+    low, high = 0.0, total[-1]
+    while low < high:
+        # as much into each part as the limit allows
+        middle = (low + high) / 2.0
+        limit, start, most, beyond = middle if middle < high else low, 0, 0.0, math.inf
+        for _ in range(parts):
+            end = _reach(total, start, limit)
+            most = max(most, total[end - 1] - total[start])
+            if end == len(total):
+                break
+            beyond = min(beyond, total[end] - total[start])
+            start = end - 1
+        # no limit between that and the next weight of a part cuts otherwise
+        if end == len(total):
+            high = most
+        else:
+            low = beyond
+    return high
+
+
+def _reach(total: Sequence[float], start: int, limit: float) -> int:
+    """The first place where a part is heavier than a limit that begins at `start`."""
+    return bisect_right(total, limit, lo=start, key=lambda weight: weight - total[start])
 
 
 def crossing_tensors(graph: Graph) -> list[tuple[int, int]]:

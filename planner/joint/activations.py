@@ -8,12 +8,14 @@ has micro-batches under way as its schedule lets it run ahead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from costmodels.graph import Graph
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.step.memory import held_inputs
 from costmodels.strategy import Stage
 from planner.joint.choices import Choice
+from planner.joint.estimate import ROUNDING
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
 
@@ -51,37 +53,73 @@ class LeastOfStages:
         choice, stages
             The choice, and how it is cut.
         """
-        weight, gradient, state = self.weights.sizes[choice.zero > 2]
-        each = weight / (choice.dp if choice.zero > 2 else 1)
-        each += gradient / (choice.dp if choice.zero > 1 else 1)
-        each += state / (choice.dp if choice.zero > 0 else 1)
-        kept = self.kept[str(choice.inside.recompute)]
+        each, kept = self._standing(choice), self.kept[str(choice.inside.recompute)]
         held = [0.0] * choice.pp
         for number, stage in enumerate(stages):
             chunk, group = divmod(number, choice.pp)
-            flying = _under_way(choice, chunk, group)
+            flying = _under_way(choice.pp, choice.chunks, choice.micro_batches, chunk, group)
             held[group] += each * sum(self.parameters[name] for name in stage.layers)
             held[group] += flying * choice.samples * sum(kept[name] for name in stage.layers)
         return max(held) / choice.inside.tp
 
+    def anyhow(self, choice: Choice) -> float:
+        """What some device holds at least, wherever stages are cut and what is computed again. [B]
 
-def _under_way(choice: Choice, chunk: int, group: int) -> int:
+        So much memory has room for a part of what is kept of the whole network: in each group for
+        most where the fewest micro-batches are under way, and in each of its stages for one that
+        comes back. The parts of all groups make up the whole.
+        """
+        parts = _parts(choice.pp, choice.chunks, choice.micro_batches)
+        # a weight takes the least of that where the part is the smallest
+        standing = self._standing(choice) * sum(self.parameters.values()) * min(parts)
+        kept = choice.samples * sum(self.kept["full"].values())
+        return (kept + standing) / sum(parts) / choice.inside.tp
+
+    def fit(self, choice: Choice) -> bool:
+        """Whether that is within the memory of a device, as far as it is certain."""
+        return self.anyhow(choice) * (1.0 - ROUNDING) <= self.weights.usable
+
+    def _standing(self, choice: Choice) -> float:
+        """Weight, gradient and optimizer state of a parameter of a device. [B]"""
+        weight, gradient, state = self.weights.sizes[choice.zero > 2]
+        each = weight / (choice.dp if choice.zero > 2 else 1)
+        each += gradient / (choice.dp if choice.zero > 1 else 1)
+        return each + state / (choice.dp if choice.zero > 0 else 1)
+
+
+@cache
+def _parts(pp: int, chunks: int, count: int) -> tuple[float, ...]:
+    """How much of a network each group has room for, where a micro-batch of all of it has room.
+
+    Parameters
+    ----------
+    pp, chunks, count
+        Groups of devices, stages of each, and micro-batches. [items]
+    """
+    found = []
+    for group in range(pp):
+        flying = [_under_way(pp, chunks, count, chunk, group) for chunk in range(chunks)]
+        some = [number for number in flying if number]
+        found.append(len(flying) - len(some) + (1.0 / min(some) if some else 0.0))
+    return tuple(found)
+
+
+def _under_way(pp: int, chunks: int, count: int, chunk: int, group: int) -> int:
     """Micro-batches that a stage has under way at once, or fewer. [items]
 
     Parameters
     ----------
-    choice
-        The choice.
+    pp, chunks, count
+        As of `_parts`.
     chunk, group
         Which stage of a group, and which group.
     """
-    pp, count = choice.pp, choice.micro_batches
-    if choice.chunks == 1:
+    if chunks == 1:
         return min(pp - group, count)
     if count == pp:
         return count
     # passes before the first one backwards: in rounds of all groups, chunk by chunk
-    ahead = max(2 * (pp - group - 1) + (choice.chunks - 1) * pp, 1)
+    ahead = max(2 * (pp - group - 1) + (chunks - 1) * pp, 1)
     return min(max(ahead - chunk * pp, 0), pp, count)
 
 

@@ -73,6 +73,7 @@ class JointSearch:
     heavy: list[Choice] = field(default_factory=list)
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
+    least: LeastOfStages | None = None
     estimates: Estimates = field(init=False)
     floors: PipelineBounds = field(init=False)
     pace: Pace = field(init=False)
@@ -96,6 +97,8 @@ class JointSearch:
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
         self.estimates = Estimates(self.setting, self.runtime)
+        if not is_transformer(self.setting.graph) and not self.wishes.kept_offload:
+            self.least = LeastOfStages(self.setting)
         self.simulations = simulations = Simulations(
             setting=self.setting,
             runtime=self.runtime,
@@ -104,7 +107,7 @@ class JointSearch:
             pace=self.pace,
             offloads=self._offloads,
             left_out=self.left_out,
-            least=None if is_transformer(self.setting.graph) else LeastOfStages(self.setting),
+            least=self.least,
         )
         self.floors = floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
         partly = self.wishes.leaves_some_again
@@ -238,7 +241,7 @@ class JointSearch:
         if offloads or left < math.inf or any(one.memory <= device.memory for one in self.ranked):
             return False
         weights = LeastWeights(self.setting)
-        least = [device.reserved_memory + weights.of(choice) for choice in self.heavy]
+        least = [device.reserved_memory + self._least(weights, one) for one in self.heavy]
         for choice in (choice for _, choice in rows):
             insides = self.estimates.insides(choice.zero)
             try:
@@ -247,6 +250,11 @@ class JointSearch:
                 continue  # it cannot run
             least.append(bounds.least_memory(choice, inside))
         return min(least, default=0.0) > device.memory
+
+    def _least(self, weights: LeastWeights, choice: Choice) -> float:
+        """What a device holds at least of a choice, besides what the framework reserves. [B]"""
+        found = weights.of(choice)
+        return found if self.least is None else max(found, self.least.anyhow(choice))
 
     def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
         """What replicas of the whole network are estimated to take, where some is computed again.
@@ -307,7 +315,8 @@ class JointSearch:
             choice = self.wishes.with_shards(choice)
             if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
-                (fitting if weights.fit(choice) else self.heavy).append(choice)
+                fits = weights.fit(choice) and (self.least is None or self.least.fit(choice))
+                (fitting if fits else self.heavy).append(choice)
         if self.wishes.any and self.num_choices and not self.num_wished:
             model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
             raise InputError(

@@ -47,6 +47,27 @@ def test_cuts_are_as_even_as_can_be(weights, parts, data):
     )
 
 
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=9),
+    st.integers(1, 5),
+    st.data(),
+)
+@settings(max_examples=200)
+def test_of_cuts_as_even_the_cheapest_is_taken_then_the_last(weights, parts, data):
+    each = st.one_of(st.none(), st.integers(0, 2))
+    costs = [data.draw(each) for _ in weights]
+    found = cut_evenly(weights, parts, costs)
+    places = [i for i in range(1, len(weights)) if costs[i] is not None]
+
+    def key(starts: tuple[int, ...]) -> tuple[object, ...]:
+        sums = [sum(weights[a:b]) for a, b in itertools.pairwise([0, *starts, len(weights)])]
+        paid = sum(costs[i] or 0 for i in starts)
+        return max(sums), sum(s * s for s in sums), paid, [-i for i in reversed(starts)]
+
+    every = list(itertools.combinations(places, parts - 1))
+    assert found == ((0, *min(every, key=key)) if every else None)
+
+
 def test_cuts_prefer_little_data_and_single_tensors(gpt, resnet):
     # equal parts everywhere: the cheaper cut is taken
     assert cut_evenly([1, 0, 0, 1], 2, [0, 3, 1, 2]) == (0, 2)

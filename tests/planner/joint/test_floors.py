@@ -180,10 +180,32 @@ def test_no_stage_holds_less_than_its_least(model, count):
         found, _ = tried(setting, choice.degrees, choice_runtime(RUNTIME, choice.zero), known)
         if found is not None:
             held = found.peak_memory - setting.cluster.device.reserved_memory
-            shares.append(least.of(choice, found.placed.strategy.stages) / held)
+            staged = least.of(choice, found.placed.strategy.stages)
+            # wherever it is cut, and whatever is computed again
+            assert least.anyhow(choice) <= staged * (1.0 + 1e-9), choice
+            shares.append(staged / held)
     assert max(shares) <= 1.0
     # or nothing would be told by it
     assert max(shares) > 0.6
+
+
+def test_what_fits_nowhere_is_not_costed():
+    free = _setting("resnet18", 4, 512)
+    ways = list(choices(free, list(insides(free))))
+    device = replace(free.cluster.device, memory=int(1.4e9))
+    setting = replace(free, cluster=replace(free.cluster, device=device))
+    found = JointSearch(
+        setting=setting, runtime=RUNTIME, options=SearchOptions(), deadline=Deadline(None)
+    )
+    result = found.run()
+    assert result.best is not None
+    assert result.best.fits
+    usable, least = setting.cluster.device.usable_memory, LeastOfStages(setting)
+    left_out = [one for one in ways if least.anyhow(one) > usable * (1.0 + 1e-9)]
+    assert left_out
+    assert set(left_out) <= set(found.heavy)
+    assert not set(left_out) & {one.choice for one in result.estimates}
+    assert not any(choice in result.passed for choice in left_out)
 
 
 def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
