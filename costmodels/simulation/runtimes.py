@@ -129,8 +129,7 @@ class Runtime:
         Whether gradients of which anything is cut, if only the optimizer's state, are reduced at
         once, when all of the backward pass is through, whatever `overlap` and `bucket` say.
     waits_for_stages
-        Whether its host waits for the device whenever a stage receives from another one, or sends
-        to it.
+        Whether its host waits for the device whenever a stage receives from another one, or sends.
     communicates_late
         Whether the allocator must leave communicators that come last what they hold.
     communicator
@@ -143,8 +142,7 @@ class Runtime:
         The same for each device of its host in a group of more than two, besides, where the
         switches of the host add up (NVLink SHARP). [B]
     makes_state_late
-        Whether the optimizer makes its moments in its first update, in memory where activations
-        were, instead of before the first step.
+        Whether the optimizer makes its moments in its first update, where activations were.
     stages_by_shares
         When a stage of a pipeline is full that has a share of the weights instead of equally many
         blocks, one of `costmodels.strategy.shares.FULL`; None for blocks.
@@ -160,9 +158,8 @@ class Runtime:
         Whether feature maps lie in memory as tensor cores read them; else convolutions in half
         precision transpose what they read and write.
     one_process
-        Whether one process of a host makes a copy of the network for each of its devices and runs
-        their forward passes, one operation after the other; backward passes are launched by a
-        thread each.
+        Whether one process of a host copies the network to each of its devices and runs all forward
+        passes, one operation after the other; backward passes are launched by a thread each.
     aggregation
         How an all-reduce runs: "peers", among all; "rooted", to one device and back in pieces along
         a ring; "one_device", from every device to one, and back.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.errors import InfeasibleError
 from planner.joint.choices import (
+    Choice,
     choices,
     insides,
     recomputations,
@@ -28,8 +29,9 @@ from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
-from planner.planning.staged import tried
+from planner.planning.staged import tried, usual_degrees, usual_trials
 from planner.planning.summary import PROVEN_GAP
+from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
@@ -77,10 +79,10 @@ class FewerGpus:
         best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
         stopped, misses = "", 0
         try:
-            for expected, part in self._promising(best):
+            for seconds, choice, part in self._promising(best):
                 if self.deadline.passed:
                     break
-                if expected.seconds >= best and not self._is_faster(expected, part, best):
+                if seconds >= best and not self._is_faster(choice, part, best):
                     continue
                 if misses == MOST_MISSES_OF_FEWER:
                     break
@@ -97,21 +99,23 @@ class FewerGpus:
             return plan
         return replace(plan, search=replace(plan.search, stopped_by=stopped))
 
-    def _is_faster(self, expected: Estimate, part: Setting, seconds: float) -> bool:
+    def _is_faster(self, choice: Choice | None, part: Setting, seconds: float) -> bool:
         """Whether what is estimated to be as fast is faster when it is simulated.
 
         Parameters
         ----------
-        expected, part
+        choice, part
             As of `_promising`.
         seconds
             The best step so far. [s]
         """
-        runtime = choice_runtime(searched_runtime(part), expected.choice.zero)
-        trial, _ = tried(part, expected.choice.degrees, runtime)
+        if choice is None:
+            return False
+        runtime = choice_runtime(searched_runtime(part), choice.zero)
+        trial, _ = tried(part, choice.degrees, runtime)
         return trial is not None and trial.fits and trial.seconds < seconds
 
-    def _promising(self, seconds: float) -> list[tuple[Estimate, Setting]]:
+    def _promising(self, seconds: float) -> list[tuple[float, Choice | None, Setting]]:
         """The smaller numbers that may be faster, the most promising first.
 
         Parameters
@@ -121,17 +125,33 @@ class FewerGpus:
 
         Returns
         -------
-        What is estimated to be the fastest with each, and the question for it.
+        What the fastest with each is estimated to take [s], the choice unless it is a usual way to
+        train under a runtime of its own, and the question for it.
         """
         self.weights = LeastWeights(self.setting)
-        rows = []
+        rows: list[tuple[float, Choice | None, Setting]] = []
         for part in self._parts(seconds):
             if self.deadline.passed:
                 break
-            expected = self._expected(part, seconds)
-            if expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
-                rows.append((expected, part))
-        return sorted(rows, key=lambda row: row[0].seconds)
+            expected, usual = self._expected(part, seconds), self._usual(part)
+            if usual < seconds:
+                rows.append((usual, None, part))
+            elif expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
+                rows.append((expected.seconds, expected.choice, part))
+        return sorted(rows, key=lambda row: row[0])
+
+    def _usual(self, part: Setting) -> float:
+        """The fastest usual way with a runtime of its own, which no choice stands for. [s]"""
+        if self.wishes.any or part.asked_runtime is not None or part.batch % part.gpus:
+            return math.inf
+        apart = {
+            name: degrees
+            for name, degrees in usual_degrees(part).items()
+            if usual_runtime(name, degrees) is not None
+        }
+        rows = usual_trials(part, searched_runtime(part), self.deadline, apart)
+        steps = (one.step for one in rows if one.step is not None and one.step.fits)
+        return min((step.seconds for step in steps), default=math.inf)
 
     def _parts(self, seconds: float) -> Iterator[Setting]:
         """The question for every smaller number whose work alone does not take as long."""

@@ -29,7 +29,7 @@ from planner.request.by_degrees import (
 )
 from planner.request.named_degrees import NAMED, usual_runtime
 from planner.request.parts import Degrees
-from planner.request.placement import PlacedNetwork
+from planner.request.placement import PlacedNetwork, by_name
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from planner.simulation.compiled import compiler_of
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
@@ -287,6 +287,8 @@ def usual_trials(
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
             (step, reason), costed = tried(setting, degrees, under, known), True
+            if step is None and name == "data":
+                step, reason = _with_unequal_shares(setting, under)
             if step is not None and not step.fits and degrees.asked_for:
                 share = setting.batch // replicas(degrees, setting.gpus)
                 if (degrees.micro_batch_size or share) > 1:
@@ -297,3 +299,12 @@ def usual_trials(
             longest = max(longest, time.monotonic() - began)
         rows.append(UsualTrial(name=name, step=step, reason=reason, costed=costed))
     return tuple(rows)
+
+
+def _with_unequal_shares(setting: Setting, runtime: Runtime) -> tuple[StagedStep | None, str]:
+    """Data parallelism where the replicas do not divide the batch, as of `tried`."""
+    under = setting if runtime.name == DEFAULT_RUNTIME else setting.under(runtime)
+    try:
+        return simulate_stages(by_name(under, "data"), runtime), ""
+    except InputError as error:
+        return None, str(error)

@@ -190,7 +190,7 @@ def _place_by_strategy(request: Request, degrees: Degrees) -> PlacedNetwork:
         setting, degrees = with_default_micro_batches(setting, degrees)
         strategy, graph, named = strategy_by_degrees(setting, degrees, find_runtime(request))
         return PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=named)
-    return _by_name(setting, "data" if strategy is None else str(strategy), request.degree)
+    return by_name(setting, "data" if strategy is None else str(strategy), request.degree)
 
 
 def _on_plan(plan: Plan, setting: Setting, notes: tuple[Note, ...]) -> PlacedNetwork:
@@ -229,7 +229,19 @@ def _on_file(file: StrategyFile, path: str, request: Request) -> PlacedNetwork:
     )
 
 
-def _by_name(setting: Setting, name: str, degree: int | None) -> PlacedNetwork:
+def by_name(setting: Setting, name: str, degree: int | None = None) -> PlacedNetwork:
+    """A network placed by a usual strategy.
+
+    Parameters
+    ----------
+    setting, name, degree
+        As of `named_distributions`.
+
+    Raises
+    ------
+    InputError
+        When there is no such strategy, or it cannot be used there.
+    """
     rows = named_distributions(setting, name, degree)
     return PlacedNetwork(
         setting=setting,

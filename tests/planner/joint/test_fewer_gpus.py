@@ -95,7 +95,7 @@ def test_networks_without_attention_leave_gpus_without_work_too(tmp_path):
         for n in (2, 4)
     )
     assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
-    assert more.idle_gpus
+    assert more.idle_gpus or more.gpus_at_work < 4
 
 
 def test_a_plan_says_first_which_gpus_it_leaves_without_work(config, plans, tmp_path):

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+import planner
 from planner.joint.uneven import uneven_cut, uneven_shares
 
 
@@ -65,3 +66,12 @@ def test_shares_are_the_best_there_are(seed):
     assert found in ways
     best = min(max(times * np.array(shares)) for shares in ways)
     assert max(times * np.array(found)) == pytest.approx(best)
+
+
+def test_plain_data_parallelism_with_unequal_shares_is_never_faster_than_the_plan():
+    asked = {"gpus": 12, "cluster": "lassen", "global_batch_size": 32}
+    plan = planner.optimize("gpt2", **asked)
+    data = planner.simulate("gpt2", strategy="data", **asked)
+    assert plan.step_time_s <= data.step_time * (1.0 + 1e-9)
+    assert plan.search.lower_bound_s <= data.step_time
+    assert next(one for one in plan.baselines if one.name == "data").fits
