@@ -28,9 +28,10 @@ from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
 from planner.joint.unequal import with_unequal_stages
-from planner.joint.variants import variants
+from planner.joint.variants import is_variant, variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
+from planner.joint.work import least_work
 from planner.planning.options import SearchOptions
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
@@ -138,7 +139,11 @@ class JointSearch:
                 passed = [choice for _, choice in ranking.passed]
                 self._vary(bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)
-                bound = bound if simulations.best is None else min(bound, simulations.best.seconds)
+                best = simulations.best
+                bound = bound if best is None else min(bound, best.seconds)
+                if best is not None and best.degrees is not None and is_variant(best.degrees):
+                    # no bound of choices is one of these
+                    bound = anyhow = min(bound, anyhow, least_work(self.setting))
             else:
                 self.ranked, left = ranking.of(rows, every=True)
                 bound = min([left, *(bounds.of(one.choice) for one in self.ranked)])

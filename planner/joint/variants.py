@@ -13,6 +13,7 @@ from dataclasses import replace
 from costmodels.errors import InputError
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
+from planner.request.parts import Degrees
 
 # Choices of which each is tried, the most promising first. [items]
 MOST_TRIED = 3
@@ -28,6 +29,12 @@ def zero_bubble(choice: Choice) -> Choice:
 def all_to_all(choice: Choice) -> Choice:
     """The choice whose context parallelism brings heads together."""
     return replace(choice, inside=replace(choice.inside, cp_kind="all-to-all"))
+
+
+def is_variant(degrees: Degrees) -> bool:
+    """Whether a way to train is one of these."""
+    divided = degrees.cp > 1 and degrees.cp_kind == "all-to-all"
+    return degrees.schedule == "zero-bubble" or divided
 
 
 def variants(

@@ -89,6 +89,9 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
 
     monkeypatch.setattr("planner.planning.staged.tried", slow)
     monkeypatch.setattr(
+        "planner.planning.staged._with_unequal_shares", lambda *_: (None, "nor with these")
+    )
+    monkeypatch.setattr(
         "planner.planning.staged.with_default_micro_batches", lambda setting, given: (1, given)
     )
     usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}

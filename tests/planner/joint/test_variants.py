@@ -41,6 +41,9 @@ def test_backward_passes_of_weights_fill_the_bubble(tmp_path):
     assert (plan.schedule.kind, without.schedule.kind) == ("zero-bubble", "1f1b")
     assert plan.step_time_s < 0.9 * without.step_time_s
     assert planner.simulate(plan).step_time == plan.step_time_s
+    # No bound of choices is one of such a schedule.
+    assert not plan.search.proven_optimal
+    assert plan.search.lower_bound_s < plan.step_time_s
     kept = planner.optimize(model, **STAGES, keep="schedule=1f1b")
     assert kept.step_time_s == without.step_time_s
 
