@@ -200,9 +200,12 @@ class JointSearch:
                 self.ranked = with_fewer_shards(self.estimates, self.ranked)
             self.ranked = with_unequal_stages(self.estimates, self.ranked)
             if simulations.offloads:
-                heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
+                heavy, unseen = heavy_rows(
+                    self.setting, self.heavy, bounds.floors, ranking.deadline
+                )
+                ranking.cut_short |= unseen < math.inf
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
-                left = min(left, least)
+                left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             others = min([left, *(passes for passes, _ in ranking.passed)])
