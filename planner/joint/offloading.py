@@ -57,7 +57,7 @@ def with_offload(
 
 def heavy_rows(
     setting: Setting, heavy: Sequence[Choice], floors: PipelineBounds, deadline: Deadline
-) -> list[tuple[float, Choice]]:
+) -> tuple[list[tuple[float, Choice]], float]:
     """Choices whose weights fit with some of them in the hosts, by what none takes less than. [s]
 
     Parameters
@@ -69,13 +69,20 @@ def heavy_rows(
     floors
         What no step of them takes less than by computation alone.
     deadline
-        After which that is not looked for any more.
+        After which no further ones are looked for, once there is one.
+
+    Returns
+    -------
+    The choices, and what all others take at least that may fit so. [s]
     """
-    weights, rows = LeastWeights(setting), []
+    weights = LeastWeights(setting)
+    rows: list[tuple[float, Choice]] = []
     for choice in heavy:
+        if rows and deadline.passed:
+            return sorted(rows, key=lambda row: row[0]), 0.0
         fitting = [one for one in offloaded(choice) if weights.fit(one)]
-        floor = floors.floor(choice) if fitting and not deadline.passed else 0.0
+        floor = floors.floor(choice) if fitting else 0.0
         for one in fitting:
             copied = least_copied(setting, one, weights.least_parameters(one))
             rows.append((max(floor, copied), one))
-    return sorted(rows, key=lambda row: row[0])
+    return sorted(rows, key=lambda row: row[0]), math.inf

@@ -17,6 +17,7 @@ from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
+from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.hybrid import with_fewer_shards
@@ -148,6 +149,10 @@ class JointSearch:
                 self.ranked, left = ranking.of(rows, every=True)
                 bound = min([left, *(bounds.of(one.choice) for one in self.ranked)])
             self.cut_short |= ranking.cut_short
+            looked = self.ranked or passed or simulations.tried or self.cut_short
+            if self.wishes.any and self.left_out and not looked:
+                why = self.left_out[0].split(";")[0]
+                raise leaves_nothing(self.setting, self.num_choices, f"{why}; keep something else")
         except KeyboardInterrupt:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
@@ -200,9 +205,12 @@ class JointSearch:
                 self.ranked = with_fewer_shards(self.estimates, self.ranked)
             self.ranked = with_unequal_stages(self.estimates, self.ranked)
             if simulations.offloads:
-                heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
+                heavy, unseen = heavy_rows(
+                    self.setting, self.heavy, bounds.floors, ranking.deadline
+                )
+                ranking.cut_short |= unseen < math.inf
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
-                left = min(left, least)
+                left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             others = min([left, *(passes for passes, _ in ranking.passed)])
@@ -311,10 +319,11 @@ class JointSearch:
         if kept:
             host_of(self.setting.cluster)
         zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
+        every: list[Choice] = []
         for choice in choices(self.setting, list(insides(self.setting)), zero):
             if not cuts.are_possible(choice.parts):
                 continue
-            self.num_choices += 1
+            every.append(choice)
             if kept:
                 choice = replace(choice, offload=kept)
             choice = self.wishes.with_shards(choice)
@@ -322,13 +331,9 @@ class JointSearch:
                 self.num_wished += 1
                 fits = weights.fit(choice) and (self.least is None or self.least.fit(choice))
                 (fitting if fits else self.heavy).append(choice)
-        if self.wishes.any and self.num_choices and not self.num_wished:
-            model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
-            raise InputError(
-                f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "
-                f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
-                "or forbid less"
-            )
+        self.num_choices += len(every)
+        if self.wishes.any and every and not self.num_wished:
+            raise contradiction(self.setting, self.wishes, every)
         if not floors.attends:
             floors.learn_of(fitting)
         rows = [(0.0 if deadline.passed else floors.floor(one), one) for one in fitting]

@@ -283,16 +283,20 @@ class Simulations:
             if not members:
                 continue
             work += self.pace.work(choice) * len(members)
-            if work > MOST_WORK or not all(map(self._has_time, members)):
+            enough = work > MOST_WORK
+            for other in () if enough else members:
+                if not self._is_settled(other):
+                    # each of them takes time that the next one lacks
+                    if enough := not self._has_time(other):
+                        break
+                    self._try(other, min(left, least))
+            if enough:
                 rest = (
                     row[0]
                     for row in rows[place:]
                     if not all(map(self._is_settled, bounds.members(row[2])))
                 )
-                return min(left, fastest, *rest)
-            for other in members:
-                if not self._is_settled(other):
-                    self._try(other, min(left, least))
+                return min(left, self.best.seconds, *rest)
         return left
 
     def _may_offload(self, one: Estimate) -> bool:

@@ -142,17 +142,27 @@ def infeasible(
     )
     own = len(found.own_splits)
     beside = f" and {own:,} with splits of their own" if own else ""
-    verdict = (
-        f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
-        "framework reserves"
-        if proven
-        else f"no plan that fits was found among {found.num_choices:,} ways to train{beside}, "
-        f"though it is not proven that there is none: {smallest}"
-    )
+    space = f"{found.num_choices:,} ways to train{beside}"
+    if proven:
+        verdict = (
+            f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
+            "framework reserves"
+        )
+    elif found.stopped_by:
+        verdict = (
+            f"stopped before a plan was found, by the {found.stopped_by}: none so far of {space} "
+            f"fits, though it is not proven that there is none: {smallest}"
+        )
+    else:
+        verdict = (
+            f"no plan that fits was found among {space}, though it is not proven that there is "
+            f"none: {smallest}"
+        )
+    longer = "raise the time limit, " if found.stopped_by == "time limit" and not proven else ""
     holder = f" (layer '{layer}' holds most of it)" if layer and not proven else ""
     return InfeasibleError(
         f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; "
-        f"{_remedy(setting, found)}use more GPUs or a smaller batch",
+        f"{longer}{_remedy(setting, found)}use more GPUs or a smaller batch",
         missing_bytes=max(short, 0.0),
         layer=layer,
         proven=proven,
