@@ -30,20 +30,38 @@ class LeastOfStages:
     """
 
     def __init__(self, setting: Setting) -> None:
-        graph = setting.graph
+        self.setting, graph = setting, setting.graph
         self.weights = LeastWeights(setting)
         self.parameters = {
             layer.name: float(layer.parameters) * (layer.shares_weight_with is None)
             for layer in graph.compute_layers
         }
-        blocks = blocks_of_layers(graph)
-        again = {name: blocks[name] for names in several_layers(blocks).values() for name in names}
-        size = setting.machine.training.activation_size / setting.batch
-        # of a sample, where nothing and where every block is computed again. [B]
-        self.kept = {
-            what: {name: size * count for name, count in _kept(graph, blocks).items()}
-            for what, blocks in (("none", {}), ("full", again))
-        }
+        self._known: dict[str, dict[str, float]] = {}
+
+    def kept(self, recompute: str) -> Mapping[str, float]:
+        """What each layer keeps of a sample, or less. [B]
+
+        Parameters
+        ----------
+        recompute
+            "none" where nothing, "full" where every block is computed again.
+        """
+        if recompute not in self._known:
+            graph, again = self.setting.graph, {}
+            if recompute != "none":
+                blocks = blocks_of_layers(graph)
+                several = several_layers(blocks).values()
+                again = {name: blocks[name] for names in several for name in names}
+            size = self.setting.machine.training.activation_size / self.setting.batch
+            rows = _kept(graph, again).items()
+            self._known[recompute] = {name: size * count for name, count in rows}
+        return self._known[recompute]
+
+    @property
+    def fullest_layer(self) -> str:
+        """The layer that keeps the most where nothing is computed again."""
+        kept = self.kept("none")
+        return max(kept, key=kept.__getitem__)
 
     def of(self, choice: Choice, stages: Sequence[Stage]) -> float:
         """What the fullest device holds at least, without what the framework reserves. [B]
@@ -53,7 +71,7 @@ class LeastOfStages:
         choice, stages
             The choice, and how it is cut.
         """
-        each, kept = self._standing(choice), self.kept[str(choice.inside.recompute)]
+        each, kept = self._standing(choice), self.kept(str(choice.inside.recompute))
         held = [0.0] * choice.pp
         for number, stage in enumerate(stages):
             chunk, group = divmod(number, choice.pp)
@@ -72,12 +90,29 @@ class LeastOfStages:
         parts = _parts(choice.pp, choice.chunks, choice.micro_batches)
         # a weight takes the least of that where the part is the smallest
         standing = self._standing(choice) * sum(self.parameters.values()) * min(parts)
-        kept = choice.samples * sum(self.kept["full"].values())
+        kept = choice.samples * sum(self.kept("full").values())
         return (kept + standing) / sum(parts) / choice.inside.tp
 
     def fit(self, choice: Choice) -> bool:
         """Whether that is within the memory of a device, as far as it is certain."""
         return self.anyhow(choice) * (1.0 - ROUNDING) <= self.weights.usable
+
+    def share(self, micro_batches: int, recompute: str) -> float:
+        """What some device keeps at least where all are one stage, however layers are split. [B]
+
+        Parameters
+        ----------
+        micro_batches
+            Of a step, all of which have the same devices. [items]
+        recompute
+            "full" where all blocks may be computed again, "none" where none is.
+        """
+        samples = self.setting.batch / micro_batches
+        return samples * sum(self.kept(recompute).values()) / self.setting.gpus
+
+    def fits_in_one_stage(self, micro_batches: int, recompute: str) -> bool:
+        """Whether that is within the memory of a device, as far as it is certain."""
+        return self.share(micro_batches, recompute) * (1.0 - ROUNDING) <= self.weights.usable
 
     def _standing(self, choice: Choice) -> float:
         """Weight, gradient and optimizer state of a parameter of a device. [B]"""

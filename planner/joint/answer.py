@@ -11,6 +11,7 @@ from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import ConflictError, InfeasibleError
+from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
 from planner.joint.own_splits import with_own_splits
@@ -181,7 +182,7 @@ def _splits_first(
     setting, options, deadline, known
         As of `joint_plan`.
     """
-    failed, single, early = None, None, deadline
+    single, early, least = None, deadline, LeastOfStages(setting)
     others = cache(partial(_searched, setting, options, deadline, NO_WISHES, until=deadline))
 
     def rival() -> float:
@@ -194,21 +195,23 @@ def _splits_first(
         options = replace(options, rival=rival)
     elif not _fits_as_usual(setting):
         early = deadline.part(SHARE)
+    crowded = least.fullest_layer
     try:
-        single = plan_for(setting, options, early, known)
+        if least.fits_in_one_stage(1, "none"):
+            single = plan_for(setting, options, early, known)
     except Overtaken as error:
         found, usual = others()
         return _faster_plan(setting, replace(found, overtaken=error.seconds), usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
-        failed = error
+        crowded = error.layer
     if single is not None and (
         not single.search.memory_binds or single.search.stopped_by == "interrupt"
     ):
         return single
     found, usual = others()
-    return _faster_plan(setting, found, usual, single, failed)
+    return _faster_plan(setting, found, usual, single, crowded)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -267,7 +270,7 @@ def _faster_plan(
     found: JointResult,
     usual: Sequence[UsualTrial],
     single: Plan | None,
-    failed: InfeasibleError | None = None,
+    crowded: str = "",
 ) -> Plan:
     """The faster of two plans, with a bound of both.
 
@@ -279,8 +282,8 @@ def _faster_plan(
         As of `_searched`.
     single
         The plan of one stage without micro-batches, where there is one.
-    failed
-        Why no split of one stage layer by layer fits.
+    crowded
+        The layer that holds the most where no split of one stage layer by layer fits.
 
     Raises
     ------
@@ -291,7 +294,7 @@ def _faster_plan(
     if single is not None and (best is None or single.step_time_s <= best.seconds):
         return _joint_single(single, found)
     if best is None:
-        raise infeasible(setting, found, failed)
+        raise infeasible(setting, found, crowded)
     if single is not None:
         found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
     return plan_of_stages(
@@ -351,10 +354,6 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
     rows = sorted((one for one in found.every_step if one.fits), key=lambda one: one.seconds)
     return tuple(
-        Finalist(
-            step_time_s=one.seconds,
-            peak_memory_bytes=one.peak_memory,
-            chosen=one is best,
-        )
+        Finalist(step_time_s=one.seconds, peak_memory_bytes=one.peak_memory, chosen=one is best)
         for one in rows
     )

@@ -166,6 +166,19 @@ def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
     assert told.value.missing_bytes > 0.0
 
 
+def test_splits_that_keep_too_much_are_not_searched_one_by_one(monkeypatch):
+    free = planner.optimize("resnet18", gpus=8, global_batch_size=1024)
+    reserved = free.memory_bytes["reserved"]
+    limit = f"{reserved + 0.5 * (free.peak_memory - reserved):.0f} B"
+
+    def refused(*args):
+        raise AssertionError("no split of one stage is within half of what all of them keep")
+
+    monkeypatch.setattr("planner.joint.answer.plan_for", refused)
+    plan = planner.optimize("resnet18", gpus=8, global_batch_size=1024, memory=limit)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
+
+
 @pytest.mark.slow
 def test_some_blocks_computed_again_make_a_densenet_fit():
     options = {"gpus": 64, "global_batch_size": 2048}

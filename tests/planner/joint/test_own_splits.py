@@ -8,6 +8,7 @@ import pytest
 
 import planner
 from planner.errors import InfeasibleError
+from planner.joint.activations import LeastOfStages
 from planner.joint.own_splits import LEAST_GAIN, OwnSplits
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime
@@ -46,6 +47,7 @@ def beside(search: JointSearch, best: StagedStep | None, deadline: Deadline) -> 
         wishes=search.wishes,
         deadline=deadline,
         floors=search.floors,
+        least=search.least or LeastOfStages(search.setting),
         known=search.simulations.known,
         best=best,
     )
@@ -101,11 +103,31 @@ def test_the_best_is_the_fastest_that_fits_and_no_bound_is_above_it(searched):
     for one in own.simulated:
         count = one.placed.strategy.schedule.micro_batches
         assert found.any_split <= search.floors.of(1, 1, count) <= one.seconds
+        # what every split keeps is held by each of them
+        kept = own.least.share(count, "full") + search.setting.cluster.device.reserved_memory
+        assert kept <= one.peak_memory
     # nothing is left to be tried where that is all that can be gained
     again = beside(search, own.best, Deadline(None))
     assert again.best is own.best
     fast = replace(own.best, waiting=own.best.waiting + found.any_split - own.best.seconds)
     assert not beside(search, fast, Deadline(None)).simulated
+
+
+def test_what_every_split_keeps_too_much_of_is_not_searched(searched):
+    search, _ = searched
+    own = beside(search, None, Deadline(None))
+    tried_at_first = {one.placed.strategy.schedule.micro_batches for one in own.simulated}
+    assert 1 in tried_at_first
+    # a device that has room for what half of the batch keeps, and less than for all of it
+    device = search.setting.cluster.device
+    memory = 1.5 * own.least.share(2, "full") + device.reserved_memory
+    cluster = replace(search.setting.cluster, device=replace(device, memory=memory))
+    small = replace(search.setting, cluster=cluster)
+    fresh = {"simulated": [], "tried": {}, "work": 0, "longest": 0.0}
+    own = replace(own, setting=small, least=LeastOfStages(small), best=None, **fresh)
+    own.run()
+    assert own.simulated
+    assert 1 not in {one.placed.strategy.schedule.micro_batches for one in own.simulated}
 
 
 def test_without_time_the_best_stays(searched):
