@@ -100,7 +100,7 @@ class ChoiceBounds:
         ways = [choice] if alone else self.shards(choice)
         slowed, more = min(self._behind_gathers(way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
-            kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
+            kept = insides.of(choice.split, choice.samples)
             slowed = min(slowed, *(self._behind_gathers(way, kept) for way in ways))
             more = self._least_again(choice, kept, inside)
             inside = kept
@@ -141,10 +141,10 @@ class ChoiceBounds:
 
     def _in_series(self, choice: Choice, insides: Insides) -> float:
         """What layers take that wait for each other, with nothing computed again. [s]"""
-        kept = replace(choice.inside, recompute="none")
-        key = (kept, choice.samples, choice.zero > 2)
+        key = (choice.split, choice.samples, choice.zero > 2)
         if key not in self.series:
-            self.series[key] = self.floors.sums(insides.of(kept, choice.samples).computed.tolist())
+            kept = insides.of(choice.split, choice.samples)
+            self.series[key] = self.floors.sums(kept.computed.tolist())
         return self.floors.staged(self.series[key], choice.pp, choice.chunks, choice.micro_batches)
 
     def offloaded(self, choice: Choice, seconds: float) -> list[tuple[float, Choice]]:
