@@ -72,7 +72,8 @@ class LeastOfStages:
             splits = self._split(tp)
             found, ways = splits or {}, tp if splits is None else 1
             self._parameters[tp] = {
-                layer.name: _part(layer.parameters, layer.weight_dims, found.get(layer.name)) / ways
+                layer.name: _least_part(layer.parameters, layer.weight_dims, found.get(layer.name))
+                / ways
                 for layer in self.setting.graph.compute_layers
                 if layer.shares_weight_with is None
             }
@@ -199,7 +200,7 @@ def _under_way(pp: int, chunks: int, count: int, chunk: int, group: int) -> int:
     return min(max(ahead - chunk * pp, 0), pp, count)
 
 
-def _part(size: float, dims: Iterable[str], split: Distribution | None) -> float:
+def _least_part(size: float, dims: Iterable[str], split: Distribution | None) -> float:
     """The part of a device at least, of what some dims of a layer index."""
     return size / math.prod(split.degree(dim) for dim in dims) if split is not None else size
 
@@ -224,13 +225,13 @@ def _kept(
         block, split = again.get(layer.name), splits.get(layer.name)
         count = 0.0
         if layer.keeps_output and block is None:
-            count = _part(layer.output.size, layer.output.dims, split)
+            count = _least_part(layer.output.size, layer.output.dims, split)
         held = held_inputs(graph, layer.name)
         for edge, counts in zip(graph.producers[layer.name], held, strict=True):
             inside = block is not None and again.get(edge.source) == block
             # what the network is given is not kept by every runtime
             if counts and not inside and graph.layers[edge.source].kind != "input":
                 tensor = layer.inputs[edge.slot]
-                count += counts * _part(tensor.size, tensor.dims, split)
+                count += counts * _least_part(tensor.size, tensor.dims, split)
         found[layer.name] = count
     return found
