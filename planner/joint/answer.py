@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
-from costmodels.units import format_seconds
+from costmodels.units import format_bytes, format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
@@ -91,15 +91,14 @@ def joint_plan(
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
     if setting.cluster.groups:
-        search = MixedSearch(
-            setting=setting,
-            options=options,
-            deadline=deadline,
-            wishes=wishes,
-            on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
-        )
         with uncollected():
-            return search.run()
+            return MixedSearch(
+                setting=setting,
+                options=options,
+                deadline=deadline,
+                wishes=wishes,
+                on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
+            ).run()
     setting.check_reserve()
     with uncollected():
         return _joint_plan(setting, options, deadline, known, wishes)
@@ -124,10 +123,9 @@ def _joint_plan(
         return _splits_first(setting, options, deadline, known)
     asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
     found, plan = asked(setting)
-    interrupted = found.stopped_by == "interrupt"
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise plan
-    if found.costs is not None and found.floors is not None and not interrupted:
+    if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
         plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
     if isinstance(plan, InfeasibleError):
@@ -201,7 +199,7 @@ def _splits_first(
             single = plan_for(setting, options, early, known)
     except Overtaken as error:
         found, usual = others()
-        return _faster_plan(setting, replace(found, overtaken=error.seconds), usual, None)
+        return _faster_plan(setting, replace(found, overtaken=error.note), usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
@@ -211,6 +209,9 @@ def _splits_first(
     ):
         return single
     found, usual = others()
+    if not least.fits_in_one_stage(1, "none"):
+        kept = format_bytes(least.share(1, "none"))
+        found = replace(found, overtaken=Note.of("single-stage-crowded", kept=kept))
     return _faster_plan(setting, found, usual, single, crowded)
 
 

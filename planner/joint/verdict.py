@@ -95,8 +95,8 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     """Why the splits of one stage are not worth searching layer by layer, None where they are."""
     if found.runtime is not None and not splits_by_layer(best.placed.setting):
         return Note.of("single-stage-under", runtime=found.runtime)
-    if found.overtaken:
-        return Note.of("single-stage-overtaken", estimate=format_seconds(found.overtaken))
+    if found.overtaken is not None:
+        return found.overtaken
     layers = len(best.placed.graph.compute_layers)
     least = format_seconds(found.single_bound)
     if found.single_bound >= best.seconds:
