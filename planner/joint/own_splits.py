@@ -138,6 +138,8 @@ class OwnSplits:
         What layers cost, as of `planner.planning.staged.tried`.
     best
         The fastest that fits, of choices before.
+    beside
+        What steps must take less than to be better than these. [s]
     """
 
     setting: Setting
@@ -154,9 +156,11 @@ class OwnSplits:
     work: int = 0
     longest: float = 0.0
     stopped_by: str = ""
+    beside: float = math.inf
 
     def run(self) -> None:
         """Try numbers of micro-batches, those first with which a step may be the fastest."""
+        self.beside = self.limit
         try:
             again = "none" if self._blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
             counts = (n for n in self._counts() if self.least.fits_in_one_stage(n, again))
@@ -311,7 +315,9 @@ class OwnSplits:
             self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
             if found is not None:
                 self.simulated.append(found)
-                if found.fits and found.seconds < self.limit:
+                # than others like it, it need not be faster by as much
+                least = self.beside if self.best is None else min(self.beside, self.best.seconds)
+                if found.fits and found.seconds < least:
                     self.best = found
                     self.options.tell("splitting layers", found.seconds)
         return self.tried[key]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import planner
 from planner.errors import InfeasibleError
 from planner.joint.activations import LeastOfStages
-from planner.joint.own_splits import LEAST_GAIN, OwnSplits
+from planner.joint.own_splits import LEAST_GAIN, OwnSplits, Way
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import JointSearch
@@ -128,6 +129,26 @@ def test_what_every_split_keeps_too_much_of_is_not_searched(searched):
     own.run()
     assert own.simulated
     assert 1 not in {one.placed.strategy.schedule.micro_batches for one in own.simulated}
+
+
+def test_of_splits_that_fit_the_fastest_is_kept_however_little_faster(searched, monkeypatch):
+    search, found = searched
+    own = beside(search, found.best, Deadline(0.0))
+    gain = 2.0 * LEAST_GAIN * found.best.seconds
+    first = replace(found.best, waiting=found.best.waiting - gain)
+    second = replace(first, waiting=first.waiting - 0.1 * LEAST_GAIN * first.seconds)
+    steps = {0.0: first, 1.0: second, 2.0: first}
+    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits: steps[splits])
+    splits = SimpleNamespace(at_price=lambda zero, price: (price,), distributions=lambda c: c[0])
+    own.deadline, own.stopped_by = Deadline(None), ""
+    for price in steps:
+        own._try(splits, Way(micro_batches=1, zero=0, again=0), price)
+    assert own.best is second
+    # what takes the place of splits by degrees is faster than these by more
+    slow = replace(found.best, waiting=found.best.waiting - 0.5 * LEAST_GAIN * first.seconds)
+    steps[3.0], own.best = slow, found.best
+    own._try(splits, Way(micro_batches=1, zero=0, again=0), 3.0)
+    assert own.best is found.best
 
 
 def test_without_time_the_best_stays(searched):
