@@ -135,6 +135,14 @@ WORDS: Mapping[str, str] = {
         "the splits of one stage without micro-batches were searched layer by layer, though not "
         "bounded: the fastest found that fits takes about {estimate}"
     ),
+    "single-stage-crowded": (
+        "the splits of one stage without micro-batches were not searched layer by layer: whatever "
+        "they are, a GPU keeps {kept} for backward, more than there is room for"
+    ),
+    "single-stage-bounded": (
+        "the splits of one stage without micro-batches were searched layer by layer until it was "
+        "known that none of the candidates that fits takes less than {bound}"
+    ),
     "single-stage-under": (
         "the splits of one stage were not searched layer by layer, which is done under the usual "
         "runtime alone, and not under {runtime}"

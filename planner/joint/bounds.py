@@ -100,16 +100,16 @@ class ChoiceBounds:
         ways = [choice] if alone else self.shards(choice)
         slowed, more = min(self._behind_gathers(way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
-            kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
+            kept = insides.of(choice.split, choice.samples)
             slowed = min(slowed, *(self._behind_gathers(way, kept) for way in ways))
             more = self._least_again(choice, kept, inside)
             inside = kept
         pp, count = choice.pp, choice.micro_batches
-        total = float(inside.least.sum()) + more
+        total = inside.total_least + more
         chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
         if choice.chunks > 1:
             chain = max(chain, self._interleaved(choice, inside))
-        backward = total - float(inside.least_forward.sum())
+        backward = total - inside.total_least_forward
         updates = self._updates(choice, inside)
         found = max(chain, (count * total + updates) / pp)
         if choice.chunks == 1:
@@ -119,7 +119,7 @@ class ChoiceBounds:
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
         found += slowed
-        found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
+        found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
             found = max(found, self._in_series(choice, insides))
         return found * (1.0 - ROUNDING)
@@ -141,10 +141,10 @@ class ChoiceBounds:
 
     def _in_series(self, choice: Choice, insides: Insides) -> float:
         """What layers take that wait for each other, with nothing computed again. [s]"""
-        kept = replace(choice.inside, recompute="none")
-        key = (kept, choice.samples, choice.zero > 2)
+        key = (choice.split, choice.samples, choice.zero > 2)
         if key not in self.series:
-            self.series[key] = self.floors.sums(insides.of(kept, choice.samples).computed.tolist())
+            kept = insides.of(choice.split, choice.samples)
+            self.series[key] = self.floors.sums(kept.computed.tolist())
         return self.floors.staged(self.series[key], choice.pp, choice.chunks, choice.micro_batches)
 
     def offloaded(self, choice: Choice, seconds: float) -> list[tuple[float, Choice]]:
@@ -286,7 +286,7 @@ class ChoiceBounds:
             reserved += min(runtime.communicator, runtime.communicator_of_two)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
-        least = float(standing.sum() + inside.kept.sum()) / pp
+        least = (float(standing.sum()) + inside.total_kept) / pp
         # a layer lies whole on one stage, and its weight is gathered for its backward pass
         alone = standing
         if choice.zero > 2 and not choice.offload:

@@ -87,7 +87,7 @@ class Choice:
         for less in range(1, self.again):
             yield replace(self, again=less)
         for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:
-            yield replace(self, inside=replace(self.inside, recompute=what), again=0)
+            yield replace(self, inside=_computing(self.inside, what), again=0)
 
     @property
     def degrees(self) -> Degrees:

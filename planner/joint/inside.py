@@ -72,6 +72,7 @@ class Insides:
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
+        self.like = [self.reduced.like[name] for name in self.layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
         self.sums = Units(self.units)
@@ -117,7 +118,7 @@ class Insides:
             The first layer of each stage.
         """
         whole = self.of(choice.inside, choice.samples)
-        kept = self.of(replace(choice.inside, recompute="none"), choice.samples)
+        kept = self.of(choice.split, choice.samples)
         again = np.zeros(len(self.layers), dtype=bool)
         seen: dict[int, int] = {}
         for places in self.blocks:
@@ -317,8 +318,7 @@ class Insides:
 
     def _rows(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct layers for all layers of the network."""
-        like = self.reduced.like
-        return np.array([values.get(like[name], 0.0) for name in self.layers])
+        return np.array([values.get(name, 0.0) for name in self.like])
 
     def _of_units(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct units, at the first layer of each unit of the network."""

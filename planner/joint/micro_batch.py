@@ -82,6 +82,21 @@ class MicroBatch:
         return float(self.computed.sum())
 
     @cached_property
+    def total_least(self) -> float:
+        """What all layers take at least. [s]"""
+        return float(self.least.sum())
+
+    @cached_property
+    def total_least_forward(self) -> float:
+        """What their forward passes take of that. [s]"""
+        return float(self.least_forward.sum())
+
+    @cached_property
+    def total_kept(self) -> float:
+        """What all layers keep. [B]"""
+        return float(self.kept.sum())
+
+    @cached_property
     def passes(self) -> Floats:
         """What both passes take and leave, in rows, however they are cut into stages."""
         times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)

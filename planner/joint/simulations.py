@@ -65,8 +65,9 @@ class Simulations:
         Whether there was no time for all that is worth it.
     tried, fitting
         The choices that were simulated, and those of them that fit.
-    off
-        How far off estimates were, the least of each way to lay layers on devices. [times]
+    off, above
+        How far off estimates were, the least of each way to lay layers on devices, and how far
+        above what a device holds those of memory were, the most. [times]
     known
         What layers cost in all that was simulated.
     least
@@ -86,6 +87,7 @@ class Simulations:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
+    above: float = 1.0
     known: PiecesByBatch = field(default_factory=dict)
     least: LeastOfStages | None = None
 
@@ -136,8 +138,10 @@ class Simulations:
             As of `run`.
         """
         rest = _smallest_first([one for one in ranked if one.choice not in self.tried])
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
-        self._simulate(rest[: bisect_right(works, MOST_WORK)], bound)
+        cheap = rest[: bisect_right(works, MOST_WORK)]
+        self._simulate([one for one in cheap if one.memory <= most], bound)
 
     def vary(self, choice: Choice, expected: float, bound: float) -> None:
         """Simulate a variant of what was tried, if it promises to be better.
@@ -175,6 +179,7 @@ class Simulations:
             if found is not None:
                 layout, off = _laid_out(one.choice), found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
+                self.above = max(self.above, one.memory / found.peak_memory)
 
     def _expected(self, one: Estimate) -> float:
         """An estimate as far off as those of the same layout were. [s]"""

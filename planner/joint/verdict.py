@@ -95,8 +95,8 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     """Why the splits of one stage are not worth searching layer by layer, None where they are."""
     if found.runtime is not None and not splits_by_layer(best.placed.setting):
         return Note.of("single-stage-under", runtime=found.runtime)
-    if found.overtaken:
-        return Note.of("single-stage-overtaken", estimate=format_seconds(found.overtaken))
+    if found.overtaken is not None:
+        return found.overtaken
     layers = len(best.placed.graph.compute_layers)
     least = format_seconds(found.single_bound)
     if found.single_bound >= best.seconds:
@@ -112,9 +112,7 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     return Note.of("single-stage-unlikely", estimate=words, bound=least)
 
 
-def infeasible(
-    setting: Setting, found: JointResult, failed: InfeasibleError | None = None
-) -> InfeasibleError:
+def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:
     """That nothing fits, and whether that is proven.
 
     It is where weights with their state are too much for all devices together.
@@ -123,15 +121,14 @@ def infeasible(
     ----------
     setting, found
         The question, and what the search came to.
-    failed
-        Why no split of one stage layer by layer fits, where they were searched.
+    layer
+        That holds the most, where no split of one stage layer by layer fits.
     """
     if found.stopped_by and not found.every_step:
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
-    layer = failed.layer if failed is not None else ""
     proven = least > device.memory
     tightest = min((one.peak_memory for one in found.every_step), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
