@@ -13,6 +13,7 @@ from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.offload import least_copied, offloaded
 from planner.joint.ranking import Ranking, Rows
+from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
@@ -44,7 +45,8 @@ def with_offload(
     surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
     best = min(surely, default=math.inf)
     found = list(ranked)
-    alone = [one for one in ranked if one.memory > capacity and not one.choice.again]
+    heavier = (one for one in ranked if one.memory > capacity and not one.choice.again)
+    alone = [one for one in heavier if not is_variant(one.choice)]
     for one in alone[:MOST_REFINED]:
         if one.seconds > best:
             break
