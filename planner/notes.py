@@ -92,16 +92,14 @@ WORDS: Mapping[str, str] = {
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "
-        "these {gpus:,} GPUs takes less than {bound}, by computation alone; zero-bubble schedules "
-        "and all-to-all context parallelism are tried of a few that are among the best without, "
-        "and not bounded; ZeRO 1 and 2 over some of the replicas is not searched"
+        "these {gpus:,} GPUs takes less than {bound}, by computation alone; ZeRO 1 and 2 over "
+        "some of the replicas is not searched"
     ),
     "splits-of-their-own": (
         "the layers of its one stage are each split in their own way, which is faster than all "
         "ways to train that split them by degrees of data and tensor parallelism; however layers "
         "are split, no step on these {gpus:,} GPUs takes less than {bound}, by computation alone, "
-        "which is the bound of the plan; zero-bubble schedules and ZeRO 1 and 2 over some of the "
-        "replicas are not searched"
+        "which is the bound of the plan; ZeRO 1 and 2 over some of the replicas is not searched"
     ),
     "splits-of-their-own-slower": (
         "of {count} ways to train in one stage whose layers are each split in their own way, which "

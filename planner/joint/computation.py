@@ -20,6 +20,7 @@ from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.reduced import Reduced
+from planner.joint.series import blocks_in_series, in_series, longest_series, series_starts
 from planner.request.setting import Setting
 from planner.request.training_graphs import training_graph
 from planner.simulation.run import waiting_time
@@ -54,16 +55,20 @@ class PipelineBounds:
         The question.
     reduced
         Its network without repeated blocks.
+    fills_bubbles
+        Whether backward passes of weights may run by themselves.
     """
 
-    def __init__(self, setting: Setting, reduced: Reduced) -> None:
+    def __init__(self, setting: Setting, reduced: Reduced, *, fills_bubbles: bool = True) -> None:
         self.setting, self.like = setting, reduced.like
-        self.network = reduced.network
+        self.network, self.fills_bubbles = reduced.network, fills_bubbles
         self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
+        # the same of all passes but those of weights
+        self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
-        self.floors: dict[tuple[int, int, int, int, int], float] = {}
+        self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
         self.attends = is_transformer(setting.graph)
 
@@ -109,7 +114,8 @@ class PipelineBounds:
             found = self._of_layers(sorted(numbers), largest[alike])
             for key, least in found.items():
                 if key not in self.known:
-                    self.known[key] = self.sums([least[name] for name in layers])
+                    self.known[key] = self.sums([least[name][0] for name in layers])
+                    self.before[key] = self.sums([least[name][1] for name in layers])
 
     def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
         """As of `micro_batch`, by what each layer takes.
@@ -130,8 +136,10 @@ class PipelineBounds:
 
     def _of_layers(
         self, gpus: Sequence[int], samples: int
-    ) -> dict[tuple[int, int], dict[str, float]]:
+    ) -> dict[tuple[int, int], dict[str, tuple[float, float]]]:
         """What each layer takes at least, by devices and samples: half as many too. [s]
+
+        With the backward pass of its weight, and without.
 
         Parameters
         ----------
@@ -145,9 +153,9 @@ class PipelineBounds:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
         halves = [1] if self.attends else _halvings(samples)
-        known: dict[tuple[object, ...], list[float]] = {}
+        known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
         keys = [(number, samples // ways) for number in gpus for ways in halves]
-        found: dict[tuple[int, int], dict[str, float]] = {key: {} for key in keys}
+        found: dict[tuple[int, int], dict[str, tuple[float, float]]] = {key: {} for key in keys}
         for layer in graph.compute_layers:
             wanted = graph.input_gradients(layer.name)
             alike = (layer.signature, wanted)
@@ -167,15 +175,23 @@ class PipelineBounds:
         micro_batches
             Of a step. [items]
         """
-        gpus, samples = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
-        return self.staged(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
+        on = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
+        found = self.staged(self.micro_batch(*on), pp, chunks, micro_batches)
+        if pp > 1 and self.fills_bubbles:
+            found = min(found, self.filled(self.known[on], self.before[on], pp, micro_batches))
+        return found
 
     def floor(self, choice: Choice) -> float:
         """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
         on, stages = _on_devices(choice), (choice.pp, choice.chunks, choice.micro_batches)
-        key = (*on, *stages)
+        key = (*on, *stages, choice.fills_bubbles)
         if key not in self.floors:
-            self.floors[key] = self.staged(self.micro_batch(*on), *stages)
+            each = self.micro_batch(*on)
+            self.floors[key] = (
+                self.filled(each, self.before[on], choice.pp, choice.micro_batches)
+                if choice.fills_bubbles
+                else self.staged(each, *stages)
+            )
         return self.floors[key]
 
     def learn_of(self, found: Iterable[Choice]) -> None:
@@ -197,6 +213,22 @@ class PipelineBounds:
         series = float(cut[min(pp * chunks, len(cut)) - 1])
         least = pipelined(total, pp, chunks, count, chain=self.chain)
         least = max(least, series, pipelined(series, pp, chunks, count, chain=True))
+        return least + waiting_time(count * total / pp, self.setting.gpus)
+
+    def filled(
+        self, each: tuple[float, Floats], before: tuple[float, Floats], pp: int, count: int
+    ) -> float:
+        """As `staged`, where backward passes of weights run by themselves and fill bubbles. [s]
+
+        Parameters
+        ----------
+        each, before
+            What a micro-batch takes with these and without, as `micro_batch` returns it. [s]
+        pp, count
+            Groups of devices, and micro-batches. [items]
+        """
+        (total, _), (_, cut) = each, before
+        least = max(count * total / pp, float(cut[min(pp, len(cut)) - 1]))
         return least + waiting_time(count * total / pp, self.setting.gpus)
 
     def least(self, deadline: Deadline) -> float:
@@ -241,8 +273,10 @@ def least_passes(
     wanted: tuple[bool, ...],
     parts: Sequence[int],
     gpus: Sequence[int],
-) -> list[float]:
+) -> list[tuple[float, float]]:
     """What both passes of a layer take at least, whatever the split, for parts of its samples. [s]
+
+    Each with the backward pass of the weight, and without.
 
     A part of the samples is computed as all of them are that are split in so many ways more, and
     fewer devices compute a part as more of them do a smaller one.
@@ -277,9 +311,12 @@ def least_passes(
     candidates = Candidates(dims=totals.dims, degrees=alike[:, None], shape=totals.shape)
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
     times = layer_computation(layer, candidates, machine, parameters, any(wanted))
-    passes = times.forward + times.backward_data + times.backward_weight
-    least: list[float] = np.minimum.reduceat(passes[places], starts[:-1]).tolist()
-    return least
+    before = times.forward + times.backward_data
+    passes = before + times.backward_weight
+    # attention has a second product backwards, but no weight
+    both = np.stack([passes, before if layer.parameters else passes])
+    least = np.minimum.reduceat(both[:, places], starts[:-1], axis=1)
+    return [(float(whole), float(part)) for whole, part in least.T]
 
 
 def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -290,69 +327,3 @@ def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
         keys = keys * len(values) + number
     _, first, places = np.unique(keys, return_index=True, return_inverse=True)
     return rows[first], places
-
-
-def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:
-    """Whether each block of a network reads what the one before it makes."""
-    if not cuts.first:
-        return False
-    block = np.searchsorted(cuts.first, np.arange(len(cuts.place)), side="right") - 1
-    reads = {
-        (block[cuts.place[edge.source]], block[cuts.place[name]])
-        for name in cuts.place
-        for edge in graph.producers[name]
-        if edge.source in cuts.place
-    }
-    return all((number - 1, number) in reads for number in range(1, len(cuts.first)))
-
-
-def in_series(graph: Graph) -> list[bool]:
-    """Of each layer, whether the last one waits for it."""
-    layers = graph.compute_layers
-    needed = {layers[-1].name}
-    for layer in reversed(layers):
-        if layer.name in needed:
-            needed.update(edge.source for edge in graph.producers[layer.name])
-    return [layer.name in needed for layer in layers]
-
-
-def series_starts(graph: Graph) -> list[int]:
-    """The first layers of blocks of which each waits for the whole one before it, as 0, 4, 9.
-
-    Layers that the last one does not wait for count as none.
-    """
-    layers, counts = graph.compute_layers, in_series(graph)
-    place = {layer.name: number for number, layer in enumerate(layers)}
-    starts, oldest, following = [], len(layers), len(layers)
-    for number in reversed(range(len(layers))):
-        if not counts[number]:
-            continue
-        # all that follows reads of this layer, and of none before it
-        if following < len(layers) and oldest == number:
-            starts.append(following)
-        inputs = [place.get(e.source, -1) for e in graph.producers[layers[number].name]]
-        oldest, following = min([oldest, *inputs] if inputs else [-1]), number
-    return [0, *reversed(starts)]
-
-
-def longest_series(graph: Graph, times: Sequence[float], starts: Sequence[int]) -> list[float]:
-    """The longest chain of layers in each block, each of which waits for the one before. [s]
-
-    Parameters
-    ----------
-    graph, times
-        The network, and what each of its layers takes in both passes. [s]
-    starts
-        The first layer of each block.
-    """
-    ends: dict[str, float] = {}
-    found: list[float] = []
-    begins = set(starts)
-    for number, (layer, time) in enumerate(zip(graph.compute_layers, times, strict=True)):
-        if number in begins:
-            ends.clear()
-            found.append(0.0)
-        before = (ends.get(edge.source, 0.0) for edge in graph.producers[layer.name])
-        ends[layer.name] = max(before, default=0.0) + time
-        found[-1] = max(found[-1], ends[layer.name])
-    return found

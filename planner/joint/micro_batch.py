@@ -28,11 +28,14 @@ class MicroBatch:
     least, least_forward
         What no device spends less on both, or on the forward pass, whatever it does beside them: of
         layers, or of whole blocks at their first layer. [s]
+    apart, least_before
+        Backward passes of weights, as far as a schedule can run them by themselves; and as `least`
+        without them. [s]
     balance
         What stages are balanced by where they are not made of blocks: computation of both, without
         recomputation. [s]
-    kept
-        What waits for the backward pass. [B]
+    kept, waiting
+        What waits for the backward pass, and for that of weights where it runs later. [B]
     parameters, numbers, weights, gradients, state, update
         Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
         layers that share the weight of another one. [items], [B], [s]
@@ -56,8 +59,11 @@ class MicroBatch:
     launched_forward: Floats
     least: Floats
     least_forward: Floats
+    apart: Floats
+    least_before: Floats
     balance: Floats
     kept: Floats
+    waiting: Floats
     parameters: Floats
     numbers: Floats
     weights: Floats
@@ -75,6 +81,11 @@ class MicroBatch:
     def total(self) -> float:
         """Both passes of all layers. [s]"""
         return float(self.forward.sum() + self.backward.sum())
+
+    @cached_property
+    def total_apart(self) -> float:
+        """Backward passes of weights. [s]"""
+        return float(self.apart.sum())
 
     @cached_property
     def total_computed(self) -> float:
@@ -100,7 +111,7 @@ class MicroBatch:
     def passes(self) -> Floats:
         """What both passes take and leave, in rows, however they are cut into stages."""
         times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)
-        return np.stack([*times, self.kept])
+        return np.stack([*times, self.kept, self.apart, self.waiting])
 
     @cached_property
     def held(self) -> Floats:

@@ -12,13 +12,15 @@ from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.offload import least_copied, offloaded
-from planner.joint.ranking import Ranking, Rows
+from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
+from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
-# Choices that do not fit of which that is estimated, the fastest without it first. [items]
-MOST_REFINED = 64
+# Choices that do not fit of which that is looked at, the fastest without it first, and those of
+# them that may fit with all of it in the hosts, of which the rest is estimated. [items]
+MOST_LOOKED_AT, MOST_REFINED = 1024, 256
 
 
 def with_offload(
@@ -44,12 +46,20 @@ def with_offload(
     surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
     best = min(surely, default=math.inf)
     found = list(ranked)
-    alone = [one for one in ranked if one.memory > capacity and not one.choice.again]
-    for one in alone[:MOST_REFINED]:
-        if one.seconds > best:
+    heavier = (one for one in ranked if one.memory > capacity and not one.choice.again)
+    alone = [one for one in heavier if not is_variant(one.choice)]
+    # estimates of memory are not exact
+    most, refined = capacity * (1.0 + MEMORY_MARGIN), 0
+    for one in alone[:MOST_LOOKED_AT]:
+        if one.seconds > best or refined == MOST_REFINED:
             break
-        others = [ranking.estimates.of(other) for other in offloaded(one.choice)]
-        found += [other for other in others if other.memory <= capacity]
+        *ways, all_of_it = offloaded(one.choice)
+        least = ranking.estimates.of(all_of_it)
+        if least.memory > most:
+            continue
+        refined += 1
+        others = [least, *map(ranking.estimates.of, ways)]
+        found += [other for other in others if other.memory <= most]
         best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
     left = ranking.add(heavy, found)
     return sorted(found, key=lambda one: one.seconds), left

@@ -56,11 +56,11 @@ def choice_runtime(runtime: Runtime, zero: int) -> Runtime:
     zero
         The stage.
     """
-    return _cuts_weights() if zero > 2 and runtime.name == DEFAULT_RUNTIME else runtime
+    return _cutting_weights() if zero > 2 and runtime.name == DEFAULT_RUNTIME else runtime
 
 
 @cache
-def _cuts_weights() -> Runtime:
+def _cutting_weights() -> Runtime:
     return load_runtime(_CUTS_WEIGHTS)
 
 

@@ -1,7 +1,7 @@
 """The simulations of one question: which choices are worth one, and the best of them.
 
-Choices with some of what they hold in the memory of the hosts come after all others, and take no
-places of theirs: whoever rules offload out gets no better plan by that.
+Variants come after plain choices, and those with some of what they hold in the memory of the hosts
+after all others. They take no places of theirs: whoever rules them out gets no better plan by that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from planner.joint.fewer_again import one_fewer_again
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime
+from planner.joint.variants import is_variant, turn_of
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
@@ -114,8 +115,7 @@ class Simulations:
         self.cut_short |= timely[:1] != list(ranked[:1])
         most = LATER_MISSES if self.tried else MOST_MISSES
         timely = [one for one in timely if one.choice not in self.tried]
-        parts = [[one for one in timely if bool(one.choice.offload) == away] for away in (0, 1)]
-        for rows in parts:
+        for rows in ([one for one in timely if turn_of(one.choice) == turn] for turn in range(3)):
             fitting = [one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
             # where what may fit does not, what is expected to fit may do
             surely = [one for one in fitting if one.memory <= capacity]
@@ -142,19 +142,6 @@ class Simulations:
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         cheap = rest[: bisect_right(works, MOST_WORK)]
         self._simulate([one for one in cheap if one.memory <= most], bound)
-
-    def vary(self, choice: Choice, expected: float, bound: float) -> None:
-        """Simulate a variant of what was tried, if it promises to be better.
-
-        Parameters
-        ----------
-        choice, expected
-            The variant, and what it may take. [s]
-        bound
-            What no choice takes less than. [s]
-        """
-        if self.best is not None and expected < self.best.seconds and self._has_time(choice):
-            self._try(choice, bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -244,7 +231,13 @@ class Simulations:
         fastest = self.best.seconds
         rows: list[Row] = []
         beside: set[Choice] = set()  # that are bounded with what they are without offload
-        near = (one for one in passed if bounds.of(one, fitting=False) < fastest)
+        # what does not fit may do with some of it in the hosts
+        fitting = [is_variant(one) or not self.offloads for one in passed]
+        near = (
+            one
+            for one, alone in zip(passed, fitting, strict=True)
+            if bounds.of(one, fitting=alone) < fastest
+        )
         every = chain(ranked, map(self.estimates.of, near))
         for one in sorted(every, key=lambda one: len(one.choice.offload)):
             self.cut_short |= self.pace.deadline.passed
@@ -264,8 +257,8 @@ class Simulations:
             for least, way in bounds.by_shards(row, choice)
         ]
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
-        for away in (False, True):
-            left = self._proven([row for row in rows if bool(row[2].offload) == away], left, bounds)
+        for turn in range(3):
+            left = self._proven([row for row in rows if turn_of(row[2]) == turn], left, bounds)
         return left
 
     def _proven(self, rows: Sequence[Row], left: float, bounds: ChoiceBounds) -> float:
@@ -308,7 +301,7 @@ class Simulations:
         """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""
         least = self.setting.cluster.device.memory * (1.0 - MEMORY_MARGIN)
         fits = one.memory <= least or one.choice in self.fitting
-        return self.offloads and not one.choice.offload and not fits
+        return self.offloads and turn_of(one.choice) == 0 and not fits
 
     def _is_settled(self, choice: Choice) -> bool:
         """Whether a choice was simulated, or fits with less computed again, which is faster."""
@@ -361,4 +354,5 @@ def _smallest_first(rows: Sequence[Estimate]) -> list[Estimate]:
 def _laid_out(choice: Choice) -> tuple[object, ...]:
     """How layers and samples lie on devices, whatever is computed again and in which order."""
     one = choice.inside
-    return one.tp, one.cp, one.ep, choice.dp, choice.pp, choice.zero, choice.offload
+    ways = one.tp, one.cp, one.ep, one.cp_kind, choice.schedule
+    return *ways, choice.dp, choice.pp, choice.zero, choice.offload
