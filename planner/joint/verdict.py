@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
-from planner.joint.choices import Choice
+from planner.joint.choices import Choice, divisors
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.result import JointResult
@@ -106,7 +106,7 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     capacity = best.placed.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
     rows = (one for one in found.estimates if one.memory <= capacity)
     by_degrees = min((one.seconds for one in rows if one.choice.is_split_alone), default=math.inf)
-    if by_degrees <= best.seconds * (1.0 + BY_LAYERS):
+    if by_degrees <= best.seconds * (1.0 + BY_LAYERS) or _shares_unevenly(best.placed.setting):
         return None
     words = format_seconds(by_degrees) if by_degrees < math.inf else "more than the plan"
     return Note.of("single-stage-unlikely", estimate=words, bound=least)
@@ -229,3 +229,9 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     fitting = [one.choice.pp for one in rows if one.memory <= memory]
     known = {name: usual[name] for name in others}
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
+
+
+def _shares_unevenly(setting: Setting) -> bool:
+    """Whether layers can split the batch over numbers of devices that replicas cannot be."""
+    ways = (one for one in divisors(setting.gpus) if one <= setting.batch)
+    return any(setting.batch % one for one in ways)
