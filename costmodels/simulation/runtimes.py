@@ -121,17 +121,17 @@ class Runtime:
         Whether a layer keeps its own part of what it gathered, to gather again on the way back.
     scatters_sends
         Whether ranks that hold the same output send a part of it each, which the reader gathers.
-    views_buckets
-        Whether gradients are written into the buffers in which they travel.
-    copies_updated
-        Whether updated weights are gathered into a buffer of their own.
+    views_buckets, copies_updated
+        Whether gradients are written into the buffers in which they travel, and updated weights
+        gathered into one of their own.
     waits_to_reduce
-        Whether gradients of which anything is cut, if only the optimizer's state, are reduced at
-        once, when all of the backward pass is through, whatever `overlap` and `bucket` say.
-    waits_for_stages
-        Whether its host waits for the device whenever a stage receives from another one, or sends.
+        Whether gradients of which anything is cut, if only the state, are reduced at once behind
+        the backward pass, whatever `overlap` and `bucket` say.
+    waits_for_stages, waits_for_sends
+        Whether its host waits for the device whenever a stage receives or sends; whether a stage
+        computes nothing while it sends.
     communicates_late
-        Whether the allocator must leave communicators that come last what they hold.
+        Whether the allocator must leave the last communicators what they hold.
     communicator, communicator_of_two
         What NCCL holds of a device for each group of ranks, or of two, by its version. [B]
     groups
@@ -225,6 +225,7 @@ class Runtime:
     copies_updated: bool = False
     waits_to_reduce: bool = False
     waits_for_stages: bool = False
+    waits_for_sends: bool = False
     communicates_late: bool = False
     communicator: float = COMMUNICATOR
     communicator_of_two: float = COMMUNICATOR
