@@ -19,6 +19,7 @@ from planner.planning.decision.fewer import (
     least_computation,
 )
 from planner.planning.decision.finals import SIMPLER_WITHIN
+from planner.planning.decision.sharpen import sharpened
 from planner.planning.infeasible import short_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import UsualStrategies, prepare, usual_strategies
@@ -77,6 +78,9 @@ class Inquiry:
             raise short_error(setting, judged.short, len(decision.finalists), decision.stopped_by)
         if self.options.least_memory or decision.stopped_by or decision.seconds == math.inf:
             return found, decision
+        if rival == math.inf:
+            judged = sharpened(judged, self.options, self.deadline)
+            found, decision = judged.attempt, judged.decide()
         # what is so much slower for fewer can change no answer for this number, nor for more
         least = min(rival * (1.0 + SIMPLER_WITHIN), decision.seconds)
         try:

@@ -66,7 +66,7 @@ class LayerSpace:
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
+def with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
     """The candidates, and those of the given distributions that are not among them."""
     rows = []
     for distribution in wanted:
@@ -180,7 +180,7 @@ def _candidates_of_space(
     else:
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
         candidates = Candidates(dims=none.dims, degrees=none.degrees[:0], shape=shape)
-    return _with_rows(candidates, wanted)
+    return with_rows(candidates, wanted)
 
 
 def cost_layers(
