@@ -140,7 +140,7 @@ def _near(
         raise OutOfTime
     more = {n: whole.left[n].candidates.take(rows) for n, rows in wanted.items() if len(rows)}
     wide = extend(few, more, deadline)
-    return wide, _kept(wide, terms, worst, deadline)
+    return wide, _left_in_space(wide, terms, worst, deadline)
 
 
 def _left_by_terms(
@@ -192,7 +192,7 @@ def _corners(formulation: Formulation) -> list[Floats]:
     return found
 
 
-def _kept(
+def _left_in_space(
     formulation: Formulation, weights: Sequence[Floats], worst: float, deadline: Deadline
 ) -> list[Ints]:
     """The candidates of each layer that may be part of something faster, by all of some weights."""
