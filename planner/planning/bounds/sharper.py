@@ -21,126 +21,150 @@ from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.bounds.certificate import MOST_CANDIDATES, MOST_WORK, values_left_out
 from planner.planning.bounds.in_order import OrderedSearch, TooManyLabels
 from planner.planning.bounds.layer_bounds import LayerBounds
-from planner.planning.bounds.whole_space import WholeSpace
+from planner.planning.bounds.whole_space import TooManyLayouts, WholeSpace
 from planner.planning.space.formulate import Formulation
 from planner.planning.space.profile import ALONE, NUM_KINDS, PLAIN, SLOWED, Profile
-from planner.planning.space.widen import extend, taken, with_splits
+from planner.planning.space.widen import extend, taken
 from search import Problem, ProblemError
 from search.elimination.buckets import eliminate, plan
 from search.elimination.marginals import min_marginals
 from search.problem import CostEdge
-from search.problem.deadline import Deadline, OutOfTime
+from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Candidates left out of a search that come back, of all distinct layers. [items]
 MOST_NEAR = 10_000
-# Labels that are looked at for one layer, and how often less is asked for where there are more.
-MOST_LABELS, MAX_TRIES = 400_000, 3
+# Labels that are looked at for one layer.
+MOST_LABELS = 400_000
 # Terms by which candidates are left out: those that follow so many of the gradients. [items]
 NUM_TERMS = 8
 # Assignments below what is asked for that are worth a simulation. [items]
 NUM_PROPOSED = 16
 
 
+class TooMuchIsNear(Exception):
+    """There is more that may be part of something faster than is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Faster:
+    """What was found below some time.
+
+    Parameters
+    ----------
+    bound
+        No step is below that, nor below what was asked for. [s]
+    splits
+        How layers are split in what may be faster than that, the least bounds first.
+    """
+
+    bound: float
+    splits: tuple[Mapping[str, Distribution], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sharper:
-    """What is known with gradients in their order.
+    """All distributions of the layers, and a range of sizes of gradient buckets.
 
     Parameters
     ----------
     formulation
-        The network on the machine, with what is proposed behind the candidates that it had.
-    bound
-        No step is below. [s]
-    proposed
-        How layers are split in what may be faster than what was asked for.
+        The network on the machine; no weights are shared, and all-reduces run beside computation.
+    sizes, first_bytes
+        As of `OrderedSearch`, none larger than the formulation's largest. [B]
+    weights
+        Of the terms, where the bound of additive problems is largest.
+    least
+        What layers cost at least with these.
     """
 
     formulation: Formulation
-    bound: float
-    proposed: tuple[Mapping[str, Distribution], ...] = ()
+    sizes: tuple[float, float]
+    first_bytes: float | None
+    weights: Floats
+    least: LayerBounds
 
+    @classmethod
+    def of(
+        cls,
+        formulation: Formulation,
+        sizes: tuple[float, float],
+        first_bytes: float | None,
+        deadline: Deadline,
+    ) -> Sharper:
+        """Bound what layers cost.
 
-def sharper_bound(
-    formulation: Formulation,
-    sizes: tuple[float, float],
-    first_bytes: float | None,
-    *,
-    bound: float,
-    worst: float,
-    deadline: Deadline,
-) -> Sharper:
-    """A bound up to some time, for all distributions and a range of sizes of gradient buckets.
+        Parameters
+        ----------
+        formulation, sizes, first_bytes
+            As above.
+        deadline
+            When to give up by raising `OutOfTime`.
 
-    Parameters
-    ----------
-    formulation
-        The network on the machine; where its all-reduces run beside nothing, or weights are shared,
-        the bound stays as it is.
-    sizes, first_bytes
-        As of `OrderedSearch`, none larger than the formulation's largest. [B]
-    bound
-        What is known of all of them. [s]
-    worst
-        What takes no less does not matter. [s]
-    deadline
-        When to end with what is known.
-    """
-    known = Sharper(formulation=formulation, bound=bound)
-    if formulation.shared or not formulation.machine.training.gradient_overlap:
-        return known
-    for _ in range(MAX_TRIES):
+        Raises
+        ------
+        TooMuchIsNear
+            With more distributions than are costed.
+        """
+        search = AdditiveSearch(formulation=formulation, method="auto", seed=0, deadline=deadline)
+        weights = maximise_bound(search).weights
+        profile = Profile.of(weights)
+        least = LayerBounds.of(formulation, profile)
+        shape = formulation.machine.topology.shape
+        counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
+        if sum(counts) > MOST_CANDIDATES:
+            raise TooMuchIsNear
+        return cls(
+            formulation=formulation,
+            sizes=sizes,
+            first_bytes=first_bytes,
+            weights=weights,
+            least=least.sharpened(formulation, profile, deadline),
+        )
+
+    def below(self, worst: float, deadline: Deadline) -> Faster:
+        """What takes less than some time by bounds with gradients in their order.
+
+        Parameters
+        ----------
+        worst
+            What takes no less does not matter. [s]
+        deadline
+            When to give up by raising `OutOfTime`.
+
+        Raises
+        ------
+        TooMuchIsNear
+            Where less must be asked for.
+        """
         try:
-            few, kept = _near(formulation, worst, deadline)
-            search = OrderedSearch(few, kept, sizes, first_bytes)
+            few, kept = self._near(worst, deadline)
+            search = OrderedSearch(few, kept, self.sizes, self.first_bytes)
             found = search.below(worst, MOST_LABELS, NUM_PROPOSED, deadline)
-        except TooManyLabels:
-            worst = (bound + worst) / 2.0
-        except (OutOfTime, ProblemError):
-            break
-        else:
-            splits = tuple(few.distributions(choices) for choices in found.choices)
-            return Sharper(
-                formulation=with_splits(formulation, splits, deadline) if splits else formulation,
-                bound=max(bound, found.bound),
-                proposed=splits,
-            )
-    return known
+        except (TooManyLabels, TooManyLayouts, ProblemError) as error:
+            raise TooMuchIsNear from error
+        splits = tuple(few.distributions(choices) for choices in found.choices)
+        return Faster(bound=found.bound, splits=splits)
 
+    def _near(self, worst: float, deadline: Deadline) -> tuple[Formulation, list[Ints]]:
+        """What may be part of something faster: a formulation of it, and which candidates.
 
-def _near(
-    formulation: Formulation, worst: float, deadline: Deadline
-) -> tuple[Formulation, list[Ints]]:
-    """What may be part of something faster: a formulation of it, and which candidates these are.
-
-    Parameters
-    ----------
-    formulation
-        The network on the machine.
-    worst
-        What takes no less does not matter. [s]
-    deadline
-        When to give up by raising `OutOfTime`, which is raised where too many come back, too.
-    """
-    search = AdditiveSearch(formulation=formulation, method="auto", seed=0, deadline=deadline)
-    weights = maximise_bound(search).weights
-    profile = Profile.of(weights)
-    least = LayerBounds.of(formulation, profile)
-    shape = formulation.machine.topology.shape
-    counts = [count_candidates(formulation.graph.layers[n], shape) for n in least.computation]
-    if sum(counts) > MOST_CANDIDATES:
-        raise OutOfTime
-    least = least.sharpened(formulation, profile, deadline)
-    whole = WholeSpace.of(formulation, profile, least, worst, deadline)
-    terms = [weights, *_corners(formulation)]
-    few, wanted = _left_by_terms(whole, terms, worst, deadline)
-    if sum(len(rows) for rows in wanted.values()) > MOST_NEAR:
-        raise OutOfTime
-    more = {n: whole.left[n].candidates.take(rows) for n, rows in wanted.items() if len(rows)}
-    wide = extend(few, more, deadline)
-    return wide, _left_in_space(wide, terms, worst, deadline)
+        Parameters
+        ----------
+        worst, deadline
+            As of `below`.
+        """
+        profile = Profile.of(self.weights)
+        whole = WholeSpace.of(self.formulation, profile, self.least, worst, deadline)
+        terms = [self.weights, *_corners(self.formulation)]
+        few, wanted = _left_by_terms(whole, terms, worst, deadline)
+        if sum(len(rows) for rows in wanted.values()) > MOST_NEAR:
+            raise TooMuchIsNear
+        more = {n: whole.left[n].candidates.take(rows) for n, rows in wanted.items() if len(rows)}
+        wide = extend(few, more, deadline)
+        return wide, _left_in_space(wide, terms, worst, deadline)
 
 
 def _left_by_terms(
@@ -155,7 +179,7 @@ def _left_by_terms(
     terms
         Weights of terms, by each of which candidates are left out.
     worst, deadline
-        As of `_near`.
+        As of `Sharper.below`.
     """
     formulation = whole.formulation
     names = [formulation.first_alike[layer.name] for layer in formulation.layers]
