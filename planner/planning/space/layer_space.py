@@ -19,10 +19,12 @@ from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.layers.shared_weight import SharedWeight, shared_weight
+from costmodels.simulation import load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
 from planner.planning.space.candidates import Group, select_candidates
+from planner.simulation.run import PLAN_RUNTIME
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
@@ -86,7 +88,9 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Largest size of gradient buckets, or all gradients where these are less. [B]
+    """Largest size that gradient buckets get, or all gradients where these are less. [B]
+
+    The first bucket may have a size of its own, however small the others are.
 
     Parameters
     ----------
@@ -100,7 +104,8 @@ def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None)
     # a layer that uses the weight of another one may send its gradient by itself
     parameters = [layer.parameters for layer in graph.compute_layers if layer.parameters]
     sizes = [count * training.gradient_size for count in parameters]
-    bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
+    first = load_runtime(PLAN_RUNTIME).first_bucket
+    bucket = max(training.bucket_bytes, bucket_bytes or 0.0, first or 0.0)
     return float(min(sum(sizes), bucket)) if sizes else bucket
 
 
