@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from random_plans import random_choices, random_formulation
 
+import planner
 from planner.planning.bounds import sharper
 from planner.planning.bounds.sharper import Sharper, TooMuchIsNear
 from planner.planning.decision.simulator import PlanSimulator
@@ -76,3 +77,13 @@ def test_no_plan_of_many_networks_is_faster_than_its_bound():
     above, count = refuted(range(1000, 1100), 60)
     assert above == []
     assert count >= 20
+
+
+def test_an_interrupt_leaves_the_plan_that_was_to_be_sharpened(monkeypatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sharper, "below", interrupt)
+    plan = planner.optimize("alexnet", gpus=64)
+    assert plan.search.stopped_by == "interrupt"
+    assert 0.0 < plan.search.lower_bound_s < plan.step_time_s
