@@ -10,6 +10,7 @@ from random_plans import random_choices, random_formulation
 
 import planner
 from planner.planning.bounds import sharper
+from planner.planning.bounds.in_order import ROUNDED
 from planner.planning.bounds.sharper import Sharper, TooMuchIsNear
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.space.formulate import Formulation
@@ -40,7 +41,7 @@ def descended(f: Formulation, rng: np.random.Generator, bucket_bytes: float, tri
 
 
 def refuted(seeds: Sequence[int], tries: int) -> tuple[list[tuple[int, float]], int]:
-    """Seeds with bounds above a simulated step, as parts of it, and how many bounds there were."""
+    """Seeds with bounds above a simulated step or a lower bound, as parts, and how many bounds."""
     found, count = [], 0
     for seed in seeds:
         size = SIZES[seed % len(SIZES)]
@@ -57,11 +58,14 @@ def refuted(seeds: Sequence[int], tries: int) -> tuple[list[tuple[int, float]], 
         search = Sharper.of(seen, sizes, first, Deadline(None))
         try:
             bound = search.below(step * 1.02, Deadline(None)).bound
+            # what is left out where less is asked for is nothing that is below that
+            again = search.below(bound * 1.02, Deadline(None)).bound
         except TooMuchIsNear:
             continue
         count += 1
-        if bound > step * (1.0 + ROUNDING):
-            found.append((seed, bound / step))
+        highest = max(bound / step, again / (bound * (1.0 + 2.0 * ROUNDED)))
+        if highest > 1.0 + ROUNDING:
+            found.append((seed, highest))
     return found, count
 
 
