@@ -28,7 +28,7 @@ PLACES = (
     ("hkbu-10gbe", (4, 8)),
 )
 BUCKETS = (1.0, 2.0**16, 2.0**20, 5 * 2.0**20, 25 * 2.0**20, 100 * 2.0**20)
-LARGEST = max(BUCKETS)
+LARGEST, USUAL = max(BUCKETS), 25 * 2.0**20
 
 Row = tuple[str, str, dict[str, Any], tuple[str, ...]]
 
@@ -138,7 +138,9 @@ def random_machine(rng: np.random.Generator) -> tuple[Cluster, Machine]:
     return where, Machine(topology=topology, compute=compute, training=training)
 
 
-def random_formulation(rng: np.random.Generator, cap: int = 40) -> Formulation:
+def random_formulation(
+    rng: np.random.Generator, cap: int = 40, bucket_bytes: float = LARGEST
+) -> Formulation:
     """A random network on a random machine.
 
     Parameters
@@ -147,10 +149,14 @@ def random_formulation(rng: np.random.Generator, cap: int = 40) -> Formulation:
         Where chance comes from.
     cap
         Candidates that a layer may keep. [items]
+    bucket_bytes
+        Largest size of gradient buckets. [B]
     """
     network = random_tokens(rng) if rng.random() < 0.25 else RandomNetwork(rng).built()
     where, machine = random_machine(rng)
-    return formulate(network, where, machine, cap=cap, bucket_bytes=LARGEST)
+    training = replace(machine.training, bucket_bytes=min(bucket_bytes, USUAL))
+    machine = replace(machine, training=training)
+    return formulate(network, where, machine, cap=cap, bucket_bytes=bucket_bytes)
 
 
 def random_choices(f: Formulation, rng: np.random.Generator) -> tuple[int, ...]:

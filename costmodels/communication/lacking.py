@@ -125,9 +125,17 @@ def lacking_part(source: Layouts, target: Layouts, cut: int, shape: tuple[int, .
     return lacking
 
 
-def parts_of_pairs(count: int, width: int) -> list[slice]:
-    """Rows of a table of pairs, so many at once as the caches like."""
-    size = max(TABLE // max(width, 1), 1)
+def parts_of_pairs(count: int, width: int, most: int = TABLE) -> list[slice]:
+    """Rows of a table of pairs, so many at once as the caches like.
+
+    Parameters
+    ----------
+    count, width
+        Its rows and columns. [items]
+    most
+        Pairs that are in one part unless a row has more. [items]
+    """
+    size = max(most // max(width, 1), 1)
     return [slice(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
 
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.lacking import parts_of_pairs
 from costmodels.communication.layout import Layouts
 from costmodels.communication.movement import MoveTimes, movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, match_all
@@ -54,6 +55,8 @@ class LayoutChanges(MoveTimes):
         return seconds
 
 
+# Pairs that are compared at once: what is known of each on the way is several times the result.
+MOST_PAIRS = 500_000
 # The layouts that were compared last on a machine, and the changes between them: a search asks for
 # the same ones and some more again and again.
 _KNOWN: WeakKeyDictionary[Topology, tuple[Ints, LayoutChanges]] = WeakKeyDictionary()
@@ -122,6 +125,23 @@ def _changes(source: Layouts, target: Layouts, topology: Topology) -> LayoutChan
     source, target, topology
         As of `movement`.
     """
+    count = (len(source), len(target))
+    changes = LayoutChanges(
+        seconds_per_byte=np.empty(count),
+        latency=np.empty(count),
+        ramp=np.empty(count),
+        summed=np.empty(count, dtype=bool),
+        link=np.empty(count),
+    )
+    for rows in parts_of_pairs(*count, most=MOST_PAIRS):
+        part = _changes_from(source.take(np.arange(rows.start, rows.stop)), target, topology)
+        for item in fields(LayoutChanges):
+            getattr(changes, item.name)[rows] = getattr(part, item.name)
+    return changes
+
+
+def _changes_from(source: Layouts, target: Layouts, topology: Topology) -> LayoutChanges:
+    """The changes from some of the sources; the arguments are those of `_changes`."""
     moves, patterns = movement(source, target, topology), match_all(source, target)
     seconds, latency, ramp = moves.seconds_per_byte, moves.latency, moves.ramp
     for kind, bandwidth in (

@@ -79,15 +79,20 @@ class Movement(MoveTimes):
 
 def _log_changes(source: Layouts, target: Layouts) -> tuple[Floats, Floats]:
     """log2 of how much coarser and how much finer the target is; (sources, targets, levels)."""
-    coarser = np.zeros((len(source), len(target), source.degrees.shape[1]))
-    finer = coarser.copy()
+    levels = source.degrees.shape[1]
+    coarser, finer = (_zeros(len(source), len(target), levels) for _ in range(2))
     log_source, log_target = np.log2(source.degrees), np.log2(target.degrees)
-    split = (source.degrees > 1).any(axis=(0, 1)) | (target.degrees > 1).any(axis=(0, 1))
-    for axis in np.flatnonzero(split):
-        change = log_source[:, None, :, axis] - log_target[None, :, :, axis]
-        coarser += np.maximum(change, 0.0)
-        finer += np.maximum(-change, 0.0)
+    split = (source.degrees > 1).any(axis=0) | (target.degrees > 1).any(axis=0)
+    for level, axis in np.argwhere(split):
+        change = log_source[:, None, level, axis] - log_target[None, :, level, axis]
+        coarser[:, :, level] += np.maximum(change, 0.0)
+        finer[:, :, level] += np.maximum(-change, 0.0)
     return coarser, finer
+
+
+def _zeros(*shape: int) -> Floats:
+    """Zeros; level by level in memory, as sums over a few neighbours are slow. (..., levels)"""
+    return np.moveaxis(np.zeros((shape[-1], *shape[:-1])), 0, -1)
 
 
 def movement(
@@ -119,7 +124,7 @@ def movement(
     lacking = [lacking_part(source, target, level, shape) for level in range(len(shape))]
     count = (len(source), len(target))
     moves = Movement(
-        volume=np.empty((*count, len(shape))),
+        volume=_zeros(*count, len(shape)),
         seconds_per_byte=np.empty(count),
         latency=np.empty(count),
         ramp=np.empty(count),
@@ -153,7 +158,7 @@ def _movement(
     gathered, spread = _log_changes(source, target)
     # scattered partial sums that the target splits further need no gathering
     ungathered = np.maximum(np.log2(source.partial)[:, None] - spread, 0.0)
-    volume = np.zeros((len(source), len(target), levels))
+    volume = _zeros(len(source), len(target), levels)
     for level in range(levels):
         need = 1.0 / target.degrees[:, level:].prod(axis=(1, 2))
         held = need[None, :] - lacking[level]
@@ -161,7 +166,7 @@ def _movement(
         part = np.exp2(-ungathered[:, :, level:].sum(axis=2))
         volume[:, :, level] = need[None, :] - held * part
     # what enters a host comes to its devices in equal parts, over the links that it came by
-    inner = volume.copy()
+    inner = volume.copy(order="K")
     for level in range(levels - 1):
         above = volume[:, :, level + 1] / shape[level]
         inner[:, :, level] = np.maximum(volume[:, :, level] - above, 0.0)

@@ -6,11 +6,13 @@ point-to-point messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.communication.lacking import parts_of_pairs
 from costmodels.communication.layout import Layouts
 from costmodels.distribution.rows import unique_rows
 
@@ -104,7 +106,7 @@ class Matches:
 
     def which(self, *kinds: str) -> NDArray[np.bool_]:
         """Where it is of one of some kinds; (sources, targets)."""
-        return np.isin(self.kinds, [KINDS.index(kind) for kind in kinds])
+        return np.array([kind in kinds for kind in KINDS]).take(self.kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,8 +161,11 @@ def match_all(source: Layouts, target: Layouts) -> Matches:
         Layouts that it must get; partial members of them are replicas.
     """
     counts = (len(source), len(target))
-    gathered, scattered = (np.ones((*counts, source.degrees.shape[1])) for _ in range(2))
-    apart, axes = np.zeros(counts, dtype=bool), np.zeros(counts, dtype=np.int8)
+    matches = Matches(
+        kinds=np.empty(counts, dtype=np.int8),
+        gathered=np.empty((*counts, source.degrees.shape[1])),
+    )
+    splits = []
     split = (source.degrees > 1).any(axis=(0, 1)) | (target.degrees > 1).any(axis=(0, 1))
     for axis in np.flatnonzero(split):
         # many layouts agree in an axis: each two ways to split it are compared once
@@ -169,13 +174,39 @@ def match_all(source: Layouts, target: Layouts) -> Matches:
             for a, b in ((source.degrees, target.degrees), (source.strides, target.strides))
         )
         first, number = unique_rows(np.concatenate([ways, steps], axis=1))
-        pairs = number[: counts[0], None] * len(first) + number[None, counts[0] :]
-        one = _compared_splits(ways[first], steps[first])
-        apart |= one.apart[pairs]
-        gathered *= one.coarser[pairs]
-        scattered *= one.finer[pairs]
-        axes += one.gathers[pairs]
-    partial = source.partial[:, None, :]
+        before, after = number[: counts[0], None] * len(first), number[None, counts[0] :]
+        splits.append((before, after, _compared_splits(ways[first], steps[first])))
+    for rows in parts_of_pairs(*counts):
+        some = [(before[rows] + after, one) for before, after, one in splits]
+        partial, shape = source.partial[rows, None, :], matches.gathered[rows].shape
+        matches.kinds[rows], matches.gathered[rows] = _matched(some, partial, shape)
+    return matches
+
+
+def _matched(
+    splits: Sequence[tuple[NDArray[np.int64], _ComparedSplits]],
+    partial: NDArray[np.int64],
+    shape: tuple[int, ...],
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """What `Matches` says of some of the sources.
+
+    Parameters
+    ----------
+    splits
+        For each axis rows of what was compared, (sources, targets), and that.
+    partial
+        Members that hold partial sums; (sources, 1, levels).
+    shape
+        Numbers of these sources, of targets and of levels. [items]
+    """
+    counts = shape[:2]
+    gathered, scattered = np.ones(shape), np.ones(shape)
+    apart, axes = np.zeros(counts, dtype=bool), np.zeros(counts, dtype=np.int8)
+    for pairs, one in splits:
+        apart |= one.apart.take(pairs)
+        gathered *= one.coarser.take(pairs, axis=0)
+        scattered *= one.finer.take(pairs, axis=0)
+        axes += one.gathers.take(pairs)
     gathers, scatters = (gathered > 1).any(axis=2), (scattered > 1).any(axis=2)
     exchanged = gathers & scatters & (scattered == gathered).all(axis=2) & (axes == 1)
     kinds = np.full(counts, KINDS.index(SEND_RECV), dtype=np.int8)
@@ -194,4 +225,4 @@ def match_all(source: Layouts, target: Layouts) -> Matches:
     )
     for where, kind in reversed(cases):
         kinds[where] = KINDS.index(kind)
-    return Matches(kinds=kinds, gathered=gathered)
+    return kinds, gathered

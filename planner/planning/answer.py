@@ -19,6 +19,7 @@ from planner.planning.decision.fewer import (
     least_computation,
 )
 from planner.planning.decision.finals import SIMPLER_WITHIN
+from planner.planning.decision.sharpen import sharpened
 from planner.planning.infeasible import short_error
 from planner.planning.options import SearchOptions
 from planner.planning.prepare import UsualStrategies, prepare, usual_strategies
@@ -77,10 +78,17 @@ class Inquiry:
             raise short_error(setting, judged.short, len(decision.finalists), decision.stopped_by)
         if self.options.least_memory or decision.stopped_by or decision.seconds == math.inf:
             return found, decision
+        took = time.monotonic() - began
+        if rival == math.inf:
+            try:
+                judged = sharpened(judged, self.options, self.deadline)
+            except KeyboardInterrupt:
+                return found, replace(decision, stopped_by="interrupt")
+            found, decision = judged.attempt, judged.decide()
         # what is so much slower for fewer can change no answer for this number, nor for more
         least = min(rival * (1.0 + SIMPLER_WITHIN), decision.seconds)
         try:
-            smaller = self._smaller(setting, found, least, time.monotonic() - began)
+            smaller = self._smaller(setting, found, least, took)
         except OutOfTime:
             return found, decision.noted(Note.of("no-time-for-fewer"))
         except KeyboardInterrupt:

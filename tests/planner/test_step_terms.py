@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from machines import cluster, graph, machine
 from random_plans import random_formulation, random_steps
 
+from costmodels.distribution import Distribution
 from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
 from planner.planning.decision.simulator import PlanSimulator
@@ -81,6 +82,19 @@ def test_a_plain_data_parallel_step_is_nearly_its_largest_term():
     reduced = sum(float(costs.gradient_time[c]) for costs, c in chosen)
     assert plain == pytest.approx(compute * (1.0 + waiting_time(1.0, 8)))
     assert slowed - plain == pytest.approx(OVERLAP_FACTOR * reduced)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1.0, 2.0**18])
+def test_a_first_bucket_may_be_larger_than_the_others(bucket_bytes):
+    """Of many small gradients one all-reduce may be made, however small buckets are to be."""
+    where = cluster(8)
+    rows = [(f"fc{n}", "linear", {"filters": 128}) for n in range(12)]
+    g = graph({"channel": 128}, rows, 8)
+    f = formulate(g, where, machine(where, bucket_bytes=bucket_bytes), cap=10**6)
+    split = Distribution(degrees={"sample": (8,)}, shape=(8,))
+    choices = f.choices({layer.name: split for layer in f.layers})
+    step = PlanSimulator(f).simulate(choices, bucket_bytes).seconds
+    assert float(f.terms(choices).max()) <= step * (1.0 + ROUNDING)
 
 
 def test_messages_of_branches_may_hide_and_those_of_neighbours_not():

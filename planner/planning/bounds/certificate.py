@@ -186,10 +186,10 @@ def price(whole: WholeSpace, worst: float, deadline: Deadline) -> PricedSpace:
     if bound >= _matters(worst):
         return PricedSpace(bound=min(bound, worst), wanted={}, near={})
     if marginals is None:
-        values = _values(whole, problem, kept, _of_answer(problem, choices, bound))
+        values = values_left_out(whole, problem, kept, _of_answer(problem, choices, bound))
         near = {space: np.ones(len(value), dtype=bool) for space, value in values.items()}
     else:
-        values = _values(whole, problem, kept, marginals)
+        values = values_left_out(whole, problem, kept, marginals)
         near = {space: value < worst for space, value in values.items()}
     return PricedSpace(bound=bound, wanted=_wanted(values, worst), near=near)
 
@@ -202,7 +202,7 @@ def _of_answer(problem: Problem, choices: Sequence[int], cost: float) -> list[Fl
     return marginals
 
 
-def _values(
+def values_left_out(
     whole: WholeSpace, problem: Problem, kept: Mapping[str, Ints], marginals: list[Floats]
 ) -> dict[str, Floats]:
     """What any assignment costs at least that has a candidate left out, by the first alike. [s]
@@ -233,7 +233,7 @@ def _wanted(values: Mapping[str, Floats], worst: float) -> dict[str, Ints]:
     Parameters
     ----------
     values
-        What any assignment with each of them costs at least, as of `_values`. [s]
+        What any assignment with each of them costs at least, as of `values_left_out`. [s]
     worst
         What costs more does not matter. [s]
     """

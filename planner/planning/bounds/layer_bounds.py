@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -116,19 +116,15 @@ class LayerBounds:
             Which totals of each distinct layer.
         """
         if not self.left:
-            left = cost_left_out(formulation, self, totals, deadline)
+            left = dict(cost_left_out(formulation, self, totals, deadline))
             return replace(self, totals=totals, left=left)
         new = {name: mask & ~self.totals[name] for name, mask in totals.items()}
         new = {name: mask for name, mask in new.items() if mask.any()}
-        more = cost_left_out(formulation, self, new, deadline)
-        return replace(
-            self,
-            totals={name: mask | self.totals[name] for name, mask in totals.items()},
-            left={
-                name: one.joined(more[name]) if name in more else one
-                for name, one in self.left.items()
-            },
-        )
+        left = {**self.left}
+        for name, more in cost_left_out(formulation, self, new, deadline):
+            left[name] = left[name].joined(more)
+        totals = {name: mask | self.totals[name] for name, mask in totals.items()}
+        return replace(self, totals=totals, left=left)
 
     def near(self, worst: float) -> dict[str, NDArray[np.bool_]]:
         """Which totals of each distinct layer can be part of something cheaper than `worst`."""
@@ -154,8 +150,8 @@ def cost_left_out(
     least: LayerBounds,
     wanted: Mapping[str, NDArray[np.bool_]],
     deadline: Deadline,
-) -> dict[str, LeftOut]:
-    """Cost candidates that the search does not see.
+) -> Iterator[tuple[str, LeftOut]]:
+    """Cost candidates that the search does not see, layer by layer: together they take much memory.
 
     Parameters
     ----------
@@ -169,10 +165,9 @@ def cost_left_out(
         When to give up by raising `OutOfTime`.
     """
     cut = cut_level(formulation.cluster, formulation.machine.topology.shape)
-    left = {}
     for name, mask in wanted.items():
         deadline.check()
-        left[name] = leave_out(
+        left = leave_out(
             formulation.spaces[name],
             mask,
             least.computation[name],
@@ -181,4 +176,4 @@ def cost_left_out(
             largest_bucket=formulation.largest,
             cut=cut,
         )
-    return left
+        yield name, left

@@ -19,10 +19,12 @@ from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.local_work import local_parameters, local_size
 from costmodels.layers.shared_weight import SharedWeight, shared_weight
+from costmodels.simulation import load_runtime
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from costmodels.step.training import Training
 from planner.planning.space.candidates import Group, select_candidates
+from planner.simulation.run import PLAN_RUNTIME
 from search.problem.deadline import Deadline
 
 Floats = NDArray[np.float64]
@@ -66,7 +68,7 @@ class LayerSpace:
     writes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def _with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
+def with_rows(candidates: Candidates, wanted: Sequence[Distribution]) -> Candidates:
     """The candidates, and those of the given distributions that are not among them."""
     rows = []
     for distribution in wanted:
@@ -86,7 +88,9 @@ def _frozen(distribution: Distribution) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None) -> float:
-    """Largest size of gradient buckets, or all gradients where these are less. [B]
+    """Largest size that gradient buckets get, or all gradients where these are less. [B]
+
+    The first bucket may have a size of its own, however small the others are.
 
     Parameters
     ----------
@@ -100,7 +104,8 @@ def largest_bucket(graph: Graph, training: Training, bucket_bytes: float | None)
     # a layer that uses the weight of another one may send its gradient by itself
     parameters = [layer.parameters for layer in graph.compute_layers if layer.parameters]
     sizes = [count * training.gradient_size for count in parameters]
-    bucket = max(training.bucket_bytes, bucket_bytes or 0.0)
+    first = load_runtime(PLAN_RUNTIME).first_bucket
+    bucket = max(training.bucket_bytes, bucket_bytes or 0.0, first or 0.0)
     return float(min(sum(sizes), bucket)) if sizes else bucket
 
 
@@ -180,7 +185,7 @@ def _candidates_of_space(
     else:
         none = enumerate_candidates(layer, (1,) * len(shape), host_index)
         candidates = Candidates(dims=none.dims, degrees=none.degrees[:0], shape=shape)
-    return _with_rows(candidates, wanted)
+    return with_rows(candidates, wanted)
 
 
 def cost_layers(

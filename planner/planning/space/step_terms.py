@@ -143,12 +143,18 @@ class PassTimes:
 
     def take(self, indices: NDArray[np.int64]) -> PassTimes:
         """The times of some of the candidates."""
-        return PassTimes(**{f.name: getattr(self, f.name)[indices] for f in fields(PassTimes)})
+        return PassTimes(**{f.name: _some_of(getattr(self, f.name), indices) for f in fields(self)})
 
     def joined(self, more: PassTimes) -> PassTimes:
         """The times of these candidates and of others behind them."""
         names = [f.name for f in fields(PassTimes)]
         return PassTimes(**{n: np.concatenate([getattr(self, n), getattr(more, n)]) for n in names})
+
+
+def _some_of(times: Floats, indices: NDArray[np.int64]) -> Floats:
+    """Some of the times; of zeros, which most layers have many of, one is stored for all."""
+    some = times[indices]
+    return some if some.any() else np.broadcast_to(0.0, some.shape)
 
 
 def _waiting(candidates: Candidates) -> Floats:

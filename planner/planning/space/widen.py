@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates
+from costmodels.distribution import Candidates, Distribution
 from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_cost import layer_costs
 from costmodels.step.machine import Machine
 from costmodels.step.memory import held_inputs
 from planner.planning.space.formulate import Formulation
-from planner.planning.space.layer_space import LayerSpace, cost_sharers, kept_memory
+from planner.planning.space.layer_space import LayerSpace, cost_sharers, kept_memory, with_rows
 from planner.planning.space.shuffles import number_layouts, shuffle_times
 from search.problem.deadline import Deadline
 
@@ -48,6 +49,45 @@ def extend(
         spaces=spaces,
         edge_times=shuffle_times(graph, spaces, changes, machine, deadline),
         shared=cost_sharers(graph, spaces, machine, largest),
+    )
+
+
+def with_splits(
+    formulation: Formulation,
+    splits: Sequence[Mapping[str, Distribution]],
+    deadline: Deadline | None = None,
+) -> Formulation:
+    """A formulation with the candidates that some assignments take, behind those that it has.
+
+    Parameters
+    ----------
+    formulation
+        The network on the machine.
+    splits
+        How each layer is split.
+    deadline
+        When to give up by raising `OutOfTime`.
+    """
+    more: dict[str, Candidates] = {}
+    for layer in formulation.layers:
+        first = formulation.first_alike[layer.name]
+        seen = more.get(first, formulation.spaces[first].candidates)
+        for one in splits:
+            seen = with_rows(seen, [one[layer.name]])
+        more[first] = seen
+    counts = {name: len(formulation.spaces[name].candidates) for name in more}
+    new = {n: c.take(np.arange(counts[n], len(c))) for n, c in more.items() if len(c) > counts[n]}
+    return extend(formulation, new, deadline) if new else formulation
+
+
+def taken(space: LayerSpace, indices: NDArray[np.int64]) -> LayerSpace:
+    """The space of a layer with some of its candidates, whose layouts are to be numbered again."""
+    return replace(
+        space,
+        candidates=space.candidates.take(indices),
+        costs=space.costs.take(indices),
+        kept=space.kept[indices],
+        is_complete=False,
     )
 
 

@@ -1,0 +1,66 @@
+"""Assignments of the last layers of a network, of which those go that another is as good as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Labels:
+    """Assignments of the last layers; (labels,) each.
+
+    Parameters
+    ----------
+    choice, buckets, parent
+        Candidate of the first of these layers, number of what waits, and the label that it is from.
+    through
+        All that is computed and waited for so far, slowed by all-reduces. [s]
+    reduced
+        The end of all all-reduces so far, one after the other from some gradient on. [s]
+    """
+
+    choice: Ints
+    buckets: Ints
+    parent: Ints
+    through: Floats
+    reduced: Floats
+
+    def take(self, indices: Ints | NDArray[np.bool_]) -> Labels:
+        """Some of them."""
+        return Labels(**{f.name: getattr(self, f.name)[indices] for f in fields(Labels)})
+
+    def undominated(self, unit: float) -> Labels:
+        """Those that none with the same buckets, and the same candidate, is as good as.
+
+        Times are rounded down to whole units, so that those that are nearly alike become alike. [s]
+        """
+        through, reduced = (
+            np.floor(row / unit).astype(np.int64) for row in (self.through, self.reduced)
+        )
+        most = 1 + int(max(through.max(initial=0), reduced.max(initial=0)))
+        order = np.argsort((self.buckets * most + through) * most + reduced, kind="stable")
+        # lower by more than any time for each group of equal buckets, so that groups stay apart
+        ends = reduced[order] - most * self.buckets[order]
+        best = np.ones(len(ends), dtype=bool)
+        best[1:] = ends[1:] < np.minimum.accumulate(ends)[:-1]
+        kept = order[best]
+        return Labels(
+            choice=self.choice[kept],
+            buckets=self.buckets[kept],
+            parent=self.parent[kept],
+            through=np.multiply(through[kept], unit, dtype=np.float64),
+            reduced=np.multiply(reduced[kept], unit, dtype=np.float64),
+        )
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """All labels of some parts, one part after the other."""
+    names = [item.name for item in fields(Labels)]
+    return Labels(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
