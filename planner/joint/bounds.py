@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
+from planner.joint.exchange_bounds import gathered_after, gathers, reductions, slowed_by_exchanges
 from planner.joint.hybrid import shard_sizes
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
@@ -114,7 +115,7 @@ class ChoiceBounds:
         found = max(chain, (count * total + updates) / pp)
         if choice.chunks == 1:
             # no gradient travels before the last backward pass of its stage
-            travels = min(self._reductions(way, inside) for way in ways)
+            travels = min(reductions(self.estimates, way, inside) for way in ways)
             found = max(found, (count * total - backward + travels + updates) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
@@ -122,7 +123,37 @@ class ChoiceBounds:
         found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
         if not self.floors.chain:
             found = max(found, self._in_series(choice, insides))
+        if choice.pp == choice.micro_batches == 1:
+            if choice.inside.recompute != "none":
+                # what is computed again only adds to passes, but may fill what they wait
+                kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
+                inside = replace(kept, gaps=(0.0, 0.0))
+            found = max(found, min(self._one_by_one(way, inside) for way in ways))
         return found * (1.0 - ROUNDING)
+
+    def _one_by_one(self, choice: Choice, inside: MicroBatch) -> float:
+        """What the passes of one stage and one micro-batch take, the update, and what follows it.
+
+        One begins when the one before it is through, with what it computes: a forward pass has
+        gathered all weights, and the update waits for all gradients. [s]
+        """
+        if choice.offload:
+            return 0.0
+        gradients = self.estimates.exchanges.gradients(choice.zero)
+        gathered = gathers(self.estimates, choice, inside)
+        reduced = reductions(self.estimates, choice, inside)
+        forward = float(inside.forward_computed.sum())
+        backward = float(inside.computed.sum()) - forward
+        updates = self._updates(choice, inside)
+        beside = max(reduced if gradients.overlap else 0.0, gathered)
+        return (
+            slowed_by_exchanges(forward, inside.gaps[0], gathered)
+            + slowed_by_exchanges(backward, inside.gaps[1], beside)
+            + (0.0 if gradients.overlap else reduced)
+            + updates
+            + gathered_after(self.estimates, choice, inside)
+            + waiting_time(forward + backward + updates, self.setting.gpus)
+        )
 
     def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:
         """What each of the choices takes at least that a bound holds for, as of `shards`. [s]
@@ -212,14 +243,7 @@ class ChoiceBounds:
 
     def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
         """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
-        if choice.zero < 3:
-            return 0.0
-        exchanges = self.estimates.exchanges
-        size = self.setting.machine.training.activation_size
-        gathered = 0.0
-        for number, cut in enumerate(inside.cuts):
-            whole = float(inside.numbers[inside.cut_of == number].sum()) * size
-            gathered += exchanges.time("all_gather", choice.pp, cut, whole, choice.shard_size)
+        gathered = gathers(self.estimates, choice, inside)
         beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
         count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
         return max(count * beside, 0.0) * slow / choice.pp
@@ -246,27 +270,6 @@ class ChoiceBounds:
     def _ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
         """Ranks that hold the weight of each layer. [items]"""
         return self.estimates.ranks(choice, inside)
-
-    def _reductions(self, choice: Choice, inside: MicroBatch) -> float:
-        """Reductions of the gradients of all stages, one after the other. [s]
-
-        What a message takes grows less than its size: all that is left of gradients takes no less
-        than in a single one, and a gradient that fills a bucket has one of its own.
-        """
-        exchanges = self.estimates.exchanges
-        gradients = exchanges.gradients(choice.zero)
-        kind, limit = gradients.kind, gradients.limit
-        found, shards = 0.0, choice.shard_size
-        for number, cut in enumerate(inside.cuts):
-            sizes = inside.gradients[inside.cut_of == number] * gradients.part
-            whole = exchanges.reduced(kind, choice.pp, cut, float(sizes.sum()), shards)
-            if limit is not None:
-                values, counts = np.unique(sizes[sizes >= limit], return_counts=True)
-                message = (kind, choice.pp, cut)
-                times = [exchanges.reduced(*message, float(size), shards) for size in values]
-                whole = max(whole, float(counts @ np.array(times)) if times else 0.0)
-            found += whole
-        return found
 
     def least_memory(self, choice: Choice, inside: MicroBatch) -> float:
         """What some device holds at least, wherever the stages are cut. [B]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import product
@@ -17,9 +17,11 @@ from costmodels.layers.layer_passes import layer_computation
 from costmodels.layers.local_work import local_parameters
 from costmodels.step.machine import Machine
 from costmodels.strategy.blocks import is_transformer
+from costmodels.strategy.usual import hybrid
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.reduced import Reduced
+from planner.joint.series import blocks_in_series, in_series, longest_series, series_starts
 from planner.request.setting import Setting
 from planner.request.training_graphs import training_graph
 from planner.simulation.run import waiting_time
@@ -62,6 +64,8 @@ class PipelineBounds:
         self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
+        # the same where layers are split by degrees of tensor parallelism on all these devices
+        self.by_degrees: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int], float] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
@@ -107,9 +111,12 @@ class PipelineBounds:
         layers = [self.like[layer.name] for layer in self.setting.graph.compute_layers]
         for alike, numbers in devices.items():
             found = self._of_layers(sorted(numbers), largest[alike])
-            for key, least in found.items():
+            for key, rows in found.items():
                 if key not in self.known:
-                    self.known[key] = self.sums([least[name] for name in layers])
+                    self.known[key] = self.sums([rows[name][0] for name in layers])
+                    self.by_degrees[key] = self.known[key]
+                    if key[0] > 1 and not self.attends:
+                        self.by_degrees[key] = self.sums([rows[name][1] for name in layers])
 
     def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
         """As of `micro_batch`, by what each layer takes.
@@ -130,8 +137,10 @@ class PipelineBounds:
 
     def _of_layers(
         self, gpus: Sequence[int], samples: int
-    ) -> dict[tuple[int, int], dict[str, float]]:
+    ) -> dict[tuple[int, int], dict[str, tuple[float, float]]]:
         """What each layer takes at least, by devices and samples: half as many too. [s]
+
+        Of all splits, and as tensor parallelism splits it, where that is known.
 
         Parameters
         ----------
@@ -145,17 +154,39 @@ class PipelineBounds:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
         halves = [1] if self.attends else _halvings(samples)
-        known: dict[tuple[object, ...], list[float]] = {}
+        known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+        by_tensors = [self._by_tensors(graph, number) for number in gpus]
         keys = [(number, samples // ways) for number in gpus for ways in halves]
-        found: dict[tuple[int, int], dict[str, float]] = {key: {} for key in keys}
+        found: dict[tuple[int, int], dict[str, tuple[float, float]]] = {key: {} for key in keys}
         for layer in graph.compute_layers:
             wanted = graph.input_gradients(layer.name)
-            alike = (layer.signature, wanted)
+            splits = [rows.get(layer.name, {}) for rows in by_tensors]
+            alike = (layer.signature, wanted, *(tuple(split.items()) for split in splits))
             if alike not in known:
-                known[alike] = least_passes(layer, machine, wanted, halves, gpus)
+                known[alike] = least_passes(layer, machine, wanted, halves, gpus, splits)
             for key, seconds in zip(keys, known[alike], strict=True):
                 found[key][layer.name] = seconds
         return found
+
+    def _by_tensors(self, graph: Graph, gpus: int) -> dict[str, dict[str, int]]:
+        """How tensor parallelism splits the layers of which it splits no samples. [ways]
+
+        Parameters
+        ----------
+        graph
+            The network.
+        gpus
+            Devices, on all of which it lies. [items]
+        """
+        if gpus == 1 or self.attends:
+            return {}
+        try:
+            strategy = hybrid(graph, self.setting.cluster.shape(gpus), tp=gpus)
+        except InputError:
+            return {}
+        rows = strategy.distributions.items()
+        found = {name: {dim: row.degree(dim) for dim in row.degrees} for name, row in rows}
+        return {name: split for name, split in found.items() if "sample" not in split}
 
     def of(self, pp: int, chunks: int, micro_batches: int) -> float:
         """What no step takes less than with so many stages and micro-batches. [s]
@@ -171,11 +202,12 @@ class PipelineBounds:
         return self.staged(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
 
     def floor(self, choice: Choice) -> float:
-        """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
+        """What no step of a choice takes less than, as it splits its layers. [s]"""
         on, stages = _on_devices(choice), (choice.pp, choice.chunks, choice.micro_batches)
         key = (*on, *stages)
         if key not in self.floors:
-            self.floors[key] = self.staged(self.micro_batch(*on), *stages)
+            self.micro_batch(*on)
+            self.floors[key] = self.staged(self.by_degrees[on], *stages)
         return self.floors[key]
 
     def learn_of(self, found: Iterable[Choice]) -> None:
@@ -241,8 +273,9 @@ def least_passes(
     wanted: tuple[bool, ...],
     parts: Sequence[int],
     gpus: Sequence[int],
-) -> list[float]:
-    """What both passes of a layer take at least, whatever the split, for parts of its samples. [s]
+    splits: Sequence[Mapping[str, int]],
+) -> list[tuple[float, float]]:
+    """What both passes of a layer take at least, for parts of its samples. [s]
 
     A part of the samples is computed as all of them are that are split in so many ways more, and
     fewer devices compute a part as more of them do a smaller one.
@@ -255,13 +288,15 @@ def least_passes(
         By how much the samples are divided. [ways]
     gpus
         Numbers of devices. [items]
+    splits
+        How the layer is split on each number of devices, where that is known. [ways]
 
     Returns
     -------
-    Of each number of devices all parts.
+    Of each number of devices all parts, whatever the split and as it is split.
     """
-    rows, starts = [], [0]
-    for number in gpus:
+    rows, starts, places_of = [], [0], []
+    for number, split in zip(gpus, splits, strict=True):
         totals = enumerate_candidates(layer, (number,), 0, full=True)
         samples = "sample" in totals.dims
         for part in parts:
@@ -271,6 +306,13 @@ def least_passes(
                 ways = degrees[:, column] * part
                 degrees = degrees[ways <= max(layer.dims.get("sample", 1), part)].copy()
                 degrees[:, column] *= part
+            same: list[int] = []
+            if split:
+                ways = np.array([split.get(dim, 1) for dim in totals.dims])
+                if samples:
+                    ways[column] *= part
+                same = np.flatnonzero((degrees == ways).all(axis=1)).tolist()
+            places_of.append(starts[-1] + same[0] if same else -1)
             rows.append(degrees)
             starts.append(starts[-1] + len(degrees))
     alike, places = _distinct_rows(np.concatenate(rows))
@@ -278,8 +320,11 @@ def least_passes(
     parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
     times = layer_computation(layer, candidates, machine, parameters, any(wanted))
     passes = times.forward + times.backward_data + times.backward_weight
-    least: list[float] = np.minimum.reduceat(passes[places], starts[:-1]).tolist()
-    return least
+    each = passes[places]
+    least: list[float] = np.minimum.reduceat(each, starts[:-1]).tolist()
+    found = zip(places_of, least, strict=True)
+    known = [float(each[place]) if place >= 0 else most for place, most in found]
+    return list(zip(least, known, strict=True))
 
 
 def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -290,69 +335,3 @@ def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
         keys = keys * len(values) + number
     _, first, places = np.unique(keys, return_index=True, return_inverse=True)
     return rows[first], places
-
-
-def blocks_in_series(graph: Graph, cuts: Cuts) -> bool:
-    """Whether each block of a network reads what the one before it makes."""
-    if not cuts.first:
-        return False
-    block = np.searchsorted(cuts.first, np.arange(len(cuts.place)), side="right") - 1
-    reads = {
-        (block[cuts.place[edge.source]], block[cuts.place[name]])
-        for name in cuts.place
-        for edge in graph.producers[name]
-        if edge.source in cuts.place
-    }
-    return all((number - 1, number) in reads for number in range(1, len(cuts.first)))
-
-
-def in_series(graph: Graph) -> list[bool]:
-    """Of each layer, whether the last one waits for it."""
-    layers = graph.compute_layers
-    needed = {layers[-1].name}
-    for layer in reversed(layers):
-        if layer.name in needed:
-            needed.update(edge.source for edge in graph.producers[layer.name])
-    return [layer.name in needed for layer in layers]
-
-
-def series_starts(graph: Graph) -> list[int]:
-    """The first layers of blocks of which each waits for the whole one before it, as 0, 4, 9.
-
-    Layers that the last one does not wait for count as none.
-    """
-    layers, counts = graph.compute_layers, in_series(graph)
-    place = {layer.name: number for number, layer in enumerate(layers)}
-    starts, oldest, following = [], len(layers), len(layers)
-    for number in reversed(range(len(layers))):
-        if not counts[number]:
-            continue
-        # all that follows reads of this layer, and of none before it
-        if following < len(layers) and oldest == number:
-            starts.append(following)
-        inputs = [place.get(e.source, -1) for e in graph.producers[layers[number].name]]
-        oldest, following = min([oldest, *inputs] if inputs else [-1]), number
-    return [0, *reversed(starts)]
-
-
-def longest_series(graph: Graph, times: Sequence[float], starts: Sequence[int]) -> list[float]:
-    """The longest chain of layers in each block, each of which waits for the one before. [s]
-
-    Parameters
-    ----------
-    graph, times
-        The network, and what each of its layers takes in both passes. [s]
-    starts
-        The first layer of each block.
-    """
-    ends: dict[str, float] = {}
-    found: list[float] = []
-    begins = set(starts)
-    for number, (layer, time) in enumerate(zip(graph.compute_layers, times, strict=True)):
-        if number in begins:
-            ends.clear()
-            found.append(0.0)
-        before = (ends.get(edge.source, 0.0) for edge in graph.producers[layer.name])
-        ends[layer.name] = max(before, default=0.0) + time
-        found[-1] = max(found[-1], ends[layer.name])
-    return found

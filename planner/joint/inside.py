@@ -81,10 +81,12 @@ class Insides:
         several = several_layers(blocks_of_layers(setting.graph))
         self.blocks = [[place[name] for name in names] for names in several.values()]
         self.sums_of_blocks = Units(self.blocks)
-        # stages of a transformer are made of whole blocks
-        self.by_blocks = is_transformer(setting.graph) and all(
+        # whether no two units are under way between the same computations
+        self.in_turn = all(
             places == list(range(places[0], places[-1] + 1)) for places in self.units
         )
+        # stages of a transformer are made of whole blocks
+        self.by_blocks = is_transformer(setting.graph) and self.in_turn
 
     def of(self, degrees: Degrees, samples: int) -> MicroBatch:
         """What a micro-batch costs.
@@ -169,6 +171,7 @@ class Insides:
                 computed=whole.computed + anew,
                 launched=whole.launched + whole.launched_forward * rows.computed,
                 least=self._least(whole, rows, what),
+                gaps=whole.gaps if what == "none" else (0.0, 0.0),
                 kept=rows.kept,
                 passing=whole.passing + rows.passing,
             )
@@ -227,11 +230,9 @@ class Insides:
             for phase in seconds
         }
         host = {phase: self._rows(self._launched(phases[phase], compiler)) for phase in seconds}
-        least = alone
-        if self.by_blocks:
-            least = {
-                phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds
-            }
+        spans = {phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds}
+        least = spans if self.by_blocks else alone
+        gaps = {phase: float(spans[phase].sum() - alone[phase].sum()) for phase in seconds}
         made = {
             tensor: size
             for operation in phases[FORWARD]
@@ -263,6 +264,9 @@ class Insides:
             launched_forward=host[FORWARD],
             least=least[FORWARD] + least[BACKWARD],
             least_forward=least[FORWARD],
+            gaps=(max(gaps[FORWARD], 0.0), max(gaps[BACKWARD], 0.0))
+            if self.in_turn
+            else (0.0, 0.0),
             balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),
             kept=self._rows(kept),
             parameters=self._of_pieces(pieces, "parameters"),

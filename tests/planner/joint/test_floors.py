@@ -17,12 +17,13 @@ from costmodels.simulation.known_blocks import block_computation
 from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
-from planner.joint.computation import PipelineBounds, longest_series, series_starts
+from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
 from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
 from planner.joint.search import JointSearch
+from planner.joint.series import longest_series, series_starts
 from planner.joint.simulations import Simulations
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.options import SearchOptions
