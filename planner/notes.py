@@ -92,16 +92,14 @@ WORDS: Mapping[str, str] = {
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "
-        "these {gpus:,} GPUs takes less than {bound}, by computation alone; zero-bubble schedules "
-        "and all-to-all context parallelism are tried of a few that are among the best without, "
-        "and not bounded; ZeRO 1 and 2 over some of the replicas is not searched"
+        "these {gpus:,} GPUs takes less than {bound}, by computation alone; ZeRO 1 and 2 over "
+        "some of the replicas is not searched"
     ),
     "splits-of-their-own": (
         "the layers of its one stage are each split in their own way, which is faster than all "
         "ways to train that split them by degrees of data and tensor parallelism; however layers "
         "are split, no step on these {gpus:,} GPUs takes less than {bound}, by computation alone, "
-        "which is the bound of the plan; zero-bubble schedules and ZeRO 1 and 2 over some of the "
-        "replicas are not searched"
+        "which is the bound of the plan; ZeRO 1 and 2 over some of the replicas is not searched"
     ),
     "splits-of-their-own-slower": (
         "of {count} ways to train in one stage whose layers are each split in their own way, which "
@@ -134,6 +132,14 @@ WORDS: Mapping[str, str] = {
     "single-stage-overtaken": (
         "the splits of one stage without micro-batches were searched layer by layer, though not "
         "bounded: the fastest found that fits takes about {estimate}"
+    ),
+    "single-stage-crowded": (
+        "the splits of one stage without micro-batches were not searched layer by layer: whatever "
+        "they are, a GPU keeps {kept} for backward, more than there is room for"
+    ),
+    "single-stage-bounded": (
+        "the splits of one stage without micro-batches were searched layer by layer until it was "
+        "known that none of the candidates that fits takes less than {bound}"
     ),
     "single-stage-under": (
         "the splits of one stage were not searched layer by layer, which is done under the usual "

@@ -157,10 +157,10 @@ PUBLISHED = (
             more=more,
         )
         for model, gpus, batch, degrees, cluster, more in (
-            ("llama3-8b", 8, 16, _titan("selective", 2), "dgx-h100", _GRAND_TETON),
-            ("llama3-8b", 128, 256, _titan("selective", 2), "dgx-h100", _GRAND_TETON),
+            ("llama3-8b", 8, 16, _titan("operations", 2), "dgx-h100", _GRAND_TETON),
+            ("llama3-8b", 128, 256, _titan("operations", 2), "dgx-h100", _GRAND_TETON),
             ("llama2-13b", 64, 128, _titan("none", 2), "dgx-a100", _LLAMA2),
-            ("llama2-70b", 64, 64, _titan("selective", 1), "dgx-a100", _LLAMA2),
+            ("llama2-70b", 64, 64, _titan("operations", 1), "dgx-a100", _LLAMA2),
             ("llama2-70b", 64, 128, _titan("full", 2), "dgx-a100", _LLAMA2),
         )
     ),

@@ -57,9 +57,11 @@ def communicators_size(
     # what devices reserve holds that of all ranks, see their sources
     size = max(_buffers(links.shape, runtime) - COMMUNICATOR, 0.0)
     size += sum(_buffers(group, runtime) for group in groups)
-    if runtime.switch_buffer:
-        heads = sum(_switched(links, group) for group in (links.shape, *groups))
+    for group in (links.shape, *groups):
+        heads, hosts = _switched(links, group)
         size += heads * runtime.switch_buffer
+        if heads and hosts > 1:
+            size += _tree_neighbours(hosts) * runtime.switch_tree
     return size
 
 
@@ -98,11 +100,14 @@ def _besides_all(
     if "all" in runtime.groups:
         yield whole
     stages = _quotient(whole, links.stage.shape)
+    model = _quotient(whole, min(holding, key=math.prod, default=links.stage.shape))
+    host = tuple(n if near else 1 for near, n in zip(links.job.inside_host, whole, strict=True))
+    if "host" in runtime.groups and math.prod(host) > 1 and host not in (*found, stages, model):
+        yield host
     if math.prod(stages) == 1:
         return
     if "stages" in runtime.groups:
         yield stages
-    model = _quotient(whole, min(holding, key=math.prod, default=links.stage.shape))
     if "model" in runtime.groups and model != stages:
         yield model
     # two stages are all of two
@@ -156,12 +161,22 @@ def _neighbours(works: Sequence[WeightWork]) -> Neighbours:
     return Neighbours(sends=len(others - mine), shares=shares)
 
 
-def _switched(links: StageLinks, group: Sequence[int]) -> int:
-    """Devices of a host in a group for which its switches add up. [items]
+def _switched(links: StageLinks, group: Sequence[int]) -> tuple[int, int]:
+    """Devices of a host in a group for which its switches add up, and hosts of it. [items]
 
     NCCL has no such algorithm for two (src/transport/nvls.cc, ncclNvlsInit).
     """
-    levels = zip(links.cluster.levels, links.job.inside_host, group, strict=True)
+    levels = list(zip(links.cluster.levels, links.job.inside_host, group, strict=True))
     inside = [(level.in_network_bandwidth is not None, n) for level, near, n in levels if near]
     near = math.prod(n for _, n in inside)
-    return near if near > 2 and any(adds and n > 1 for adds, n in inside) else 0
+    added = near > 2 and any(adds and n > 1 for adds, n in inside)
+    return (near if added else 0), math.prod(group) // near
+
+
+def _tree_neighbours(hosts: int) -> float:
+    """Other hosts that a device exchanges with along a channel of NCCL's trees over hosts. [items]
+
+    Channels take two binary trees in turn (src/graph/trees.cc, ncclGetDtree). From four hosts on
+    some of them have a parent and two children in one of these, and one neighbour in the other.
+    """
+    return min(hosts / 2.0, 2.0)

@@ -23,7 +23,7 @@ from costmodels.simulation.job import Job
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
 from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
-from costmodels.simulation.operations import Key, Operation, Ref
+from costmodels.simulation.operations import SENDS, Mark, Operation, Ref
 from costmodels.simulation.pace import Starts, pass_starts
 from costmodels.simulation.runtimes import Runtime
 from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
@@ -39,8 +39,6 @@ from costmodels.strategy import MemoryConfig
 _MOST_TASKS = 2_000_000
 # From here on passes are tasks by themselves, where they can be. [items]
 FEWEST_FOLDED = 4000
-# An operation of a step: step, stage, micro-batch, phase, key.
-Mark = tuple[int, int, int, str, Key]
 
 
 class Compiler:
@@ -144,6 +142,7 @@ class Compiler:
         self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}
+        self.sent: dict[int, list[Mark]] = {}  # by role, what it has not waited for
         # by role and queue the ends of units whose weights it has brought
         self.units: dict[tuple[int, int], list[Mark]] = {}
 
@@ -205,13 +204,8 @@ class Compiler:
         last = {(run.stage, run.phase): place for place, run in enumerate(order)}
         if self.job.decoding and 0 in stages:
             # the devices that read the samples decode them
-            decode = Operation(
-                key=("decode", "input", 0),
-                kind="decode",
-                queue=Queue.COMPUTE,
-                after=(),
-                seconds=self.job.decoding,
-            )
+            key, seconds = ("decode", "input", 0), self.job.decoding
+            decode = Operation(key, "decode", Queue.COMPUTE, after=(), seconds=seconds)
             self._add(role, step, stages[0], -1, FORWARD, decode)
         for place, run in enumerate(order):
             self._run(role, step, run, final=last[run.stage, run.phase] == place)
@@ -271,9 +265,14 @@ class Compiler:
     def _add(
         self, role: int, step: int, stage: int, micro: int, phase: str, operation: Operation
     ) -> int:
-        number = len(self.rows)
-        self.ids[step, stage, micro, phase, operation.key] = number
+        number, mark = len(self.rows), (step, stage, micro, phase, operation.key)
+        self.ids[mark] = number
         self.rows.append((role, step, stage, micro, operation))
+        if self.job.runtime.waits_for_sends:
+            if operation.key[0] in SENDS:
+                self.sent.setdefault(role, []).append(mark)
+            elif operation.queue == Queue.COMPUTE and role in self.sent:
+                self.extra_after.setdefault(number, []).extend(self.sent.pop(role))
         return number
 
     def _id(self, step: int, micro: int, ref: Ref) -> int:

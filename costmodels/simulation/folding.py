@@ -26,10 +26,9 @@ from costmodels.simulation.execution import (
 )
 from costmodels.simulation.executor import Behaviour, TaskTimes, execute
 from costmodels.simulation.ledger import Ledger
-from costmodels.simulation.operations import Key, Made, Operation, Ref
+from costmodels.simulation.operations import SENDS, Key, Made, Operation, Ref
 from costmodels.simulation.schedules import WEIGHT
 
-SENDS = ("send", "send gradient")
 _BARRIER = "barrier"
 # The phases of a stage with their operations.
 Phases = Sequence[tuple[str, Sequence[Operation]]]

@@ -16,6 +16,10 @@ Ref = tuple[int, str, Key]
 # A tensor of a micro-batch: what it is, whose, which of them.
 Local = tuple[str, str, int]
 Made = tuple[Local, str, float]
+# An operation of a step: step, stage, micro-batch, phase, key.
+Mark = tuple[int, int, int, str, Key]
+# What operations are that send something to another stage.
+SENDS = ("send", "send gradient")
 
 
 class Operation(NamedTuple):

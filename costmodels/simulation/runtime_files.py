@@ -32,6 +32,7 @@ _PARSE: Mapping[str, Callable[..., float]] = {
     "communicator": parse_bytes,
     "communicator_of_two": parse_bytes,
     "switch_buffer": parse_bytes,
+    "switch_tree": parse_bytes,
     "logit_kept": parse_bytes,
     "logit_scratch": parse_bytes,
 }

@@ -24,6 +24,7 @@ RANGES = {
     "communicator": (0.0, 1e18, "B"),
     "communicator_of_two": (0.0, 1e18, "B"),
     "switch_buffer": (0.0, 1e18, "B"),
+    "switch_tree": (0.0, 1e18, "B"),
     "launches_ahead": (0, 2**20, ""),
     "check_near": (0.0, 60.0, "s"),
     "check_far": (0.0, 60.0, "s"),

@@ -19,9 +19,9 @@ from costmodels.strategy.shares import FULL
 _SMALLEST = 65536
 GRADIENTS = ("all_reduce", "reduce_scatter", "push_pull")
 # Groups of ranks that a framework may have besides those that exchange features, and gradients of
-# weights that are cut: all ranks once more; those that sum up gradients of norms; a rank of each
-# stage; those of a replica; the stages that share a weight; two stages that send to each other.
-GROUPS = ("all", "norms", "stages", "model", "ends", "neighbours")
+# weights that are cut: all ranks once more; those of a host; those that sum up gradients of norms;
+# one of each stage; those of a replica; stages that share a weight; two stages that send.
+GROUPS = ("all", "host", "norms", "stages", "model", "ends", "neighbours")
 AGGREGATIONS = ("peers", "rooted", "one_device")
 LACKED = ("zero-bubble", "all-to-all")
 # Part of a launch that copying a layer to one more device takes in a process that does so:
@@ -121,26 +121,24 @@ class Runtime:
         Whether a layer keeps its own part of what it gathered, to gather again on the way back.
     scatters_sends
         Whether ranks that hold the same output send a part of it each, which the reader gathers.
-    views_buckets
-        Whether gradients are written into the buffers in which they travel.
-    copies_updated
-        Whether updated weights are gathered into a buffer of their own.
+    views_buckets, copies_updated
+        Whether gradients are written into the buffers in which they travel, and updated weights
+        gathered into one of their own.
     waits_to_reduce
-        Whether gradients of which anything is cut, if only the optimizer's state, are reduced at
-        once, when all of the backward pass is through, whatever `overlap` and `bucket` say.
-    waits_for_stages
-        Whether its host waits for the device whenever a stage receives from another one, or sends.
+        Whether gradients of which anything is cut, if only the state, are reduced at once behind
+        the backward pass, whatever `overlap` and `bucket` say.
+    waits_for_stages, waits_for_sends
+        Whether its host waits for the device whenever a stage receives or sends; whether a stage
+        computes nothing while it sends.
     communicates_late
-        Whether the allocator must leave communicators that come last what they hold.
-    communicator
-        What NCCL holds of a device for each group of ranks, by its version. [B]
-    communicator_of_two
-        The same for a group of two. [B]
+        Whether the allocator must leave the last communicators what they hold.
+    communicator, communicator_of_two
+        What NCCL holds of a device for each group of ranks, or of two, by its version. [B]
     groups
         Kinds of groups that it communicates in besides, of `GROUPS`.
-    switch_buffer
-        The same for each device of its host in a group of more than two, besides, where the
-        switches of the host add up (NVLink SHARP). [B]
+    switch_buffer, switch_tree
+        The same for each device of its host in a group of more than two, besides, where switches
+        add up (NVLink SHARP), and for each other host that such a group exchanges with. [B]
     makes_state_late
         Whether the optimizer makes its moments in its first update, where activations were.
     stages_by_shares
@@ -227,11 +225,13 @@ class Runtime:
     copies_updated: bool = False
     waits_to_reduce: bool = False
     waits_for_stages: bool = False
+    waits_for_sends: bool = False
     communicates_late: bool = False
     communicator: float = COMMUNICATOR
     communicator_of_two: float = COMMUNICATOR
     groups: tuple[str, ...] = ("norms", "stages")
     switch_buffer: float = 0.0
+    switch_tree: float = 0.0
     makes_state_late: bool = False
     stages_by_shares: str | None = None
     stops_early: bool = False

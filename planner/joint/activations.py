@@ -7,9 +7,14 @@ has micro-batches under way as its schedule lets it run ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
+from costmodels.communication.topology import Topology
+from costmodels.distribution import Distribution
+from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.step.memory import held_inputs
@@ -17,6 +22,8 @@ from costmodels.strategy import Stage
 from planner.joint.choices import Choice
 from planner.joint.estimate import ROUNDING
 from planner.joint.weights import LeastWeights
+from planner.request.by_degrees import degree_distributions
+from planner.request.parts import Degrees
 from planner.request.setting import Setting
 
 
@@ -30,20 +37,69 @@ class LeastOfStages:
     """
 
     def __init__(self, setting: Setting) -> None:
-        graph = setting.graph
+        self.setting = setting
         self.weights = LeastWeights(setting)
-        self.parameters = {
-            layer.name: float(layer.parameters) * (layer.shares_weight_with is None)
-            for layer in graph.compute_layers
-        }
-        blocks = blocks_of_layers(graph)
-        again = {name: blocks[name] for names in several_layers(blocks).values() for name in names}
-        size = setting.machine.training.activation_size / setting.batch
-        # of a sample, where nothing and where every block is computed again. [B]
-        self.kept = {
-            what: {name: size * count for name, count in _kept(graph, blocks).items()}
-            for what, blocks in (("none", {}), ("full", again))
-        }
+        self._splits: dict[int, Mapping[str, Distribution] | None] = {}
+        self._kept: dict[tuple[str, int], Mapping[str, float]] = {}
+        self._parameters: dict[int, Mapping[str, float]] = {}
+
+    def kept(self, recompute: str, tp: int = 1) -> Mapping[str, float]:
+        """What each layer keeps of a sample on a device, or less. [B]
+
+        Parameters
+        ----------
+        recompute
+            "none" where nothing, "full" where every block is computed again.
+        tp
+            Ways of tensor parallelism. [ways]
+        """
+        if (recompute, tp) not in self._kept:
+            graph, again = self.setting.graph, {}
+            if recompute != "none":
+                blocks = blocks_of_layers(graph)
+                several = several_layers(blocks).values()
+                again = {name: blocks[name] for names in several for name in names}
+            size = self.setting.machine.training.activation_size / self.setting.batch
+            splits = self._split(tp)
+            rows = _kept(graph, again, splits or {})
+            size /= tp if splits is None else 1
+            self._kept[recompute, tp] = {name: size * count for name, count in rows.items()}
+        return self._kept[recompute, tp]
+
+    def parameters(self, tp: int) -> Mapping[str, float]:
+        """Parameters of each layer on a device, or less. [items]"""
+        if tp not in self._parameters:
+            splits = self._split(tp)
+            found, ways = splits or {}, tp if splits is None else 1
+            self._parameters[tp] = {
+                layer.name: _least_part(layer.parameters, layer.weight_dims, found.get(layer.name))
+                / ways
+                for layer in self.setting.graph.compute_layers
+                if layer.shares_weight_with is None
+            }
+        return self._parameters[tp]
+
+    def _split(self, tp: int) -> Mapping[str, Distribution] | None:
+        """How layers are split over the devices of a replica, however many samples it has.
+
+        None where they cannot be: that is told where it is tried, and a device has an equal part.
+        """
+        if tp not in self._splits:
+            cluster, degrees = self.setting.cluster, Degrees(tp=tp, dp=1)
+            topology = Topology.of(cluster, cluster.shape(tp))
+            machine = replace(self.setting.machine, topology=topology)
+            small = replace(self.setting, machine=machine, gpus=tp)
+            try:
+                self._splits[tp] = degree_distributions(small, degrees) if tp > 1 else {}
+            except InputError:
+                self._splits[tp] = None
+        return self._splits[tp]
+
+    @property
+    def fullest_layer(self) -> str:
+        """The layer that keeps the most where nothing is computed again."""
+        kept = self.kept("none")
+        return max(kept, key=kept.__getitem__)
 
     def of(self, choice: Choice, stages: Sequence[Stage]) -> float:
         """What the fullest device holds at least, without what the framework reserves. [B]
@@ -53,14 +109,17 @@ class LeastOfStages:
         choice, stages
             The choice, and how it is cut.
         """
-        each, kept = self._standing(choice), self.kept[str(choice.inside.recompute)]
+        tp, each = choice.inside.tp, self._standing(choice)
+        kept, parameters = self.kept(str(choice.inside.recompute), tp), self.parameters(tp)
         held = [0.0] * choice.pp
         for number, stage in enumerate(stages):
             chunk, group = divmod(number, choice.pp)
             flying = _under_way(choice.pp, choice.chunks, choice.micro_batches, chunk, group)
-            held[group] += each * sum(self.parameters[name] for name in stage.layers)
-            held[group] += flying * choice.samples * sum(kept[name] for name in stage.layers)
-        return max(held) / choice.inside.tp
+            held[group] += each * sum(parameters.get(name, 0.0) for name in stage.layers)
+            held[group] += (
+                flying * choice.samples * sum(kept.get(name, 0.0) for name in stage.layers)
+            )
+        return max(held)
 
     def anyhow(self, choice: Choice) -> float:
         """What some device holds at least, wherever stages are cut and what is computed again. [B]
@@ -71,13 +130,31 @@ class LeastOfStages:
         """
         parts = _parts(choice.pp, choice.chunks, choice.micro_batches)
         # a weight takes the least of that where the part is the smallest
-        standing = self._standing(choice) * sum(self.parameters.values()) * min(parts)
-        kept = choice.samples * sum(self.kept["full"].values())
-        return (kept + standing) / sum(parts) / choice.inside.tp
+        tp = choice.inside.tp
+        standing = self._standing(choice) * sum(self.parameters(tp).values()) * min(parts)
+        kept = choice.samples * sum(self.kept("full", tp).values())
+        return (kept + standing) / sum(parts)
 
     def fit(self, choice: Choice) -> bool:
         """Whether that is within the memory of a device, as far as it is certain."""
         return self.anyhow(choice) * (1.0 - ROUNDING) <= self.weights.usable
+
+    def share(self, micro_batches: int, recompute: str) -> float:
+        """What some device keeps at least where all are one stage, however layers are split. [B]
+
+        Parameters
+        ----------
+        micro_batches
+            Of a step, all of which have the same devices. [items]
+        recompute
+            "full" where all blocks may be computed again, "none" where none is.
+        """
+        samples = self.setting.batch / micro_batches
+        return samples * sum(self.kept(recompute).values()) / self.setting.gpus
+
+    def fits_in_one_stage(self, micro_batches: int, recompute: str) -> bool:
+        """Whether that is within the memory of a device, as far as it is certain."""
+        return self.share(micro_batches, recompute) * (1.0 - ROUNDING) <= self.weights.usable
 
     def _standing(self, choice: Choice) -> float:
         """Weight, gradient and optimizer state of a parameter of a device. [B]"""
@@ -123,8 +200,15 @@ def _under_way(pp: int, chunks: int, count: int, chunk: int, group: int) -> int:
     return min(max(ahead - chunk * pp, 0), pp, count)
 
 
-def _kept(graph: Graph, again: Mapping[str, str]) -> dict[str, float]:
-    """Elements that each layer keeps of all samples for its backward pass, or less. [items]
+def _least_part(size: float, dims: Iterable[str], split: Distribution | None) -> float:
+    """The part of a device at least, of what some dims of a layer index."""
+    return size / math.prod(split.degree(dim) for dim in dims) if split is not None else size
+
+
+def _kept(
+    graph: Graph, again: Mapping[str, str], splits: Mapping[str, Distribution]
+) -> dict[str, float]:
+    """Elements that a device keeps of each layer for its backward pass, or less. [items]
 
     Parameters
     ----------
@@ -133,16 +217,21 @@ def _kept(graph: Graph, again: Mapping[str, str]) -> dict[str, float]:
     again
         For layers that are computed again, the block that they are computed again with: of it
         only what it starts from is kept.
+    splits
+        Of layers over devices.
     """
     found = {}
     for layer in graph.compute_layers:
-        block = again.get(layer.name)
-        count = float(layer.output.size) * (layer.keeps_output and block is None)
+        block, split = again.get(layer.name), splits.get(layer.name)
+        count = 0.0
+        if layer.keeps_output and block is None:
+            count = _least_part(layer.output.size, layer.output.dims, split)
         held = held_inputs(graph, layer.name)
         for edge, counts in zip(graph.producers[layer.name], held, strict=True):
             inside = block is not None and again.get(edge.source) == block
             # what the network is given is not kept by every runtime
-            given = graph.layers[edge.source].kind == "input"
-            count += layer.inputs[edge.slot].size * (counts and not inside and not given)
+            if counts and not inside and graph.layers[edge.source].kind != "input":
+                tensor = layer.inputs[edge.slot]
+                count += counts * _least_part(tensor.size, tensor.dims, split)
         found[layer.name] = count
     return found

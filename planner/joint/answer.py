@@ -9,8 +9,9 @@ from functools import cache, partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
-from costmodels.units import format_seconds
+from costmodels.units import format_bytes, format_seconds
 from planner.errors import ConflictError, InfeasibleError
+from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
 from planner.joint.own_splits import with_own_splits
@@ -90,15 +91,14 @@ def joint_plan(
             "--forbid must leave nothing else; forbid pipeline,accumulation,sharding,recompute"
         )
     if setting.cluster.groups:
-        search = MixedSearch(
-            setting=setting,
-            options=options,
-            deadline=deadline,
-            wishes=wishes,
-            on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
-        )
         with uncollected():
-            return search.run()
+            return MixedSearch(
+                setting=setting,
+                options=options,
+                deadline=deadline,
+                wishes=wishes,
+                on_one_kind=lambda part: joint_plan(part, options, deadline, wishes=wishes),
+            ).run()
     setting.check_reserve()
     with uncollected():
         return _joint_plan(setting, options, deadline, known, wishes)
@@ -123,10 +123,9 @@ def _joint_plan(
         return _splits_first(setting, options, deadline, known)
     asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
     found, plan = asked(setting)
-    interrupted = found.stopped_by == "interrupt"
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise plan
-    if found.costs is not None and found.floors is not None and not interrupted:
+    if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
         plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
     if isinstance(plan, InfeasibleError):
@@ -181,7 +180,7 @@ def _splits_first(
     setting, options, deadline, known
         As of `joint_plan`.
     """
-    failed, single, early = None, None, deadline
+    single, early, least = None, deadline, LeastOfStages(setting)
     others = cache(partial(_searched, setting, options, deadline, NO_WISHES, until=deadline))
 
     def rival() -> float:
@@ -194,21 +193,26 @@ def _splits_first(
         options = replace(options, rival=rival)
     elif not _fits_as_usual(setting):
         early = deadline.part(SHARE)
+    crowded = least.fullest_layer
     try:
-        single = plan_for(setting, options, early, known)
+        if least.fits_in_one_stage(1, "none"):
+            single = plan_for(setting, options, early, known)
     except Overtaken as error:
         found, usual = others()
-        return _faster_plan(setting, replace(found, overtaken=error.seconds), usual, None)
+        return _faster_plan(setting, replace(found, overtaken=error.note), usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
-        failed = error
+        crowded = error.layer
     if single is not None and (
         not single.search.memory_binds or single.search.stopped_by == "interrupt"
     ):
         return single
     found, usual = others()
-    return _faster_plan(setting, found, usual, single, failed)
+    if not least.fits_in_one_stage(1, "none"):
+        kept = format_bytes(least.share(1, "none"))
+        found = replace(found, overtaken=Note.of("single-stage-crowded", kept=kept))
+    return _faster_plan(setting, found, usual, single, crowded)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -267,7 +271,7 @@ def _faster_plan(
     found: JointResult,
     usual: Sequence[UsualTrial],
     single: Plan | None,
-    failed: InfeasibleError | None = None,
+    crowded: str = "",
 ) -> Plan:
     """The faster of two plans, with a bound of both.
 
@@ -279,8 +283,8 @@ def _faster_plan(
         As of `_searched`.
     single
         The plan of one stage without micro-batches, where there is one.
-    failed
-        Why no split of one stage layer by layer fits.
+    crowded
+        The layer that holds the most where no split of one stage layer by layer fits.
 
     Raises
     ------
@@ -291,7 +295,7 @@ def _faster_plan(
     if single is not None and (best is None or single.step_time_s <= best.seconds):
         return _joint_single(single, found)
     if best is None:
-        raise infeasible(setting, found, failed)
+        raise infeasible(setting, found, crowded)
     if single is not None:
         found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
     return plan_of_stages(
@@ -351,10 +355,6 @@ def _worth_splitting(setting: Setting, found: JointResult) -> bool:
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
     rows = sorted((one for one in found.every_step if one.fits), key=lambda one: one.seconds)
     return tuple(
-        Finalist(
-            step_time_s=one.seconds,
-            peak_memory_bytes=one.peak_memory,
-            chosen=one is best,
-        )
+        Finalist(step_time_s=one.seconds, peak_memory_bytes=one.peak_memory, chosen=one is best)
         for one in rows
     )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
-from planner.joint.exchange_bounds import gathered_after, gathers, reductions, slowed_by_exchanges
+from planner.joint.exchange_bounds import gathers, passes_in_turn, reductions
 from planner.joint.hybrid import shard_sizes
-from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
 from planner.joint.runtimes import choice_runtime
@@ -52,7 +52,10 @@ class ChoiceBounds:
     floors: PipelineBounds
     partly: bool = False
     hybrid: bool = False
-    series: dict[tuple[Degrees, int, bool], tuple[float, Floats]] = field(default_factory=dict)
+    series: dict[tuple[Degrees, int, bool, bool], tuple[float, Floats]] = field(
+        default_factory=dict
+    )
+    filled: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
         """The choices that the bound of one holds for, wherever it is cut."""
@@ -65,13 +68,14 @@ class ChoiceBounds:
         """Blocks of the stage that has the most of them, wherever it is cut. [items]"""
         cuts = self.estimates.cuts
         if cuts.by_shares or not cuts.first:  # a stage may have no block at all
-            return self.estimates.most_again(replace(choice, blocks=()))
+            return self.estimates.most_again(
+                replace(choice, blocks=()) if choice.blocks else choice
+            )
         return len(cuts.first) - choice.parts + 1
 
     def _stands_for_more(self, choice: Choice) -> bool:
-        alone = self._most_again(choice) <= 1
-        free = self.partly and not choice.offload
-        return free and choice.inside.recompute == "full" and not (choice.again or alone)
+        free = self.partly and not (choice.offload or choice.again)
+        return free and choice.inside.recompute == "full" and self._most_again(choice) > 1
 
     def shards(self, choice: Choice) -> list[Choice]:
         """A choice, and those that cut its weights over fewer ranks."""
@@ -101,59 +105,39 @@ class ChoiceBounds:
         ways = [choice] if alone else self.shards(choice)
         slowed, more = min(self._behind_gathers(way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
-            kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
+            kept = self._kept(choice)
             slowed = min(slowed, *(self._behind_gathers(way, kept) for way in ways))
             more = self._least_again(choice, kept, inside)
             inside = kept
         pp, count = choice.pp, choice.micro_batches
-        total = float(inside.least.sum()) + more
-        chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
+        total = _total_least(choice, inside) + more
+        if choice.fills_bubbles:
+            chain, last = self._filled(choice, inside), inside.total_apart
+        else:
+            chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
+            last = total - inside.total_least_forward
         if choice.chunks > 1:
             chain = max(chain, self._interleaved(choice, inside))
-        backward = total - float(inside.least_forward.sum())
         updates = self._updates(choice, inside)
         found = max(chain, (count * total + updates) / pp)
         if choice.chunks == 1:
-            # no gradient travels before the last backward pass of its stage
+            # no gradient travels before the last pass of its stage that makes gradients of weights
             travels = min(reductions(self.estimates, way, inside) for way in ways)
-            found = max(found, (count * total - backward + travels + updates) / pp)
+            found = max(found, (count * total - last + travels + updates) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
         found += slowed
-        found += waiting_time(count * float(inside.computed.sum()) / pp, self.setting.gpus)
+        found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
-            found = max(found, self._in_series(choice, insides))
-        if choice.pp == choice.micro_batches == 1:
+            found = max(found, self._in_series(choice))
+        if choice.pp == choice.micro_batches == 1 and not choice.offload:
             if choice.inside.recompute != "none":
                 # what is computed again only adds to passes, but may fill what they wait
-                kept = insides.of(replace(choice.inside, recompute="none"), choice.samples)
-                inside = replace(kept, gaps=(0.0, 0.0))
-            found = max(found, min(self._one_by_one(way, inside) for way in ways))
+                inside = replace(self._kept(choice), gaps=(0.0, 0.0))
+            found = max(
+                found, min(passes_in_turn(self.estimates, w, inside, updates) for w in ways)
+            )
         return found * (1.0 - ROUNDING)
-
-    def _one_by_one(self, choice: Choice, inside: MicroBatch) -> float:
-        """What the passes of one stage and one micro-batch take, the update, and what follows it.
-
-        One begins when the one before it is through, with what it computes: a forward pass has
-        gathered all weights, and the update waits for all gradients. [s]
-        """
-        if choice.offload:
-            return 0.0
-        gradients = self.estimates.exchanges.gradients(choice.zero)
-        gathered = gathers(self.estimates, choice, inside)
-        reduced = reductions(self.estimates, choice, inside)
-        forward = float(inside.forward_computed.sum())
-        backward = float(inside.computed.sum()) - forward
-        updates = self._updates(choice, inside)
-        beside = max(reduced if gradients.overlap else 0.0, gathered)
-        return (
-            slowed_by_exchanges(forward, inside.gaps[0], gathered)
-            + slowed_by_exchanges(backward, inside.gaps[1], beside)
-            + (0.0 if gradients.overlap else reduced)
-            + updates
-            + gathered_after(self.estimates, choice, inside)
-            + waiting_time(forward + backward + updates, self.setting.gpus)
-        )
 
     def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:
         """What each of the choices takes at least that a bound holds for, as of `shards`. [s]
@@ -170,13 +154,39 @@ class ChoiceBounds:
             else [(self.of(way, alone=True), way) for way in ways]
         )
 
-    def _in_series(self, choice: Choice, insides: Insides) -> float:
+    def _in_series(self, choice: Choice) -> float:
         """What layers take that wait for each other, with nothing computed again. [s]"""
-        kept = replace(choice.inside, recompute="none")
-        key = (kept, choice.samples, choice.zero > 2)
+        pp, count = choice.pp, choice.micro_batches
+        kept = self._kept(choice)
+        every = self._sums(choice, kept, apart=False)
+        if not choice.fills_bubbles:
+            return self.floors.staged(every, pp, choice.chunks, count)
+        return self.floors.filled(every, self._sums(choice, kept, apart=True), pp, count)
+
+    def _sums(self, choice: Choice, kept: MicroBatch, *, apart: bool) -> tuple[float, Floats]:
+        """Sums of computation, as of `PipelineBounds.sums`; apart without that of weights. [s]"""
+        key = (choice.split, choice.samples, choice.zero > 2, apart)
         if key not in self.series:
-            self.series[key] = self.floors.sums(insides.of(kept, choice.samples).computed.tolist())
-        return self.floors.staged(self.series[key], choice.pp, choice.chunks, choice.micro_batches)
+            rows = kept.computed - kept.apart if apart else kept.computed
+            self.series[key] = self.floors.sums(rows.tolist())
+        return self.series[key]
+
+    def _filled(self, choice: Choice, inside: MicroBatch) -> float:
+        """What a pipeline takes at least whose backward passes of weights fill its bubbles. [s]"""
+        first, pp, count = self.estimates.cuts.first, choice.pp, choice.micro_batches
+        if not self.floors.chain or self.estimates.cuts.by_shares:
+            return count * _total_least(choice, inside) / pp
+        again = inside.least_before is not self._kept(choice).least_before
+        key = (choice.split, choice.samples, again and choice.inside.recompute, pp, count)
+        if key not in self.filled:
+            rows = (inside.least_forward, inside.least_before, inside.apart)
+            sums: list[list[float]] = [np.add.reduceat(row, first).tolist() for row in rows]
+            self.filled[key] = least_filled(pp, count, *sums)
+        return self.filled[key]
+
+    def _kept(self, choice: Choice) -> MicroBatch:
+        """A micro-batch of which nothing is computed again."""
+        return self.estimates.insides(choice.zero).of(choice.split, choice.samples)
 
     def offloaded(self, choice: Choice, seconds: float) -> list[tuple[float, Choice]]:
         """What a choice takes at least that fits with some of it in the memory of the hosts. [s]
@@ -209,7 +219,8 @@ class ChoiceBounds:
         room = choice.pp * (device.memory - device.reserved_memory)
         short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
         blocks = self.estimates.insides(choice.zero).sums_of_blocks
-        each: list[float] = blocks.sums(again.least - kept.least).clip(min=0.0).tolist()
+        more = _least_spent(choice, again) - _least_spent(choice, kept)
+        each: list[float] = blocks.sums(more).clip(min=0.0).tolist()
         saved: list[float] = blocks.sums(kept.kept - again.kept).tolist()
         ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
         # one of each stage that has any is computed again in any case
@@ -289,7 +300,7 @@ class ChoiceBounds:
             reserved += min(runtime.communicator, runtime.communicator_of_two)
         if "activations" in choice.offload:
             return float(standing.sum()) / pp + reserved
-        least = float(standing.sum() + inside.kept.sum()) / pp
+        least = (float(standing.sum()) + inside.total_kept) / pp
         # a layer lies whole on one stage, and its weight is gathered for its backward pass
         alone = standing
         if choice.zero > 2 and not choice.offload:
@@ -314,3 +325,15 @@ class ChoiceBounds:
                 fullest = min(fullest, float((held + under * kept).max()))
             least = max(least, fullest)
         return least + reserved
+
+
+def _total_least(choice: Choice, inside: MicroBatch) -> float:
+    """The sum of `_least_spent` over all layers. [s]"""
+    filled = choice.fills_bubbles
+    return float(_least_spent(choice, inside).sum()) if filled else inside.total_least
+
+
+def _least_spent(choice: Choice, inside: MicroBatch) -> Floats:
+    """What no device spends less on both passes of a micro-batch. [s]"""
+    # between the two a device may do something else
+    return inside.least_before + inside.apart if choice.fills_bubbles else inside.least

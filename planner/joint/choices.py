@@ -76,6 +76,11 @@ class Choice:
         return _computing(self.inside, "none")
 
     @property
+    def fills_bubbles(self) -> bool:
+        """Whether backward passes of weights run by themselves, where a stage has time."""
+        return self.schedule == "zero-bubble"
+
+    @property
     def is_split_alone(self) -> bool:
         """Whether it is one stage, without micro-batches, and nothing is cut or computed again."""
         again = self.inside.recompute != "none"
@@ -87,7 +92,7 @@ class Choice:
         for less in range(1, self.again):
             yield replace(self, again=less)
         for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:
-            yield replace(self, inside=replace(self.inside, recompute=what), again=0)
+            yield replace(self, inside=_computing(self.inside, what), again=0)
 
     @property
     def degrees(self) -> Degrees:
@@ -121,6 +126,8 @@ def with_any_recomputation(choice: Choice, again: Sequence[str]) -> Iterator[Cho
 def with_any_sharding(choice: Choice, stages_of_zero: Sequence[int]) -> Iterator[Choice]:
     """A choice that cuts nothing, with each stage of ZeRO that its replicas can have."""
     for zero in stages_of_zero if choice.dp > 1 else (0,):
+        if zero > 2 and choice.fills_bubbles:
+            continue  # each pass of weights would gather them once more
         yield choice if zero == choice.zero else replace(choice, zero=zero)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import product
@@ -10,16 +10,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Layer
-from costmodels.layers.layer_passes import layer_computation
-from costmodels.layers.local_work import local_parameters
-from costmodels.step.machine import Machine
+from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import hybrid
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
+from planner.joint.least_passes import LeastPasses, least_passes
 from planner.joint.reduced import Reduced
 from planner.joint.series import blocks_in_series, in_series, longest_series, series_starts
 from planner.request.setting import Setting
@@ -56,18 +53,22 @@ class PipelineBounds:
         The question.
     reduced
         Its network without repeated blocks.
+    fills_bubbles
+        Whether backward passes of weights may run by themselves.
     """
 
-    def __init__(self, setting: Setting, reduced: Reduced) -> None:
+    def __init__(self, setting: Setting, reduced: Reduced, *, fills_bubbles: bool = True) -> None:
         self.setting, self.like = setting, reduced.like
-        self.network = reduced.network
+        self.network, self.fills_bubbles = reduced.network, fills_bubbles
         self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
         # the same where layers are split by degrees of tensor parallelism on all these devices
         self.by_degrees: dict[tuple[int, int], tuple[float, Floats]] = {}
+        # and of all passes but those of weights, whatever the split
+        self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
-        self.floors: dict[tuple[int, int, int, int, int], float] = {}
+        self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
         self.attends = is_transformer(setting.graph)
 
@@ -113,10 +114,11 @@ class PipelineBounds:
             found = self._of_layers(sorted(numbers), largest[alike])
             for key, rows in found.items():
                 if key not in self.known:
-                    self.known[key] = self.sums([rows[name][0] for name in layers])
+                    self.known[key] = self.sums([rows[name].whole for name in layers])
+                    self.before[key] = self.sums([rows[name].before for name in layers])
                     self.by_degrees[key] = self.known[key]
                     if key[0] > 1 and not self.attends:
-                        self.by_degrees[key] = self.sums([rows[name][1] for name in layers])
+                        self.by_degrees[key] = self.sums([rows[name].split for name in layers])
 
     def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
         """As of `micro_batch`, by what each layer takes.
@@ -137,10 +139,8 @@ class PipelineBounds:
 
     def _of_layers(
         self, gpus: Sequence[int], samples: int
-    ) -> dict[tuple[int, int], dict[str, tuple[float, float]]]:
-        """What each layer takes at least, by devices and samples: half as many too. [s]
-
-        Of all splits, and as tensor parallelism splits it, where that is known.
+    ) -> dict[tuple[int, int], dict[str, LeastPasses]]:
+        """What each layer takes at least, by devices and samples: half as many too.
 
         Parameters
         ----------
@@ -154,10 +154,10 @@ class PipelineBounds:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
         halves = [1] if self.attends else _halvings(samples)
-        known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+        known: dict[tuple[object, ...], list[LeastPasses]] = {}
         by_tensors = [self._by_tensors(graph, number) for number in gpus]
         keys = [(number, samples // ways) for number in gpus for ways in halves]
-        found: dict[tuple[int, int], dict[str, tuple[float, float]]] = {key: {} for key in keys}
+        found: dict[tuple[int, int], dict[str, LeastPasses]] = {key: {} for key in keys}
         for layer in graph.compute_layers:
             wanted = graph.input_gradients(layer.name)
             splits = [rows.get(layer.name, {}) for rows in by_tensors]
@@ -198,16 +198,23 @@ class PipelineBounds:
         micro_batches
             Of a step. [items]
         """
-        gpus, samples = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
-        return self.staged(self.micro_batch(gpus, samples), pp, chunks, micro_batches)
+        on = self.setting.gpus // pp, max(self.setting.batch // micro_batches, 1)
+        found = self.staged(self.micro_batch(*on), pp, chunks, micro_batches)
+        if pp > 1 and self.fills_bubbles:
+            found = min(found, self.filled(self.known[on], self.before[on], pp, micro_batches))
+        return found
 
     def floor(self, choice: Choice) -> float:
         """What no step of a choice takes less than, as it splits its layers. [s]"""
         on, stages = _on_devices(choice), (choice.pp, choice.chunks, choice.micro_batches)
-        key = (*on, *stages)
+        key = (*on, *stages, choice.fills_bubbles)
         if key not in self.floors:
-            self.micro_batch(*on)
-            self.floors[key] = self.staged(self.by_degrees[on], *stages)
+            each = self.micro_batch(*on)
+            self.floors[key] = (
+                self.filled(each, self.before[on], choice.pp, choice.micro_batches)
+                if choice.fills_bubbles
+                else self.staged(self.by_degrees[on], *stages)
+            )
         return self.floors[key]
 
     def learn_of(self, found: Iterable[Choice]) -> None:
@@ -229,6 +236,22 @@ class PipelineBounds:
         series = float(cut[min(pp * chunks, len(cut)) - 1])
         least = pipelined(total, pp, chunks, count, chain=self.chain)
         least = max(least, series, pipelined(series, pp, chunks, count, chain=True))
+        return least + waiting_time(count * total / pp, self.setting.gpus)
+
+    def filled(
+        self, each: tuple[float, Floats], before: tuple[float, Floats], pp: int, count: int
+    ) -> float:
+        """As `staged`, where backward passes of weights run by themselves and fill bubbles. [s]
+
+        Parameters
+        ----------
+        each, before
+            What a micro-batch takes with these and without, as `micro_batch` returns it. [s]
+        pp, count
+            Groups of devices, and micro-batches. [items]
+        """
+        (total, _), (_, cut) = each, before
+        least = max(count * total / pp, float(cut[min(pp, len(cut)) - 1]))
         return least + waiting_time(count * total / pp, self.setting.gpus)
 
     def least(self, deadline: Deadline) -> float:
@@ -265,73 +288,3 @@ def _on_devices(choice: Choice) -> tuple[int, int]:
 def _halvings(samples: int) -> list[int]:
     """By what samples can be divided halving them again and again, 1 first."""
     return [2**i for i in range(samples.bit_length()) if samples % 2**i == 0]
-
-
-def least_passes(
-    layer: Layer,
-    machine: Machine,
-    wanted: tuple[bool, ...],
-    parts: Sequence[int],
-    gpus: Sequence[int],
-    splits: Sequence[Mapping[str, int]],
-) -> list[tuple[float, float]]:
-    """What both passes of a layer take at least, for parts of its samples. [s]
-
-    A part of the samples is computed as all of them are that are split in so many ways more, and
-    fewer devices compute a part as more of them do a smaller one.
-
-    Parameters
-    ----------
-    layer, machine, wanted
-        As of `LayerComputation.of`.
-    parts
-        By how much the samples are divided. [ways]
-    gpus
-        Numbers of devices. [items]
-    splits
-        How the layer is split on each number of devices, where that is known. [ways]
-
-    Returns
-    -------
-    Of each number of devices all parts, whatever the split and as it is split.
-    """
-    rows, starts, places_of = [], [0], []
-    for number, split in zip(gpus, splits, strict=True):
-        totals = enumerate_candidates(layer, (number,), 0, full=True)
-        samples = "sample" in totals.dims
-        for part in parts:
-            degrees = totals.degrees[:, 0]
-            if samples:
-                column = totals.dims.index("sample")
-                ways = degrees[:, column] * part
-                degrees = degrees[ways <= max(layer.dims.get("sample", 1), part)].copy()
-                degrees[:, column] *= part
-            same: list[int] = []
-            if split:
-                ways = np.array([split.get(dim, 1) for dim in totals.dims])
-                if samples:
-                    ways[column] *= part
-                same = np.flatnonzero((degrees == ways).all(axis=1)).tolist()
-            places_of.append(starts[-1] + same[0] if same else -1)
-            rows.append(degrees)
-            starts.append(starts[-1] + len(degrees))
-    alike, places = _distinct_rows(np.concatenate(rows))
-    candidates = Candidates(dims=totals.dims, degrees=alike[:, None], shape=totals.shape)
-    parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
-    times = layer_computation(layer, candidates, machine, parameters, any(wanted))
-    passes = times.forward + times.backward_data + times.backward_weight
-    each = passes[places]
-    least: list[float] = np.minimum.reduceat(each, starts[:-1]).tolist()
-    found = zip(places_of, least, strict=True)
-    known = [float(each[place]) if place >= 0 else most for place, most in found]
-    return list(zip(least, known, strict=True))
-
-
-def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct rows of numbers, and the place of each row among them."""
-    keys = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
-        values, number = np.unique(column, return_inverse=True)
-        keys = keys * len(values) + number
-    _, first, places = np.unique(keys, return_index=True, return_inverse=True)
-    return rows[first], places

@@ -22,6 +22,7 @@ from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
+from planner.joint.passes import activations, staged_time, zero_bubble_ends, zero_bubble_held
 from planner.joint.runtimes import choice_runtime
 from planner.joint.stages import StageCosts
 from planner.request.setting import Setting
@@ -130,8 +131,10 @@ class Estimates:
         inside = self.plain.known.get((choice.split, choice.samples))
         inside = inside or self.insides(choice.zero).of(choice.split, choice.samples)
         total, pp, count = inside.total, choice.pp, choice.micro_batches
-        waits = total / choice.chunks * (1.0 - 1.0 / pp)
-        found = count * total / pp + waits
+        if choice.fills_bubbles:
+            found = max(count * total / pp, total - inside.total_apart)
+        else:
+            found = count * total / pp + total / choice.chunks * (1.0 - 1.0 / pp)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
 
@@ -160,13 +163,18 @@ class Estimates:
         send = self.exchanges.send
         sizes, pp = stages.sent.tolist(), choice.pp
         sends = np.array([send(pp, stage % pp, size) for stage, size in enumerate(sizes)])
-        seconds = staged_time(choice, forward, backward, sends)
-        # groups further back are through with their last backward pass earlier
-        early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
-        tails = self._tails(choice, stages, backward)
-        if copies is not None:
-            tails += self._copied_update(choice, stages, copies, backward)
-        seconds += float((tails - early).max())
+        if choice.fills_bubbles:
+            ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
+            # gradients are whole with the passes of weights
+            seconds = float((ends + self._tails(choice, stages, stages.apart)).max())
+        else:
+            seconds = staged_time(choice, forward, backward, sends)
+            # groups further back are through with their last backward pass earlier
+            early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
+            tails = self._tails(choice, stages, backward)
+            if copies is not None:
+                tails += self._copied_update(choice, stages, copies, backward)
+            seconds += float((tails - early).max())
         computed = choice.micro_batches * stages.computed.sum(axis=0) + stages.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
         memory = self._memory(choice, stages, inside)
@@ -285,7 +293,10 @@ class Estimates:
             buffers += stages.largest_units(choice, inside)
         elif self.runtime.views_buckets or packed:
             buffers = packed * float(stages.parameters.sum(axis=0).max())
-        kept = activations(choice, stages.kept)
+        if choice.fills_bubbles:
+            kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])
+        else:
+            kept = activations(choice, stages.kept)
         if "activations" in choice.offload:
             # some are on their way out, and some on their way back
             each = stages.units.sums(inside.kept).tolist()
@@ -305,54 +316,3 @@ class Estimates:
         if runtime.caching:
             reserved += self.exchanges.communicators(choice, inside.cuts)
         return max(most, updating) + buffers + reserved
-
-
-def staged_time(choice: Choice, forward: Floats, backward: Floats, sends: Floats) -> float:
-    """Passes over all micro-batches. [s]
-
-    Parameters
-    ----------
-    choice
-        Stages and micro-batches.
-    forward, backward
-        Of each stage on one micro-batch; (chunks, groups). [s]
-    sends
-        A message from each stage but the last to the next one. [s]
-    """
-    groups = (forward + backward).sum(axis=0)
-    count, pp = choice.micro_batches, choice.pp
-    if choice.chunks > 1:
-        waits = float(groups.sum() - groups.max()) / choice.chunks
-        # the first micro-batch forwards, and the last one backwards, cross all borders of stages
-        return count * float(groups.max()) + waits + 2.0 * float(sends.sum())
-    rate = float(groups.max())
-    # a stage with all its micro-batches under way waits for the first one to come back
-    behind = np.arange(pp, 0, -1)
-    messages = np.append(sends[::-1].cumsum()[::-1], 0.0)
-    back = (groups[::-1].cumsum()[::-1] + 2.0 * messages) / behind
-    waiting = back[behind < count]
-    rate = max(rate, float(waiting.max(initial=0.0)))
-    return float(groups.sum()) + 2.0 * float(sends.sum()) + (count - 1) * rate
-
-
-def activations(choice: Choice, kept: Floats) -> Floats:
-    """What the micro-batches under way hold at most in each group. [B]
-
-    Parameters
-    ----------
-    choice
-        Stages and micro-batches.
-    kept
-        Of each stage and micro-batch. [B]
-    """
-    order = np.arange(choice.pp)
-    count = choice.micro_batches
-    if choice.chunks == 1:
-        under_way: Floats = np.minimum(choice.pp - order, count) * kept[0]
-        return under_way
-    ahead = 2 * (choice.pp - order - 1) + (choice.chunks - 1) * choice.pp + 1
-    ahead = np.minimum(ahead, count * choice.chunks)
-    if count == choice.pp:
-        ahead = np.full(choice.pp, count * choice.chunks)
-    found: Floats = ahead * kept.mean(axis=0)
-    return found

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimates
 from planner.joint.micro_batch import MicroBatch
-from planner.simulation.run import OVERLAP_FACTOR
+from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +29,37 @@ def slowed_by_exchanges(computed: float, gaps: float, exchanged: float) -> float
     """
     rest = max(exchanged - gaps, 0.0)
     return gaps + max(computed, rest) + OVERLAP_FACTOR * min(computed, rest)
+
+
+def passes_in_turn(
+    estimates: Estimates, choice: Choice, inside: MicroBatch, updates: float
+) -> float:
+    """What the passes of one stage and one micro-batch take, the update, and what follows it.
+
+    One begins when the one before it is through, with what it computes: a forward pass has gathered
+    all weights, and the update waits for all gradients. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    updates
+        Of all weights. [s]
+    """
+    overlaps = estimates.exchanges.gradients(choice.zero).overlap
+    gathered = gathers(estimates, choice, inside)
+    reduced = reductions(estimates, choice, inside)
+    forward = float(inside.forward_computed.sum())
+    backward = inside.total_computed - forward
+    beside = max(reduced if overlaps else 0.0, gathered)
+    return (
+        slowed_by_exchanges(forward, inside.gaps[0], gathered)
+        + slowed_by_exchanges(backward, inside.gaps[1], beside)
+        + (0.0 if overlaps else reduced)
+        + updates
+        + gathered_after(estimates, choice, inside)
+        + waiting_time(forward + backward + updates, estimates.setting.gpus)
+    )
 
 
 def gathers(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:

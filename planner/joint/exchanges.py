@@ -241,16 +241,16 @@ class Exchanges:
         num_bytes
             Of each device. [B]
         """
-        each, below = math.prod(self._links(pp).topology.shape), self.whole.devices_below
-        here, there = group * each, (group + 1) % pp * each
-        # the outermost level at which the stages are below different children
-        level = max(
-            at
-            for at, size in enumerate(below[: len(self.whole.shape)])
-            if here // int(size) != there // int(size)
-        )
-        key = ("send", pp, level, num_bytes)
+        key = ("send", pp, group, num_bytes)
         if key not in self.times:
+            each, below = math.prod(self._links(pp).topology.shape), self.whole.devices_below
+            here, there = group * each, (group + 1) % pp * each
+            # the outermost level at which the stages are below different children
+            level = max(
+                at
+                for at, size in enumerate(below[: len(self.whole.shape)])
+                if here // int(size) != there // int(size)
+            )
             senders = min(each, int(below[level]))
             self.times[key] = float(send_recv_time(self.whole, level, num_bytes, senders))
         return self.times[key]

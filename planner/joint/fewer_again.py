@@ -21,6 +21,7 @@ def with_fewer_again(
     estimates: Estimates,
     ranked: Sequence[Estimate],
     refuted: AbstractSet[Choice] = frozenset(),
+    limit: float = math.inf,
 ) -> list[Estimate]:
     """Estimates with those of fewer blocks computed again, the fastest first.
 
@@ -32,6 +33,8 @@ def with_fewer_again(
         Those of all choices, the fastest first.
     refuted
         What does not fit, whatever is estimated.
+    limit
+        Steps that take longer do not matter. [s]
     """
     capacity = estimates.setting.cluster.device.memory
     alone = {
@@ -50,6 +53,7 @@ def with_fewer_again(
             rows.append((nothing.seconds, one))
     fitting = (one for one in ranked if one.memory <= capacity and one.choice not in refuted)
     best = min((one.seconds for one in fitting), default=math.inf)
+    best = min(best, limit)
     found = list(ranked)
     for least, one in sorted(rows, key=lambda row: row[0])[:MOST_REFINED]:
         if least > best:

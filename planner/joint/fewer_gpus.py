@@ -25,6 +25,7 @@ from planner.joint.fewer_again import one_fewer_again, with_fewer_again
 from planner.joint.hosts import on_gpus
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN, Ranking
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
+from planner.joint.variants import with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
@@ -176,7 +177,8 @@ class FewerGpus:
         estimates, floors = self.estimates.on(part), self.floors.on(part)
         # what is computed again changes neither the memory of weights nor the least computation
         once = [one for one in insides(part) if one.recompute == "none"]
-        found, again = list(choices(part, once, (0,))), recomputations(part.graph)
+        found = list(with_variants(part, choices(part, once, (0,))))
+        again = recomputations(part.graph)
         stages = stages_of_zero(part)
         if not floors.attends:
             floors.learn_of(found)

@@ -19,22 +19,28 @@ from numpy.typing import NDArray
 
 from costmodels.communication.topology import Topology
 from costmodels.graph import Graph
-from costmodels.simulation import Behaviour, Compiler, Job, Queue, Runtime, run_graph
+from costmodels.simulation import Compiler, Job, Queue, Runtime
 from costmodels.simulation.buckets import unit_of
-from costmodels.simulation.host import launches
-from costmodels.simulation.operations import Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD, FORWARD
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.simulation.sends import sharing_ranks
 from costmodels.simulation.shared_pieces import KnownPieces
-from costmodels.simulation.tensors import JobView
+from costmodels.simulation.tensors import ACTIVATIONS, JobView
 from costmodels.strategy import Strategy
 from costmodels.strategy.blocks import is_transformer
 from planner.joint.again import Again, Recomputation, units_of
 from planner.joint.choices import Choice
 from planner.joint.micro_batch import MicroBatch
-from planner.joint.operations import full_buckets, layer_of, seconds_of_layers, spans_of_units
+from planner.joint.operations import (
+    full_buckets,
+    held_for_weights,
+    held_in_passing,
+    launched_of_layers,
+    seconds_of_layers,
+    spans_of_units,
+    without_weights,
+)
 from planner.joint.reduced import Reduced
 from planner.joint.units import Units
 from planner.request.by_degrees import strategy_by_degrees
@@ -43,10 +49,6 @@ from planner.request.setting import Setting
 from planner.request.training_graphs import training_graph
 
 Floats = NDArray[np.float64]
-# What lives from the forward pass to the backward pass.
-_ACTIVATIONS = "activations"
-# What stays throughout the step, by holder.
-_STANDING = ("weights", "weight gradients", "optimizer state", "communication buffers", "reserved")
 
 
 class Insides:
@@ -72,6 +74,7 @@ class Insides:
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
+        self.like = [self.reduced.like[name] for name in self.layers]
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
         self.sums = Units(self.units)
@@ -119,7 +122,7 @@ class Insides:
             The first layer of each stage.
         """
         whole = self.of(choice.inside, choice.samples)
-        kept = self.of(replace(choice.inside, recompute="none"), choice.samples)
+        kept = self.of(choice.split, choice.samples)
         again = np.zeros(len(self.layers), dtype=bool)
         seen: dict[int, int] = {}
         for places in self.blocks:
@@ -128,7 +131,7 @@ class Insides:
             again[places] = seen[stage] <= choice.again
         mixed = {
             name: np.where(again, getattr(whole, name), getattr(kept, name))
-            for name in ("backward", "computed", "launched", "least", "kept")
+            for name in ("backward", "computed", "launched", "least", "least_before", "kept")
         }
         return replace(kept, passing=whole.passing, **mixed)
 
@@ -170,13 +173,18 @@ class Insides:
                 backward=whole.backward + anew,
                 computed=whole.computed + anew,
                 launched=whole.launched + whole.launched_forward * rows.computed,
-                least=self._least(whole, rows, what),
+                least=self._least(whole, rows, what, whole.computed, whole.least),
                 gaps=whole.gaps if what == "none" else (0.0, 0.0),
+                least_before=self._least(
+                    whole, rows, what, whole.computed - whole.apart, whole.least_before
+                ),
                 kept=rows.kept,
                 passing=whole.passing + rows.passing,
             )
 
-    def _least(self, whole: MicroBatch, rows: Again, what: str) -> Floats:
+    def _least(
+        self, whole: MicroBatch, rows: Again, what: str, computed: Floats, least: Floats
+    ) -> Floats:
         """As of `MicroBatch`, with what is computed again.
 
         Parameters
@@ -185,10 +193,12 @@ class Insides:
             The micro-batch without recomputation.
         rows, what
             What is computed again, and what that is called.
+        computed, least
+            Computation, and what no device spends less, without recomputation. [s]
         """
         if what == "none":
-            return whole.least
-        computed = whole.computed + whole.forward_computed * rows.computed
+            return least
+        computed = computed + whole.forward_computed * rows.computed
         if not self.by_blocks:
             return computed
         starts = [places[0] for places in self.units]
@@ -196,11 +206,11 @@ class Insides:
         # one pass after the other, or what is computed alone, beside all communication
         whole_units[starts] = np.add.reduceat(computed, starts)
         if what != "full":
-            return np.maximum(whole_units, whole.least)
+            return np.maximum(whole_units, least)
         again = whole.least_forward * rows.computed
         # where it stops early, a chain is shorter by no more than what is left out
         again[starts] -= np.add.reduceat(whole.forward * ~rows.computed, starts)
-        chain: Floats = whole.least + again.clip(min=0.0)
+        chain: Floats = least + again.clip(min=0.0)
         return np.maximum(whole_units, chain)
 
     def _measured(self, small: Setting, strategy: Strategy, known: KnownPieces) -> MicroBatch:
@@ -229,32 +239,34 @@ class Insides:
             phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))
             for phase in seconds
         }
-        host = {phase: self._rows(self._launched(phases[phase], compiler)) for phase in seconds}
+        host = {phase: np.zeros(len(self.layers)) for phase in seconds}
+        if self.runs_ahead:
+            view = compiler.view
+            rows = {phase: launched_of_layers(phases[phase], view) for phase in seconds}
+            host = {phase: self._rows(each) for phase, each in rows.items()}
+        graph = small.graph
+        weighted = {
+            name
+            for name, piece in pieces.items()
+            if graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
+        }
+        apart = self._rows({name: pieces[name].backward_weight for name in weighted})
         spans = {phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds}
-        least = spans if self.by_blocks else alone
         gaps = {phase: float(spans[phase].sum() - alone[phase].sum()) for phase in seconds}
+        least, data = alone, alone[BACKWARD] - apart
+        if self.by_blocks:
+            others = list(without_weights(phases[BACKWARD], pieces, weighted))
+            least, data = spans, self._of_units(spans_of_units(others, pieces))
         made = {
             tensor: size
             for operation in phases[FORWARD]
             for tensor, holder, size in operation.makes
-            if holder == _ACTIVATIONS
+            if holder == ACTIVATIONS
         }
         kept: dict[str, float] = {}
         for operation in phases[BACKWARD]:
             for tensor in (*operation.takes, *operation.uses):
                 kept[tensor[1]] = kept.get(tensor[1], 0.0) + made.pop(tensor, 0.0)
-        graph = compiler.compile(1)
-        # what the update needs depends on how many weights a device has, and on who updates them;
-        # an allocator that is short of memory gives it back
-        update = 0.0
-        if small.machine.training.held.update:
-            update = sum(task.scratch for task in graph.tasks if task.kind == "update")
-            tasks = (t._replace(scratch=0.0) if t.kind == "update" else t for t in graph.tasks)
-            graph = replace(graph, tasks=tuple(tasks))
-        step = run_graph(graph, Behaviour(overlap_factor=0.0))
-        memory = step.peak.memory
-        standing = sum(memory.holders.get(name, 0.0) for name in _STANDING)
-        standing += min(memory.holders.get("fragmentation", 0.0), update)
         return MicroBatch(
             forward=self._rows(seconds[FORWARD]),
             backward=self._rows(seconds[BACKWARD]),
@@ -267,8 +279,11 @@ class Insides:
             gaps=(max(gaps[FORWARD], 0.0), max(gaps[BACKWARD], 0.0))
             if self.in_turn
             else (0.0, 0.0),
+            apart=apart,
+            least_before=least[FORWARD] + data,
             balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),
             kept=self._rows(kept),
+            waiting=self._rows(held_for_weights(phases, weighted)),
             parameters=self._of_pieces(pieces, "parameters"),
             numbers=self._of_pieces(pieces, "numbers"),
             weights=self._of_pieces(pieces, "weights"),
@@ -277,24 +292,9 @@ class Insides:
             update=self._of_pieces(pieces, "update"),
             output=self._of_pieces(pieces, "output"),
             sent=self._sent(compiler.view),
-            passing=max(memory.total - standing - sum(kept.values()), 0.0),
+            passing=held_in_passing(compiler, sum(kept.values())),
             **self._cuts(small.machine.topology.shape, pieces),
         )
-
-    def _launched(self, operations: Sequence[Operation], compiler: Compiler) -> dict[str, float]:
-        """What the host takes to launch the operations of each layer, if it runs ahead. [s]"""
-        found: dict[str, float] = {}
-        if not self.runs_ahead:
-            return found
-        view = compiler.view
-        counts = launches(operations, view.graph, self.runtime, view.fresh_size > 0.0)
-        for operation, count in zip(operations, counts, strict=True):
-            seconds = count * view.launch_time
-            if operation.queue == Queue.FEATURE:
-                seconds += self.runtime.check(operation.ranks)
-            name = layer_of(operation.name, view.pieces)
-            found[name] = found.get(name, 0.0) + seconds
-        return found
 
     def _cuts(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
         """By how many ways weights are cut, and in which buckets their gradients travel.
@@ -321,8 +321,7 @@ class Insides:
 
     def _rows(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct layers for all layers of the network."""
-        like = self.reduced.like
-        return np.array([values.get(like[name], 0.0) for name in self.layers])
+        return np.array([values.get(name, 0.0) for name in self.like])
 
     def _of_units(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct units, at the first layer of each unit of the network."""

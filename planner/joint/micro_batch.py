@@ -32,11 +32,14 @@ class MicroBatch:
         What a device waits at least for communication between the first and the last computation of
         a block, in the forward and in the backward pass, where one stage has all blocks and nothing
         is computed again. [s]
+    apart, least_before
+        Backward passes of weights, as far as a schedule can run them by themselves; and as `least`
+        without them. [s]
     balance
         What stages are balanced by where they are not made of blocks: computation of both, without
         recomputation. [s]
-    kept
-        What waits for the backward pass. [B]
+    kept, waiting
+        What waits for the backward pass, and for that of weights where it runs later. [B]
     parameters, numbers, weights, gradients, state, update
         Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
         layers that share the weight of another one. [items], [B], [s]
@@ -61,8 +64,11 @@ class MicroBatch:
     least: Floats
     least_forward: Floats
     gaps: tuple[float, float]
+    apart: Floats
+    least_before: Floats
     balance: Floats
     kept: Floats
+    waiting: Floats
     parameters: Floats
     numbers: Floats
     weights: Floats
@@ -82,15 +88,35 @@ class MicroBatch:
         return float(self.forward.sum() + self.backward.sum())
 
     @cached_property
+    def total_apart(self) -> float:
+        """Backward passes of weights. [s]"""
+        return float(self.apart.sum())
+
+    @cached_property
     def total_computed(self) -> float:
         """Computation of all layers. [s]"""
         return float(self.computed.sum())
 
     @cached_property
+    def total_least(self) -> float:
+        """What all layers take at least. [s]"""
+        return float(self.least.sum())
+
+    @cached_property
+    def total_least_forward(self) -> float:
+        """What their forward passes take of that. [s]"""
+        return float(self.least_forward.sum())
+
+    @cached_property
+    def total_kept(self) -> float:
+        """What all layers keep. [B]"""
+        return float(self.kept.sum())
+
+    @cached_property
     def passes(self) -> Floats:
         """What both passes take and leave, in rows, however they are cut into stages."""
         times = (self.forward, self.backward, self.computed, self.launched, self.launched_forward)
-        return np.stack([*times, self.kept])
+        return np.stack([*times, self.kept, self.apart, self.waiting])
 
     @cached_property
     def held(self) -> Floats:

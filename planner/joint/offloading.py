@@ -12,13 +12,15 @@ from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
 from planner.joint.offload import least_copied, offloaded
-from planner.joint.ranking import Ranking, Rows
+from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
+from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
-# Choices that do not fit of which that is estimated, the fastest without it first. [items]
-MOST_REFINED = 64
+# Choices that do not fit of which that is looked at, the fastest without it first, and those of
+# them that may fit with all of it in the hosts, of which the rest is estimated. [items]
+MOST_LOOKED_AT, MOST_REFINED = 1024, 256
 
 
 def with_offload(
@@ -44,12 +46,20 @@ def with_offload(
     surely = (one.seconds for one in fitting if one.choice not in ranking.refuted)
     best = min(surely, default=math.inf)
     found = list(ranked)
-    alone = [one for one in ranked if one.memory > capacity and not one.choice.again]
-    for one in alone[:MOST_REFINED]:
-        if one.seconds > best:
+    heavier = (one for one in ranked if one.memory > capacity and not one.choice.again)
+    alone = [one for one in heavier if not is_variant(one.choice)]
+    # estimates of memory are not exact
+    most, refined = capacity * (1.0 + MEMORY_MARGIN), 0
+    for one in alone[:MOST_LOOKED_AT]:
+        if one.seconds > best or refined == MOST_REFINED:
             break
-        others = [ranking.estimates.of(other) for other in offloaded(one.choice)]
-        found += [other for other in others if other.memory <= capacity]
+        *ways, all_of_it = offloaded(one.choice)
+        least = ranking.estimates.of(all_of_it)
+        if least.memory > most:
+            continue
+        refined += 1
+        others = [least, *map(ranking.estimates.of, ways)]
+        found += [other for other in others if other.memory <= most]
         best = min([best, *(other.seconds for other in others if other.memory <= capacity)])
     left = ranking.add(heavy, found)
     return sorted(found, key=lambda one: one.seconds), left
@@ -57,7 +67,7 @@ def with_offload(
 
 def heavy_rows(
     setting: Setting, heavy: Sequence[Choice], floors: PipelineBounds, deadline: Deadline
-) -> list[tuple[float, Choice]]:
+) -> tuple[list[tuple[float, Choice]], float]:
     """Choices whose weights fit with some of them in the hosts, by what none takes less than. [s]
 
     Parameters
@@ -69,13 +79,20 @@ def heavy_rows(
     floors
         What no step of them takes less than by computation alone.
     deadline
-        After which that is not looked for any more.
+        After which no further ones are looked for, once there is one.
+
+    Returns
+    -------
+    The choices, and what all others take at least that may fit so. [s]
     """
-    weights, rows = LeastWeights(setting), []
+    weights = LeastWeights(setting)
+    rows: list[tuple[float, Choice]] = []
     for choice in heavy:
+        if rows and deadline.passed:
+            return sorted(rows, key=lambda row: row[0]), 0.0
         fitting = [one for one in offloaded(choice) if weights.fit(one)]
-        floor = floors.floor(choice) if fitting and not deadline.passed else 0.0
+        floor = floors.floor(choice) if fitting else 0.0
         for one in fitting:
             copied = least_copied(setting, one, weights.least_parameters(one))
             rows.append((max(floor, copied), one))
-    return sorted(rows, key=lambda row: row[0])
+    return sorted(rows, key=lambda row: row[0]), math.inf

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.simulation import Queue
+from costmodels.simulation import Behaviour, Compiler, Queue, run_graph
 from costmodels.simulation.buckets import unit_of
+from costmodels.simulation.host import launches
 from costmodels.simulation.operations import Key, Operation
 from costmodels.simulation.pieces import Piece
+from costmodels.simulation.schedules import BACKWARD
+from costmodels.simulation.tensors import ACTIVATIONS, GRADIENTS, JobView
+
+# Kinds of operations: a backward pass of a weight by itself, and what is gathered again for one.
+WEIGHT_PASS, GATHERED = "backward of weight", "change for backward"
+# What stays throughout the step, by holder.
+STANDING = ("weights", "weight gradients", "optimizer state", "communication buffers", "reserved")
 
 
 def layer_of(name: str, known: Mapping[str, object]) -> str:
@@ -71,6 +80,77 @@ def spans_of_units(
     return last
 
 
+def launched_of_layers(operations: Sequence[Operation], view: JobView) -> dict[str, float]:
+    """What the host takes to launch the operations of each layer, if it runs ahead. [s]
+
+    Parameters
+    ----------
+    operations, view
+        Of a pass, and the job.
+    """
+    found: dict[str, float] = {}
+    counts = launches(operations, view.graph, view.runtime, view.fresh_size > 0.0)
+    for operation, count in zip(operations, counts, strict=True):
+        seconds = count * view.launch_time
+        if operation.queue == Queue.FEATURE:
+            seconds += view.runtime.check(operation.ranks)
+        name = layer_of(operation.name, view.pieces)
+        found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def without_weights(
+    operations: Sequence[Operation], pieces: Mapping[str, Piece], weighted: Collection[str]
+) -> Iterator[Operation]:
+    """A backward pass without that of weights: what waits for nothing that only these read.
+
+    Parameters
+    ----------
+    operations, pieces
+        Of the whole pass, and the layers.
+    weighted
+        The layers whose weight has a pass.
+    """
+    apart = {op.name for op in operations if op.kind == WEIGHT_PASS}
+    for op in operations:
+        if op.kind == WEIGHT_PASS:
+            continue
+        if op.kind == "backward" and op.name in weighted and op.name not in apart:
+            piece = pieces[op.name]
+            after = tuple(ref for ref in op.after if ref[2][0] != GATHERED)
+            part = piece.backward_data / piece.backward
+            op = op._replace(after=after, seconds=op.seconds * part)
+        yield op
+
+
+def held_for_weights(
+    phases: Mapping[str, Sequence[Operation]], weighted: Collection[str]
+) -> dict[str, float]:
+    """What the backward passes of weights read, of what is freed after the backward pass. [B]
+
+    Parameters
+    ----------
+    phases
+        Operations of both passes.
+    weighted
+        The layers whose weight has a pass.
+    """
+    sizes = {
+        tensor: size
+        for operations in phases.values()
+        for operation in operations
+        for tensor, holder, size in operation.makes
+        if holder in (ACTIVATIONS, GRADIENTS)
+    }
+    found: dict[str, float] = {}
+    for operation in phases[BACKWARD]:
+        if operation.kind in ("backward", WEIGHT_PASS) and operation.name in weighted:
+            own = ("grad", operation.name, 0)
+            for tensor in (*operation.takes, *operation.uses, own):
+                found[tensor[1]] = found.get(tensor[1], 0.0) + sizes.pop(tensor, 0.0)
+    return found
+
+
 def full_buckets(
     sizes: Sequence[float], kinds: Sequence[int], limit: float | None
 ) -> NDArray[np.bool_]:
@@ -93,3 +173,28 @@ def full_buckets(
         full[place] = size >= limit
         filled[kind] = 0.0 if full[place] else size
     return full
+
+
+def held_in_passing(compiler: Compiler, kept: float) -> float:
+    """What a pass over the network holds besides what stays and what is kept for backward. [B]
+
+    Parameters
+    ----------
+    compiler
+        Of a step of one micro-batch.
+    kept
+        All that is kept for backward. [B]
+    """
+    work = compiler.compile(1)
+    # what the update needs depends on how many weights a device has, and on who updates them;
+    # an allocator that is short of memory gives it back
+    update = 0.0
+    if compiler.job.training.held.update:
+        update = sum(task.scratch for task in work.tasks if task.kind == "update")
+        tasks = (t._replace(scratch=0.0) if t.kind == "update" else t for t in work.tasks)
+        work = replace(work, tasks=tuple(tasks))
+    step = run_graph(work, Behaviour(overlap_factor=0.0))
+    memory = step.peak.memory
+    standing = sum(memory.holders.get(name, 0.0) for name in STANDING)
+    standing += min(memory.holders.get("fragmentation", 0.0), update)
+    return max(memory.total - standing - kept, 0.0)

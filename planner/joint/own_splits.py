@@ -24,6 +24,7 @@ from costmodels.simulation.shared_pieces import PiecesByBatch
 from costmodels.strategy import Schedule
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import single_stage
+from planner.joint.activations import LeastOfStages
 from planner.joint.choices import divisors
 from planner.joint.computation import PipelineBounds
 from planner.joint.layer_splits import LayerSplits
@@ -87,6 +88,7 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
         wishes=wishes,
         deadline=search.deadline.earlier(search.pace.assembly),
         floors=search.floors,
+        least=search.least or LeastOfStages(setting),
         known=search.simulations.known,
         best=found.best,
     )
@@ -130,10 +132,14 @@ class OwnSplits:
         When to stop.
     floors
         What no step takes less than, however layers are split.
+    least
+        What devices hold at least, however layers are split.
     known
         What layers cost, as of `planner.planning.staged.tried`.
     best
         The fastest that fits, of choices before.
+    beside
+        What steps must take less than to be better than these. [s]
     """
 
     setting: Setting
@@ -142,6 +148,7 @@ class OwnSplits:
     wishes: Wishes
     deadline: Deadline
     floors: PipelineBounds
+    least: LeastOfStages
     known: PiecesByBatch
     best: StagedStep | None
     simulated: list[StagedStep] = field(default_factory=list)
@@ -149,11 +156,15 @@ class OwnSplits:
     work: int = 0
     longest: float = 0.0
     stopped_by: str = ""
+    beside: float = math.inf
 
     def run(self) -> None:
         """Try numbers of micro-batches, those first with which a step may be the fastest."""
+        self.beside = self.limit
         try:
-            rows = sorted((self.floors.of(1, 1, count), count) for count in self._counts())
+            again = "none" if self._blocks(self.setting.graph)[-1:] in ([], [0]) else "full"
+            counts = (n for n in self._counts() if self.least.fits_in_one_stage(n, again))
+            rows = sorted((self.floors.of(1, 1, count), count) for count in counts)
             for floor, count in rows:
                 if floor < self.limit and self._has_time() and self.work < MOST_COMPARED:
                     self._try_count(count)
@@ -240,6 +251,12 @@ class OwnSplits:
         self._raise_price(splits, way)
         # with the fewest blocks that are enough, or with one less and other splits
         low, high = 0, len(blocks)
+        if high > 1:
+            found = self._try(splits, replace(way, again=blocks[-1]), 0.0)
+            if found is None or (not found.fits and found.seconds >= self.limit):
+                return
+            # where all of them are not enough, none of the numbers in between is
+            low, high = (low, high - 1) if found.fits else (high - 1, high)
         while high - low > 1:
             middle = (low + high) // 2
             found = self._try(splits, replace(way, again=blocks[middle]), 0.0)
@@ -298,7 +315,9 @@ class OwnSplits:
             self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
             if found is not None:
                 self.simulated.append(found)
-                if found.fits and found.seconds < self.limit:
+                # than others like it, it need not be faster by as much
+                least = self.beside if self.best is None else min(self.beside, self.best.seconds)
+                if found.fits and found.seconds < least:
                     self.best = found
                     self.options.tell("splitting layers", found.seconds)
         return self.tried[key]

@@ -19,11 +19,11 @@ from costmodels.strategy import Schedule, Stage, Strategy
 from costmodels.strategy.usual import hybrid, stage_shape
 from planner.joint.choices import LARGEST_MICRO_BATCH, Choice, divisors
 from planner.joint.cuts import Cuts
-from planner.joint.estimate import staged_time
 from planner.joint.exchanges import Exchanges
 from planner.joint.hosts import on_groups
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
+from planner.joint.passes import staged_time
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.uneven import uneven_cut
 from planner.joint.wishes import Wishes

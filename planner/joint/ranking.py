@@ -87,17 +87,26 @@ class Ranking:
             left = self._estimate_promising(rows, every, deadline, found)
         return sorted(found, key=lambda one: one.seconds), left
 
-    def add(self, rows: Rows, found: list[Estimate]) -> float:
+    def add(
+        self,
+        rows: Rows,
+        found: list[Estimate],
+        *,
+        every: bool = False,
+        margin: float | None = None,
+    ) -> float:
         """Estimate others that may be the fastest; what the rest of them takes at least. [s]
 
         Parameters
         ----------
-        rows
+        rows, every
             As of `of`.
         found
             Estimates so far, to which these are added.
+        margin
+            As that of the ranking, which it is by default. [parts]
         """
-        return self._estimate_all(rows, False, self.deadline, found)
+        return self._estimate_all(rows, every, self.deadline, found, margin)
 
     def _estimate_promising(
         self,
@@ -144,6 +153,7 @@ class Ranking:
         every: bool,
         deadline: Deadline,
         found: list[Estimate],
+        margin: float | None = None,
     ) -> float:
         """Estimate choices that may be the fastest; return what all others take at least. [s]
 
@@ -155,8 +165,11 @@ class Ranking:
             When to stop, once there are estimates.
         found
             Estimates so far, to which these are added.
+        margin
+            As of `add`.
         """
-        fitting = (one.seconds for one in found if self._fits(one))
+        margin = self.margin if margin is None else min(margin, self.margin)
+        fitting = (one.seconds for one in found if self.fits(one))
         best = min(self.limit, min(fitting, default=math.inf))
         refused: set[object] = set()
         for floor, choice in rows:
@@ -169,7 +182,7 @@ class Ranking:
             try:
                 # splits alone are told of what they are estimated to take
                 passes = 0.0 if every or choice.is_split_alone else self.estimates.least(choice)
-                if passes > best * (1.0 + self.margin):
+                if passes > best * (1.0 + margin):
                     self.passed.append((passes, choice))
                     continue
                 one = self.estimates.of(choice)
@@ -178,10 +191,10 @@ class Ranking:
                 self.left_out.append(str(error))
                 continue
             found.append(one)
-            if self._fits(one):
+            if self.fits(one):
                 best = min(best, one.seconds)
         return math.inf
 
-    def _fits(self, one: Estimate) -> bool:
+    def fits(self, one: Estimate) -> bool:
         """Whether an estimate is expected to fit."""
         return one.memory <= self.capacity and one.choice not in self.refuted

@@ -8,6 +8,7 @@ from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
 from planner.planning.staged import StagedStep
+from search.problem.notes import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,8 +44,8 @@ class JointResult:
     runtime
         The name of the runtime that was asked for, None where none was.
     overtaken
-        The splits of one stage were searched layer by layer until the fastest that was met took so
-        long, which is longer than the best; 0 where they were not, or to the end. [s]
+        Why the splits of one stage were not searched layer by layer to the end, None where they
+        were, or not at all.
     own_splits
         What was simulated beside these with layers that are each split in their own way.
     """
@@ -64,7 +65,7 @@ class JointResult:
     stopped_by: str = ""
     any_split: float = 0.0
     runtime: str | None = None
-    overtaken: float = 0.0
+    overtaken: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
 
     @property

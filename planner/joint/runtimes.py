@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from costmodels.simulation import Runtime, load_runtime
 from planner.errors import ConflictError
 from planner.joint.wishes import Wishes
@@ -54,7 +56,12 @@ def choice_runtime(runtime: Runtime, zero: int) -> Runtime:
     zero
         The stage.
     """
-    return load_runtime(_CUTS_WEIGHTS) if zero > 2 and runtime.name == DEFAULT_RUNTIME else runtime
+    return _cutting_weights() if zero > 2 and runtime.name == DEFAULT_RUNTIME else runtime
+
+
+@cache
+def _cutting_weights() -> Runtime:
+    return load_runtime(_CUTS_WEIGHTS)
 
 
 def stages_of_zero(setting: Setting) -> tuple[int, ...]:

@@ -17,21 +17,21 @@ from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
+from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.hybrid import with_fewer_shards
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.pace import Pace
-from planner.joint.ranking import PASSED_OVER, Ranking, Rows
+from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
 from planner.joint.result import JointResult
 from planner.joint.runtimes import stages_of_zero
 from planner.joint.simulations import Simulations
 from planner.joint.unequal import with_unequal_stages
-from planner.joint.variants import is_variant, variants
+from planner.joint.variants import is_variant, lacked, with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
-from planner.joint.work import least_work
 from planner.planning.options import SearchOptions
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
@@ -110,7 +110,9 @@ class JointSearch:
             left_out=self.left_out,
             least=self.least,
         )
-        self.floors = floors = PipelineBounds(self.setting, self.estimates.plain.reduced)
+        apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
+        reduced = self.estimates.plain.reduced
+        self.floors = floors = PipelineBounds(self.setting, reduced, fills_bubbles=apart)
         partly = self.wishes.leaves_some_again
         hybrid = self.wishes.leaves_shards
         bounds = ChoiceBounds(
@@ -135,19 +137,19 @@ class JointSearch:
                 left_out=self.left_out,
             )
             if simulates:
-                left = self._simulate(ranking, rows, bounds, bound)
-                passed = [choice for _, choice in ranking.passed]
-                self._vary(bound)
+                left, passed = self._simulate(ranking, rows, bounds, bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)
                 best = simulations.best
                 bound = bound if best is None else min(bound, best.seconds)
-                if best is not None and best.degrees is not None and is_variant(best.degrees):
-                    # no bound of choices is one of these
-                    bound = anyhow = min(bound, anyhow, least_work(self.setting))
             else:
-                self.ranked, left = ranking.of(rows, every=True)
+                plain = [row for row in rows if not is_variant(row[1])]
+                self.ranked, left = ranking.of(plain or rows, every=True)
                 bound = min([left, *(bounds.of(one.choice) for one in self.ranked)])
             self.cut_short |= ranking.cut_short
+            looked = self.ranked or passed or simulations.tried or self.cut_short
+            if self.wishes.any and self.left_out and not looked:
+                why = self.left_out[0].split(";")[0]
+                raise leaves_nothing(self.setting, self.num_choices, f"{why}; keep something else")
         except KeyboardInterrupt:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
@@ -171,7 +173,9 @@ class JointSearch:
             stopped_by=stopped,
         )
 
-    def _simulate(self, ranking: Ranking, rows: Rows, bounds: ChoiceBounds, bound: float) -> float:
+    def _simulate(
+        self, ranking: Ranking, rows: Rows, bounds: ChoiceBounds, bound: float
+    ) -> tuple[float, list[Choice]]:
         """Estimate choices and simulate the best, again where what was expected to fit does not.
 
         Parameters
@@ -185,24 +189,35 @@ class JointSearch:
 
         Returns
         -------
-        What all take at least that are neither estimated nor passed over. [s]
+        What all take at least that are neither estimated nor passed over, and the latter. [s]
         """
         simulations = self.simulations
+        # what is estimated to be slower is not simulated
+        margin = MARGIN if self.passes_over else math.inf
+        plain = [row for row in rows if not is_variant(row[1])]
+        variants = [row for row in rows if is_variant(row[1])]
         for turn in range(1, MOST_ROUNDS + 1):
             last = turn == MOST_ROUNDS and simulations.best is None
             ranking.limit = self._of_replicas(ranking, rows) if bounds.partly else math.inf
-            self.ranked, left = ranking.of(rows, every=last)
+            found, left = ranking.of(plain, every=last)
+            found = self._refined(found, ranking, bounds)
+            # they take no places of the others, and are compared with all of them
+            count = len(found)
+            left = min(left, ranking.add(variants, found, every=last, margin=margin))
+            best = min(
+                (one.seconds for one in found[:count] if ranking.fits(one)), default=math.inf
+            )
+            found[count:] = self._refined(found[count:], ranking, bounds, best)
+            self.ranked = sorted(found, key=lambda one: one.seconds)
             if simulations.best is None and self._is_refuted(rows, left, bounds):
-                return left
-            if bounds.partly:
-                self.ranked = with_fewer_again(self.estimates, self.ranked, ranking.refuted)
-            if bounds.hybrid:
-                self.ranked = with_fewer_shards(self.estimates, self.ranked)
-            self.ranked = with_unequal_stages(self.estimates, self.ranked)
+                return left, []
             if simulations.offloads:
-                heavy = heavy_rows(self.setting, self.heavy, bounds.floors, ranking.deadline)
+                heavy, unseen = heavy_rows(
+                    self.setting, self.heavy, bounds.floors, ranking.deadline
+                )
+                ranking.cut_short |= unseen < math.inf
                 self.ranked, least = with_offload(ranking, self.ranked, heavy)
-                left = min(left, least)
+                left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             others = min([left, *(passes for passes, _ in ranking.passed)])
@@ -213,23 +228,31 @@ class JointSearch:
             ranking.refuted |= missed
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
-        return left
+        return left, [choice for _, choice in ranking.passed]
 
-    def _vary(self, bound: float) -> None:
-        """Simulate other schedules and context parallelism of the best, as far as may be.
+    def _refined(
+        self,
+        found: list[Estimate],
+        ranking: Ranking,
+        bounds: ChoiceBounds,
+        limit: float = math.inf,
+    ) -> list[Estimate]:
+        """Estimates with those of refined choices, the fastest first.
 
         Parameters
         ----------
-        bound
-            What no choice takes less than. [s]
+        found
+            Those of choices, the fastest first.
+        ranking, bounds
+            As of `_simulate`.
+        limit
+            What fits anyhow takes so long. [s]
         """
-        simulations, asked = self.simulations, self.setting.asked_runtime
-        if simulations.best is None:
-            return
-        lacks = () if asked is None else asked.lacks
-        for expected, choice in variants(self.estimates, self.ranked, simulations.best.seconds):
-            if self.wishes.allows_variant(choice, lacks):
-                simulations.vary(choice, expected, bound)
+        if bounds.partly:
+            found = with_fewer_again(self.estimates, found, ranking.refuted, limit)
+        if bounds.hybrid:
+            found = with_fewer_shards(self.estimates, found)
+        return with_unequal_stages(self.estimates, found)
 
     def _is_refuted(self, rows: Rows, left: float, bounds: ChoiceBounds) -> bool:
         """Whether every choice is known to hold more than a device has.
@@ -311,24 +334,22 @@ class JointSearch:
         if kept:
             host_of(self.setting.cluster)
         zero, cuts = stages_of_zero(self.setting), self.estimates.cuts
-        for choice in choices(self.setting, list(insides(self.setting)), zero):
+        every: list[Choice] = []
+        found = choices(self.setting, list(insides(self.setting)), zero)
+        for choice in with_variants(self.setting, found):
             if not cuts.are_possible(choice.parts):
                 continue
-            self.num_choices += 1
-            if kept:
+            every.append(choice)
+            if kept and not is_variant(choice):
                 choice = replace(choice, offload=kept)
             choice = self.wishes.with_shards(choice)
             if self.wishes.allows(choice) and can_wait(choice):
                 self.num_wished += 1
                 fits = weights.fit(choice) and (self.least is None or self.least.fit(choice))
                 (fitting if fits else self.heavy).append(choice)
-        if self.wishes.any and self.num_choices and not self.num_wished:
-            model, gpus, batch = self.setting.model.name, self.setting.gpus, self.setting.batch
-            raise InputError(
-                f"what is kept and forbidden must leave something of the {self.num_choices:,} ways "
-                f"to train {model} on {gpus} GPUs with a batch of {batch} but leaves nothing; keep "
-                "or forbid less"
-            )
+        self.num_choices += len(every)
+        if self.wishes.any and every and not self.num_wished:
+            raise contradiction(self.setting, self.wishes, every)
         if not floors.attends:
             floors.learn_of(fitting)
         rows = [(0.0 if deadline.passed else floors.floor(one), one) for one in fitting]

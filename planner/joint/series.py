@@ -1,4 +1,4 @@
-"""Which layers of a network wait for each other, and the longest chains of them."""
+"""Which parts of a network wait for each other: blocks in series, and the longest chains."""
 
 from __future__ import annotations
 

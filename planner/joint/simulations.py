@@ -1,7 +1,7 @@
 """The simulations of one question: which choices are worth one, and the best of them.
 
-Choices with some of what they hold in the memory of the hosts come after all others, and take no
-places of theirs: whoever rules offload out gets no better plan by that.
+Variants come after plain choices, and those with some of what they hold in the memory of the hosts
+after all others. They take no places of theirs: whoever rules them out gets no better plan by that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from planner.joint.fewer_again import one_fewer_again
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime
+from planner.joint.variants import is_variant, turn_of
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
@@ -65,8 +66,9 @@ class Simulations:
         Whether there was no time for all that is worth it.
     tried, fitting
         The choices that were simulated, and those of them that fit.
-    off
-        How far off estimates were, the least of each way to lay layers on devices. [times]
+    off, above
+        How far off estimates were, the least of each way to lay layers on devices, and how far
+        above what a device holds those of memory were, the most. [times]
     known
         What layers cost in all that was simulated.
     least
@@ -86,6 +88,7 @@ class Simulations:
     tried: set[Choice] = field(default_factory=set)
     fitting: set[Choice] = field(default_factory=set)
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
+    above: float = 1.0
     known: PiecesByBatch = field(default_factory=dict)
     least: LeastOfStages | None = None
 
@@ -112,8 +115,7 @@ class Simulations:
         self.cut_short |= timely[:1] != list(ranked[:1])
         most = LATER_MISSES if self.tried else MOST_MISSES
         timely = [one for one in timely if one.choice not in self.tried]
-        parts = [[one for one in timely if bool(one.choice.offload) == away] for away in (0, 1)]
-        for rows in parts:
+        for rows in ([one for one in timely if turn_of(one.choice) == turn] for turn in range(3)):
             fitting = [one for one in rows if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]
             # where what may fit does not, what is expected to fit may do
             surely = [one for one in fitting if one.memory <= capacity]
@@ -136,21 +138,10 @@ class Simulations:
             As of `run`.
         """
         rest = _smallest_first([one for one in ranked if one.choice not in self.tried])
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
-        self._simulate(rest[: bisect_right(works, MOST_WORK)], bound)
-
-    def vary(self, choice: Choice, expected: float, bound: float) -> None:
-        """Simulate a variant of what was tried, if it promises to be better.
-
-        Parameters
-        ----------
-        choice, expected
-            The variant, and what it may take. [s]
-        bound
-            What no choice takes less than. [s]
-        """
-        if self.best is not None and expected < self.best.seconds and self._has_time(choice):
-            self._try(choice, bound)
+        cheap = rest[: bisect_right(works, MOST_WORK)]
+        self._simulate([one for one in cheap if one.memory <= most], bound)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -175,6 +166,7 @@ class Simulations:
             if found is not None:
                 layout, off = _laid_out(one.choice), found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
+                self.above = max(self.above, one.memory / found.peak_memory)
 
     def _expected(self, one: Estimate) -> float:
         """An estimate as far off as those of the same layout were. [s]"""
@@ -239,7 +231,13 @@ class Simulations:
         fastest = self.best.seconds
         rows: list[Row] = []
         beside: set[Choice] = set()  # that are bounded with what they are without offload
-        near = (one for one in passed if bounds.of(one, fitting=False) < fastest)
+        # what does not fit may do with some of it in the hosts
+        fitting = [is_variant(one) or not self.offloads for one in passed]
+        near = (
+            one
+            for one, alone in zip(passed, fitting, strict=True)
+            if bounds.of(one, fitting=alone) < fastest
+        )
         every = chain(ranked, map(self.estimates.of, near))
         for one in sorted(every, key=lambda one: len(one.choice.offload)):
             self.cut_short |= self.pace.deadline.passed
@@ -259,8 +257,8 @@ class Simulations:
             for least, way in bounds.by_shards(row, choice)
         ]
         rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
-        for away in (False, True):
-            left = self._proven([row for row in rows if bool(row[2].offload) == away], left, bounds)
+        for turn in range(3):
+            left = self._proven([row for row in rows if turn_of(row[2]) == turn], left, bounds)
         return left
 
     def _proven(self, rows: Sequence[Row], left: float, bounds: ChoiceBounds) -> float:
@@ -283,23 +281,27 @@ class Simulations:
             if not members:
                 continue
             work += self.pace.work(choice) * len(members)
-            if work > MOST_WORK or not all(map(self._has_time, members)):
+            enough = work > MOST_WORK
+            for other in () if enough else members:
+                if not self._is_settled(other):
+                    # each of them takes time that the next one lacks
+                    if enough := not self._has_time(other):
+                        break
+                    self._try(other, min(left, least))
+            if enough:
                 rest = (
                     row[0]
                     for row in rows[place:]
                     if not all(map(self._is_settled, bounds.members(row[2])))
                 )
-                return min(left, fastest, *rest)
-            for other in members:
-                if not self._is_settled(other):
-                    self._try(other, min(left, least))
+                return min(left, self.best.seconds, *rest)
         return left
 
     def _may_offload(self, one: Estimate) -> bool:
         """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""
         least = self.setting.cluster.device.memory * (1.0 - MEMORY_MARGIN)
         fits = one.memory <= least or one.choice in self.fitting
-        return self.offloads and not one.choice.offload and not fits
+        return self.offloads and turn_of(one.choice) == 0 and not fits
 
     def _is_settled(self, choice: Choice) -> bool:
         """Whether a choice was simulated, or fits with less computed again, which is faster."""
@@ -352,4 +354,5 @@ def _smallest_first(rows: Sequence[Estimate]) -> list[Estimate]:
 def _laid_out(choice: Choice) -> tuple[object, ...]:
     """How layers and samples lie on devices, whatever is computed again and in which order."""
     one = choice.inside
-    return one.tp, one.cp, one.ep, choice.dp, choice.pp, choice.zero, choice.offload
+    ways = one.tp, one.cp, one.ep, one.cp_kind, choice.schedule
+    return *ways, choice.dp, choice.pp, choice.zero, choice.offload

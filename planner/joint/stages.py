@@ -30,8 +30,9 @@ class StageCosts:
         On one micro-batch. [s]
     launched, launched_forward
         What the host takes to launch both passes, and the forward pass. [s]
-    kept
-        What a micro-batch leaves for its backward pass. [B]
+    kept, apart, waiting
+        What a micro-batch leaves for its backward pass, what backward passes of weights take by
+        themselves, and what waits for these. [B], [s], [B]
     parameters, weights, gradients, state, update
         Of each group, by how weights are cut; (cuts, groups). [items], [B], [s]
     travels
@@ -57,6 +58,8 @@ class StageCosts:
     launched: Floats
     launched_forward: Floats
     kept: Floats
+    apart: Floats
+    waiting: Floats
     parameters: Floats
     weights: Floats
     gradients: Floats
@@ -102,6 +105,8 @@ class StageCosts:
             launched=rows[3],
             launched_forward=rows[4],
             kept=rows[5],
+            apart=rows[6],
+            waiting=rows[7],
             parameters=groups[0],
             weights=groups[1],
             gradients=groups[2],

@@ -1,76 +1,62 @@
-"""Other orders of passes, and other context parallelism, of the fastest choices that might gain.
+"""Other orders of passes, and other context parallelism, of the choices that can have them.
 
 Backward passes of weights may fill the bubbles of a pipeline (Qi et al. 2023), and attention may
-get some heads of all positions instead of keys and values of all (Jacobs et al. 2023). Both are
-tried of choices that are among the best without, by simulation; bounds are not of them.
+get some heads of all positions instead of keys and values of all (Jacobs et al. 2023).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 
-from costmodels.errors import InputError
 from planner.joint.choices import Choice
-from planner.joint.estimate import Estimate, Estimates
 from planner.request.parts import Degrees
-
-# Choices of which each is tried, the most promising first. [items]
-MOST_TRIED = 3
-# The part of a backward pass that products of weights take: of two products as large. [parts]
-OF_WEIGHTS = 0.5
+from planner.request.setting import Setting
 
 
-def zero_bubble(choice: Choice) -> Choice:
-    """The choice with its backward passes of weights apart."""
-    return replace(choice, schedule="zero-bubble")
+def is_variant(choice: Choice) -> bool:
+    """Whether a choice is one of these."""
+    return choice.fills_bubbles or choice.inside.cp_kind == "all-to-all"
 
 
-def all_to_all(choice: Choice) -> Choice:
-    """The choice whose context parallelism brings heads together."""
-    return replace(choice, inside=replace(choice.inside, cp_kind="all-to-all"))
+def lacked(setting: Setting) -> tuple[str, ...]:
+    """What of these the runtime that was asked for does not have."""
+    asked = setting.asked_runtime
+    return () if asked is None else asked.lacks
 
 
-def is_variant(degrees: Degrees) -> bool:
-    """Whether a way to train is one of these."""
-    divided = degrees.cp > 1 and degrees.cp_kind == "all-to-all"
-    return degrees.schedule == "zero-bubble" or divided
+def turn_of(choice: Choice) -> int:
+    """When a choice is simulated: after the plain ones come variants, and then those that copy."""
+    return 2 if choice.offload else int(is_variant(choice))
 
 
-def variants(
-    estimates: Estimates, ranked: Sequence[Estimate], fastest: float
-) -> Iterator[tuple[float, Choice]]:
-    """What may be faster than the best, each with what it may take, the most promising first. [s]
+def with_variants(setting: Setting, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Choices, each followed by its variants.
 
     Parameters
     ----------
-    estimates
-        Made of the choices.
-    ranked
-        Those of all choices, the fastest first.
-    fastest
-        The best step. [s]
+    setting
+        The question.
+    choices
+        Those of its space that are no variants.
     """
-    capacity = estimates.setting.cluster.device.memory
-    fitting = [one for one in ranked if one.memory <= capacity and not one.choice.offload]
-    rows: list[tuple[float, Choice]] = []
-    for one in fitting:
-        choice = one.choice
-        if one.seconds * (1.0 - OF_WEIGHTS) >= fastest:
-            break  # a step has one backward pass of all stages at least
-        # where weights are cut, each pass of them would gather once more
-        if choice.pp == 1 or choice.chunks > 1 or choice.zero > 2:
+    lacks, layers = lacked(setting), setting.graph.compute_layers
+    heads = {layer.dims["head"] for layer in layers if layer.kind == "attention"}
+    for choice in choices:
+        yield choice
+        if choice.offload:
             continue
-        inside = estimates.insides(choice.zero).of(choice.split, choice.samples)
-        gained = (1.0 - 1.0 / choice.pp) * OF_WEIGHTS * float(inside.backward.sum())
-        rows.append((one.seconds - gained, zero_bubble(choice)))
-    found = sorted(rows, key=lambda row: row[0])[:MOST_TRIED]
-    divided = [one.choice for one in fitting if one.choice.inside.cp > 1 and not one.choice.again]
-    for choice in divided[:MOST_TRIED]:
-        try:
-            other = estimates.of(all_to_all(choice))
-        except InputError:
-            continue  # there are too few heads
-        if other.memory <= capacity:
-            found.append((other.seconds, other.choice))
-    yield from sorted((row for row in found if row[0] < fastest), key=lambda row: row[0])
+        inside, ways = choice.inside, [choice]
+        divides = all(count % (inside.tp * inside.cp) == 0 for count in heads)
+        if inside.cp > 1 and divides and "all-to-all" not in lacks:
+            ways.append(replace(choice, inside=_all_to_all(inside)))
+            yield ways[-1]
+        # where weights are cut, each pass of them would gather once more
+        if choice.pp > 1 and choice.chunks == 1 and choice.zero < 3 and "zero-bubble" not in lacks:
+            yield from (replace(one, schedule="zero-bubble") for one in ways)
+
+
+@cache
+def _all_to_all(inside: Degrees) -> Degrees:
+    return replace(inside, cp_kind="all-to-all")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
-from planner.joint.choices import Choice
+from planner.joint.choices import Choice, divisors
 from planner.joint.estimate import Estimate
 from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.result import JointResult
@@ -95,8 +95,8 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     """Why the splits of one stage are not worth searching layer by layer, None where they are."""
     if found.runtime is not None and not splits_by_layer(best.placed.setting):
         return Note.of("single-stage-under", runtime=found.runtime)
-    if found.overtaken:
-        return Note.of("single-stage-overtaken", estimate=format_seconds(found.overtaken))
+    if found.overtaken is not None:
+        return found.overtaken
     layers = len(best.placed.graph.compute_layers)
     least = format_seconds(found.single_bound)
     if found.single_bound >= best.seconds:
@@ -106,15 +106,13 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     capacity = best.placed.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
     rows = (one for one in found.estimates if one.memory <= capacity)
     by_degrees = min((one.seconds for one in rows if one.choice.is_split_alone), default=math.inf)
-    if by_degrees <= best.seconds * (1.0 + BY_LAYERS):
+    if by_degrees <= best.seconds * (1.0 + BY_LAYERS) or _shares_unevenly(best.placed.setting):
         return None
     words = format_seconds(by_degrees) if by_degrees < math.inf else "more than the plan"
     return Note.of("single-stage-unlikely", estimate=words, bound=least)
 
 
-def infeasible(
-    setting: Setting, found: JointResult, failed: InfeasibleError | None = None
-) -> InfeasibleError:
+def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:
     """That nothing fits, and whether that is proven.
 
     It is where weights with their state are too much for all devices together.
@@ -123,15 +121,14 @@ def infeasible(
     ----------
     setting, found
         The question, and what the search came to.
-    failed
-        Why no split of one stage layer by layer fits, where they were searched.
+    layer
+        That holds the most, where no split of one stage layer by layer fits.
     """
     if found.stopped_by and not found.every_step:
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
-    layer = failed.layer if failed is not None else ""
     proven = least > device.memory
     tightest = min((one.peak_memory for one in found.every_step), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
@@ -142,17 +139,27 @@ def infeasible(
     )
     own = len(found.own_splits)
     beside = f" and {own:,} with splits of their own" if own else ""
-    verdict = (
-        f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
-        "framework reserves"
-        if proven
-        else f"no plan that fits was found among {found.num_choices:,} ways to train{beside}, "
-        f"though it is not proven that there is none: {smallest}"
-    )
+    space = f"{found.num_choices:,} ways to train{beside}"
+    if proven:
+        verdict = (
+            f"no plan fits in memory: {what} {format_bytes(least)} a GPU with what the "
+            "framework reserves"
+        )
+    elif found.stopped_by:
+        verdict = (
+            f"stopped before a plan was found, by the {found.stopped_by}: none so far of {space} "
+            f"fits, though it is not proven that there is none: {smallest}"
+        )
+    else:
+        verdict = (
+            f"no plan that fits was found among {space}, though it is not proven that there is "
+            f"none: {smallest}"
+        )
+    longer = "raise the time limit, " if found.stopped_by == "time limit" and not proven else ""
     holder = f" (layer '{layer}' holds most of it)" if layer and not proven else ""
     return InfeasibleError(
         f"{verdict}, and {device.name} has {format_bytes(device.memory)}{holder}; "
-        f"{_remedy(setting, found)}use more GPUs or a smaller batch",
+        f"{longer}{_remedy(setting, found)}use more GPUs or a smaller batch",
         missing_bytes=max(short, 0.0),
         layer=layer,
         proven=proven,
@@ -222,3 +229,9 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     fitting = [one.choice.pp for one in rows if one.memory <= memory]
     known = {name: usual[name] for name in others}
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
+
+
+def _shares_unevenly(setting: Setting) -> bool:
+    """Whether layers can split the batch over numbers of devices that replicas cannot be."""
+    ways = (one for one in divisors(setting.gpus) if one <= setting.batch)
+    return any(setting.batch % one for one in ways)

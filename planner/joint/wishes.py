@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,6 +108,12 @@ class Wishes:
         return free and whole and _BEYOND_SPLITS.issuperset(self.forbid)
 
     @property
+    def leaves_bubbles(self) -> bool:
+        """Whether backward passes of weights may run by themselves."""
+        kept = self.keep.get("schedule", "zero-bubble")
+        return kept == "zero-bubble" and "zero-bubble" not in self.forbid
+
+    @property
     def leaves_some_again(self) -> bool:
         """Whether some blocks may be computed again: frameworks compute all of them or none."""
         return "recompute" not in self.keep and self.framework is None
@@ -137,23 +143,12 @@ class Wishes:
         framework = FRAMEWORKS.get(self.framework or "")
         if framework is not None and not framework.runs(way_of(choice, self.attends)):
             return False
+        # settings of frameworks do not say how context parallelism works
+        if framework is not None and FORBIDDEN["all-to-all"](choice):
+            return False
         return all(KEPT[name](choice) == value for name, value in self.keep.items()) and not any(
             FORBIDDEN[name](choice) for name in self.forbid
         )
-
-    def allows_variant(self, choice: Choice, lacks: Sequence[str]) -> bool:
-        """Whether a schedule and a context parallelism that are no choices are as wished for.
-
-        Parameters
-        ----------
-        choice
-            With them.
-        lacks
-            What the runtime has not, of `FORBIDDEN`.
-        """
-        # settings of frameworks do not say how context parallelism works
-        unsaid = self.framework is not None and FORBIDDEN["all-to-all"](choice)
-        return self.allows(choice) and not (unsaid or any(FORBIDDEN[n](choice) for n in lacks))
 
     def check(self, training: Training) -> None:
         """Refuse what contradicts the framework.

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from costmodels.units import format_seconds
+from search.problem.notes import Note
+
 Watch: TypeAlias = Callable[[str, float, float], None]
 
 
@@ -18,11 +21,18 @@ class Overtaken(Exception):
     ----------
     seconds
         The fastest assignment that was met and fits, on the timeline. [s]
+    at_least
+        Whether it is what none of the candidates that fits takes less than, instead.
     """
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
+    def __init__(self, seconds: float, *, at_least: bool = False) -> None:
+        super().__init__(seconds, at_least)
         self.seconds = seconds
+        self.note = (
+            Note.of("single-stage-bounded", bound=format_seconds(seconds))
+            if at_least
+            else Note.of("single-stage-overtaken", estimate=format_seconds(seconds))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +66,8 @@ class SearchOptions:
         Called with the phase, and the best step and the bound so far [s], when one of them changes.
     rival
         The step of the best plan of another kind, asked for where the limit on memory binds: where
-        what fits is slower by more than the timeline is off, the search ends with `Overtaken`. [s]
+        what fits is slower by more than the timeline is off, or known to be slower by a bound, the
+        search ends with `Overtaken`. [s]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.

@@ -230,7 +230,7 @@ def _look_everywhere(
     if least_memory:
         least = hold_least(search, profile)
     elif binds:
-        least = fit_into_memory(search, profile)
+        least = fit_into_memory(search, profile, rival)
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
     if binds and rival is not None and not search.stopped:

@@ -250,6 +250,19 @@ def test_devices_that_reach_less_than_pcie_use_no_switches_of_nvlink(tmp_path):
     assert outside[0] == load_device("h100").reserved_memory < outside[1]
 
 
+@pytest.mark.parametrize("mended", ["True", "False"])
+def test_jobs_that_measured_their_links_hold_a_communicator_of_their_host(tmp_path, mended):
+    row = {**BY_COLUMN, "tp": "2", "dp": "8", "after_pipeline_fix": mended}
+    (found,) = read_llm_rows([written(tmp_path / "rows.csv", [row])]).measurements
+    # all ranks twice, two that exchange features, eight that hold the same weights, and a host's;
+    # buffers of switches for each device of a host in all but the two, and trees over two hosts
+    larger, heads, trees = 4 * 688 - 392, 8 + 8 + 4 + 8, 3
+    expected = (
+        load_device("h100").reserved_memory / 2**20 + larger + 544 + heads * 192 + trees * 320
+    )
+    assert Predictions().of(found).outside / 2**20 == pytest.approx(expected)
+
+
 def hindered(members, near, far):
     """Bus bandwidths of links that a gigabyte takes 4 ms over, under such checks."""
     buffer, late = 2.0**30, 8 * near / 5

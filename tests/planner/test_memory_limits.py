@@ -14,6 +14,7 @@ import planner
 from planner.cli.command import planner_command
 from planner.errors import InfeasibleError
 from planner.planning import answer
+from planner.planning.bounds.under_limit import save_memory
 from planner.planning.decision.decide import judge
 from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.infeasible import stopped_error
@@ -135,6 +136,10 @@ def test_layers_split_in_two_make_resnet152_fit():
     assert error.value.proven
 
 
+def without_rival(search, profile, *args, rival=None):
+    return save_memory(search, profile, *args)
+
+
 def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything):
     _, rows = everything
     fastest = min(rows, key=lambda row: row.step.total)
@@ -146,15 +151,31 @@ def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything
         asked.append(seconds)
         return seconds
 
+    # by what none of the candidates that fits takes less than
+    fitting = min(row.step.total for row in rows if row.memory.total <= limit)
     with pytest.raises(Overtaken) as ended:
         search_plan(under(narrow(), limit), rival=lambda: rival(0.5 * fastest.step.total))
-    assert ended.value.seconds >= fastest.step.total
+    assert 0.5 * fastest.step.total < ended.value.seconds <= fitting
+    assert ended.value.note.kind == "single-stage-bounded"
     slower = search_plan(under(narrow(), limit), rival=lambda: rival(10.0))
     assert slower.best is not None
     assert slower.best.memory.total <= limit
-    assert len(asked) == 2
+    count = len(asked)
     search_plan(under(narrow(), 1e12), rival=lambda: rival(0.0))
-    assert len(asked) == 2  # nothing else is looked at where memory does not bind
+    assert len(asked) == count  # nothing else is looked at where memory does not bind
+
+
+def test_the_search_under_a_limit_ends_where_what_fits_is_much_slower(everything, monkeypatch):
+    _, rows = everything
+    least = min(row.memory.total for row in rows)
+    fastest = min(rows, key=lambda row: row.step.total)
+    limit = 0.5 * (least + fastest.memory.total)
+    # a bound says nothing as yet
+    monkeypatch.setattr("planner.planning.bounds.under_limit.save_memory", without_rival)
+    with pytest.raises(Overtaken) as ended:
+        search_plan(under(narrow(), limit), rival=lambda: 0.5 * fastest.step.total)
+    assert ended.value.seconds >= fastest.step.total
+    assert ended.value.note.kind == "single-stage-overtaken"
 
 
 def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
@@ -164,6 +185,19 @@ def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():
         planner.optimize("vgg16", **options)
     assert not told.value.proven
     assert told.value.missing_bytes > 0.0
+
+
+def test_splits_that_keep_too_much_are_not_searched_one_by_one(monkeypatch):
+    free = planner.optimize("resnet18", gpus=8, global_batch_size=1024)
+    reserved = free.memory_bytes["reserved"]
+    limit = f"{reserved + 0.5 * (free.peak_memory - reserved):.0f} B"
+
+    def refused(*args):
+        raise AssertionError("no split of one stage is within half of what all of them keep")
+
+    monkeypatch.setattr("planner.joint.answer.plan_for", refused)
+    plan = planner.optimize("resnet18", gpus=8, global_batch_size=1024, memory=limit)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def buffers(measured: BusBandwidths | None) -> dict[str, float]:
     measured
         Bus bandwidths of the job.
     """
-    sizes = ("communicator", "communicator_of_two", "switch_buffer")
+    sizes = ("communicator", "communicator_of_two", "switch_buffer", "switch_tree")
     return dict.fromkeys(sizes, 0.0) if measured is not None and measured.over_hosts else {}
 
 

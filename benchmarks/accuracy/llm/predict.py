@@ -133,6 +133,10 @@ def _simulated(of: Configuration, cluster: Cluster, network: Network, count: int
         Micro-batches. [items]
     """
     entry, recompute = framework_entry(of), of.recompute
+    changes = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in entry.get("changes", {}).items()
+    }
     if recompute == "half":
         recompute = str(max(1, of.sizes.layers // (2 * of.pp)))
     return simulate(
@@ -145,7 +149,7 @@ def _simulated(of: Configuration, cluster: Cluster, network: Network, count: int
             str(entry["runtime"]),
             **checks(cluster, of.measured_links, of.fastest_links, of.gpus),
             **buffers(of.measured_links),
-            **entry.get("changes", {}),
+            **changes,
         ),
         global_batch_size=count * of.micro_batch * of.dp,
         micro_batch_size=of.micro_batch,

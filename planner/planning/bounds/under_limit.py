@@ -9,7 +9,7 @@ best bound under the limit, without what cannot be part of anything that fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Candidates
@@ -19,6 +19,7 @@ from planner.planning.bounds.least_memory import least_memory
 from planner.planning.bounds.least_on_tree import least_on_tree
 from planner.planning.bounds.memory_search import HIGHEST, MemorySearch
 from planner.planning.memory.by_moment import memory_by_moment
+from planner.planning.options import Overtaken
 from planner.planning.space.profile import Profile
 from planner.planning.space.widen import extend
 
@@ -31,7 +32,10 @@ LIMIT_ROUNDS, CROSSINGS = 20, 2
 
 
 def save_memory(
-    search: AdditiveSearch, profile: Profile, levels: Sequence[float] = LEVELS
+    search: AdditiveSearch,
+    profile: Profile,
+    levels: Sequence[float] = LEVELS,
+    rival: Callable[[], float] | None = None,
 ) -> MemorySearch:
     """Look at what is best when memory costs more and more, whatever the limit.
 
@@ -43,6 +47,13 @@ def save_memory(
         How much of each layer's all-reduce counts in the best bound without a limit.
     levels
         Of prices, rising, in steps a peak of the fastest assignment.
+    rival
+        As of `planner.planning.options.SearchOptions`.
+
+    Raises
+    ------
+    Overtaken
+        When prices on memory show that all candidates that fit are slower than the rival.
     """
     rows, fastest = memory_by_moment(search.formulation), search.fastest
     inside = MemorySearch(
@@ -54,10 +65,16 @@ def save_memory(
     )
     for level in levels:
         inside.move_prices(limit=0.0, level=level, rounds=LEVEL_ROUNDS)
+        # what none of them takes less than by now
+        within = search.incumbent.bound
+        if rival is not None and not search.stopped and within > rival():
+            raise Overtaken(within, at_least=True)
     return inside
 
 
-def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
+def fit_into_memory(
+    search: AdditiveSearch, profile: Profile, rival: Callable[[], float] | None = None
+) -> float:
     """Look for the fastest assignments that fit, where the fastest of all does not.
 
     Parameters
@@ -66,16 +83,25 @@ def fit_into_memory(search: AdditiveSearch, profile: Profile) -> float:
         What is known so far.
     profile
         How much of each layer's all-reduce counts in the best bound without a limit.
+    rival
+        As of `planner.planning.options.SearchOptions`.
 
     Returns
     -------
     What no assignment of any distributions holds less than, as far as it was looked for. [B]
+
+    Raises
+    ------
+    Overtaken
+        As of `save_memory`.
     """
     limit = search.formulation.cluster.device.usable_memory
+    inside = None if rival is None else save_memory(search, profile, rival=rival)
     least = least_memory(search.formulation, limit, search.deadline)
     proven, bound = least.bound > limit, least.bound
-    # where nothing fits, to say how much is missing at the least
-    inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
+    if inside is None:
+        # where nothing fits, to say how much is missing at the least
+        inside = save_memory(search, profile, LEVELS[-1:] if proven else LEVELS)
     if not (proven or inside.fits):
         least = least_on_tree(search.formulation, least, search.deadline)
         bound = max(bound, least.bound)

@@ -32,14 +32,11 @@ def reserved(runtime: str, **degrees: object) -> float:
     return holders["reserved"] - load_device("a100-80gb").reserved_memory
 
 
-def links(devices: int) -> StageLinks:
-    """Those of so many devices of a host of H100."""
-    stage = Stage(layers=(), first_device=0, shape=(devices,))
-    return StageLinks(
-        replace(load_cluster("dgx-h100"), levels=load_cluster("dgx-h100").levels[:1]),
-        (devices,),
-        stage,
-    )
+def links(*members: int) -> StageLinks:
+    """Those of so many devices of a host of H100, and of so many hosts. [items]"""
+    cluster = load_cluster("dgx-h100")
+    stage = Stage(layers=(), first_device=0, shape=members)
+    return StageLinks(replace(cluster, levels=cluster.levels[: len(members)]), members, stage)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +141,43 @@ def test_switches_that_add_up_have_buffers_for_each_device_of_a_host(
     assert with_switches - without == heads * 192 * MIB
 
 
+@pytest.mark.parametrize(
+    ("features", "weights", "larger"),
+    [
+        # two ranks that exchange features: those of a host are one more group, with eight heads
+        ((2, 1), (4, 2), 688 + 8 * 192),
+        # all ranks of a host exchange features, and nanotron makes no group of the same ranks twice
+        ((8, 1), (1, 2), 0),
+    ],
+)
+def test_ranks_of_a_host_are_a_group_unless_another_one_is_theirs(
+    features: tuple[int, ...], weights: tuple[int, ...], larger: float
+) -> None:
+    without = load_runtime("nanotron")
+    with_host = replace(without, groups=("host", *without.groups))
+    most, least = (
+        communicators_size(links(8, 2), [features], [weights], [], Neighbours(), runtime)
+        for runtime in (with_host, without)
+    )
+    assert most - least == larger * MIB
+
+
+@pytest.mark.parametrize(
+    ("hosts", "neighbours"),
+    # two hosts have each other; of two trees over three a host has one and two neighbours, and of
+    # those over four and more hosts one has three in one tree and one in the other
+    [(1, 0.0), (2, 1.0), (3, 1.5), (4, 2.0), (64, 2.0)],
+)
+def test_switches_that_add_up_are_joined_by_trees_over_hosts(hosts: int, neighbours: float) -> None:
+    sizes = []
+    for size in (320 * MIB, 0.0):
+        runtime = load_runtime("nanotron", switch_tree=size)
+        # all ranks, twice; four devices of each host hold the same weights; one of each does
+        found = [(4, hosts), (1, hosts)]
+        sizes.append(communicators_size(links(8, hosts), [], found, [], Neighbours(), runtime))
+    assert sizes[0] - sizes[1] == 3 * neighbours * 320 * MIB
+
+
 def test_a_kind_of_group_that_is_not_known_is_refused() -> None:
-    with pytest.raises(InputError, match="must be some of all, norms, stages"):
+    with pytest.raises(InputError, match="must be some of all, host, norms, stages"):
         load_runtime("nanotron", groups=("everyone",))

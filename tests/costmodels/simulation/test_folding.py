@@ -15,6 +15,8 @@ CASES = [
     {"pp": 4, "micro_batches": 8, "global_batch_size": 32, "schedule": "zero-bubble"},
     {"pp": 2, "micro_batches": 5, "global_batch_size": 40, "schedule": "gpipe", "zero": 1},
     {"tp": 2, "micro_batches": 4, "global_batch_size": 32, "recompute": "selective"},
+    # a stage computes nothing while it sends
+    {"pp": 4, "micro_batches": 8, "global_batch_size": 32, "runtime": "deepspeed"},
 ]
 
 

@@ -16,6 +16,7 @@ from planner.joint.cuts import Cuts, _filled
 from planner.joint.estimate import Estimates
 from planner.joint.runtimes import choice_runtime, searched_runtime, stages_of_zero
 from planner.joint.search import JointSearch
+from planner.joint.variants import with_variants
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.planning.options import SearchOptions
@@ -185,7 +186,8 @@ def _all_steps(setting, asked=lambda choice: True):
     weights = LeastWeights(setting)
     reserved = setting.cluster.device.reserved_memory
     steps = {}
-    for choice in choices(setting, list(insides(setting)), stages_of_zero(setting)):
+    every = choices(setting, list(insides(setting)), stages_of_zero(setting))
+    for choice in with_variants(setting, every):
         if not (asked(choice) and estimates.cuts.are_possible(choice.parts)):
             continue
         bound, floor = bounds.of(choice), floors.floor(choice)
@@ -237,12 +239,14 @@ def _agrees(setting, steps, shares):
     for share in shares:
         memory = math.ceil(smallest + share * (largest - smallest))
         limited = _limited(setting, memory)
-        # what may wait in the memory of the hosts is not among the choices, nor are variants
-        result, free = (
-            _searched(limited, wishes).run() for wishes in (Wishes(forbid=BESIDE), Wishes())
+        # what may wait in the memory of the hosts is not among the choices
+        result, free, plain = (
+            _searched(limited, Wishes(forbid=forbid)).run() for forbid in (("offload",), (), BESIDE)
         )
         best = min(one.seconds for one in steps.values() if one.peak_memory <= memory)
         assert result.best is not None
+        # so they take no places of others
+        assert plain.best is None or result.best.seconds <= plain.best.seconds
         if result.best.seconds < best:
             # an allocator that is short of memory gives back what it would keep otherwise
             assert result.best.degrees in [one.degrees for one in steps.values()]

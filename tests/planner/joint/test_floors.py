@@ -18,7 +18,7 @@ from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
-from planner.joint.estimate import Estimates
+from planner.joint.estimate import Estimate, Estimates
 from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
@@ -243,6 +243,41 @@ def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
     assert tries._try(large, 0.0) is None
     assert len(laid_out) == len(tries.simulated) == 2
     assert tries.left_out == []
+
+
+def test_what_is_not_split_is_kept_whole():
+    least = LeastOfStages(_setting("densenet121", 8, 32))
+    whole, eighth = (sum(least.kept("full", tp).values()) for tp in (1, 8))
+    # blocks start from what all filters are read of
+    assert 0.8 * whole < eighth < whole
+    # where tensors cannot be cut, nothing is said of it here
+    narrow = LeastOfStages(_setting("efficientnet_b0", 8, 32))
+    assert sum(narrow.kept("none", 8).values()) == sum(narrow.kept("none").values()) / 8
+
+
+def test_what_is_estimated_to_hold_much_too_much_is_not_simulated_at_last():
+    free = _setting("alexnet", 8, 1024)
+    device = replace(free.cluster.device, memory=int(1.1e9))
+    setting = replace(free, cluster=replace(free.cluster, device=device))
+    ways = (one for one in choices(free, list(insides(free))) if one.inside.tp == one.pp == 1)
+    one, other, *_ = (way for way in ways if not way.zero)
+    tries = Simulations(
+        setting=setting,
+        runtime=RUNTIME,
+        options=SearchOptions(),
+        estimates=Estimates(setting, RUNTIME),
+        pace=Pace(deadline=Deadline(None), layers=1),
+        offloads=False,
+        left_out=[],
+    )
+    near = Estimate(choice=one, seconds=1.0, memory=1.01 * device.memory)
+    far = Estimate(choice=other, seconds=1.0, memory=1.2 * device.memory)
+    tries.run_cheap([near, far], 0.0)
+    assert tries.tried == {one}
+    # where estimates were as far above what is held, it may fit
+    tries.above = 1.2
+    tries.run_cheap([near, far], 0.0)
+    assert tries.tried == {one, other}
 
 
 def test_what_is_found_out_together_is_what_is_found_out_alone():

@@ -265,11 +265,31 @@ def test_unknown_ways_to_rule_out_are_refused():
     assert parse_forbid("tensor, context,tensor") == ("tensor", "context")
 
 
-def test_wishes_that_leave_nothing_are_refused(config):
-    with pytest.raises(InputError, match="leaves nothing"):
-        planner.optimize(config, keep="tp=3", **QUESTION)
-    with pytest.raises(InputError, match="leaves nothing"):
-        planner.optimize(config, keep="pp=2", forbid="pipeline", **QUESTION)
+@pytest.mark.parametrize(
+    ("keep", "forbid", "why"),
+    [
+        (
+            "tp=3",
+            None,
+            r"tp=3 is kept, but tp can be 1, 2, 4 or 8, since it must divide the 8 GPUs",
+        ),
+        ("zero=5", None, r"zero=5 is kept, but zero can be 0, 1, 2 or 3; keep one of these"),
+        ("ep=2", None, r"ep can be 1 alone, since it must divide the 0 experts"),
+        ("dp=16", None, r"dp can be 1, 2, 4 or 8, since it must divide the 8 GPUs and the batch"),
+        ("pp=2", "pipeline", r"pipeline is forbidden and pp=2 is kept, but pp can then be 1 alone"),
+        ("micro_batches=1,tp=4,dp=2,pp=2", "offload", r"dp=2 is kept and pp=2 is kept, but pp can"),
+        ("schedule=gpipe", None, r"schedule can be 1f1b, interleaved or zero-bubble"),
+    ],
+)
+def test_wishes_that_leave_nothing_are_refused_with_the_limit(config, keep, forbid, why):
+    with pytest.raises(InputError, match=f"leaves nothing: .*{why}"):
+        planner.optimize(config, keep=keep, forbid=forbid, **QUESTION)
+
+
+def test_what_no_choice_kept_can_run_is_refused_with_the_limit():
+    # it said that no plan fits in memory
+    with pytest.raises(InputError, match=r"leaves nothing: the 12 heads .* but there are 8; keep"):
+        planner.optimize("gpt2", gpus=8, keep="tp=8", cluster="dgx-a100")
 
 
 def test_a_time_limit_ends_in_a_plan(config):

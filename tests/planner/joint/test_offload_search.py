@@ -164,3 +164,25 @@ def test_buckets_and_the_room_of_the_update_are_in_estimates(tmp_path, chunks, z
     # an allocator that is short of memory gives back what the update left
     assert one.memory == pytest.approx(held.total - held.holders["fragmentation"], rel=0.12)
     assert one.seconds == pytest.approx(step.seconds, rel=0.12)
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_stages_leaves_no_faster_plan_with_offload(tmp_path):
+    # hundreds of choices are faster without it, and none of them fits
+    config = {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    asked = {"gpus": 8, "cluster": "lassen", "global_batch_size": 32, "memory": "775.6 MiB"}
+    asked |= {"precision": "fp16", "optimizer": "adam"}
+    free, kept = (planner.optimize(str(path), **asked, keep=keep) for keep in (None, "pp=2"))
+    assert free.step_time_s <= kept.step_time_s

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import planner
 from planner.errors import InfeasibleError
-from planner.joint.own_splits import LEAST_GAIN, OwnSplits
+from planner.joint.activations import LeastOfStages
+from planner.joint.own_splits import LEAST_GAIN, OwnSplits, Way
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import JointSearch
@@ -46,6 +48,7 @@ def beside(search: JointSearch, best: StagedStep | None, deadline: Deadline) -> 
         wishes=search.wishes,
         deadline=deadline,
         floors=search.floors,
+        least=search.least or LeastOfStages(search.setting),
         known=search.simulations.known,
         best=best,
     )
@@ -101,11 +104,51 @@ def test_the_best_is_the_fastest_that_fits_and_no_bound_is_above_it(searched):
     for one in own.simulated:
         count = one.placed.strategy.schedule.micro_batches
         assert found.any_split <= search.floors.of(1, 1, count) <= one.seconds
+        # what every split keeps is held by each of them
+        kept = own.least.share(count, "full") + search.setting.cluster.device.reserved_memory
+        assert kept <= one.peak_memory
     # nothing is left to be tried where that is all that can be gained
     again = beside(search, own.best, Deadline(None))
     assert again.best is own.best
     fast = replace(own.best, waiting=own.best.waiting + found.any_split - own.best.seconds)
     assert not beside(search, fast, Deadline(None)).simulated
+
+
+def test_what_every_split_keeps_too_much_of_is_not_searched(searched):
+    search, _ = searched
+    own = beside(search, None, Deadline(None))
+    tried_at_first = {one.placed.strategy.schedule.micro_batches for one in own.simulated}
+    assert 1 in tried_at_first
+    # a device that has room for what half of the batch keeps, and less than for all of it
+    device = search.setting.cluster.device
+    memory = 1.5 * own.least.share(2, "full") + device.reserved_memory
+    cluster = replace(search.setting.cluster, device=replace(device, memory=memory))
+    small = replace(search.setting, cluster=cluster)
+    fresh = {"simulated": [], "tried": {}, "work": 0, "longest": 0.0}
+    own = replace(own, setting=small, least=LeastOfStages(small), best=None, **fresh)
+    own.run()
+    assert own.simulated
+    assert 1 not in {one.placed.strategy.schedule.micro_batches for one in own.simulated}
+
+
+def test_of_splits_that_fit_the_fastest_is_kept_however_little_faster(searched, monkeypatch):
+    search, found = searched
+    own = beside(search, found.best, Deadline(0.0))
+    gain = 2.0 * LEAST_GAIN * found.best.seconds
+    first = replace(found.best, waiting=found.best.waiting - gain)
+    second = replace(first, waiting=first.waiting - 0.1 * LEAST_GAIN * first.seconds)
+    steps = {0.0: first, 1.0: second, 2.0: first}
+    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits: steps[splits])
+    splits = SimpleNamespace(at_price=lambda zero, price: (price,), distributions=lambda c: c[0])
+    own.deadline, own.stopped_by = Deadline(None), ""
+    for price in steps:
+        own._try(splits, Way(micro_batches=1, zero=0, again=0), price)
+    assert own.best is second
+    # what takes the place of splits by degrees is faster than these by more
+    slow = replace(found.best, waiting=found.best.waiting - 0.5 * LEAST_GAIN * first.seconds)
+    steps[3.0], own.best = slow, found.best
+    own._try(splits, Way(micro_batches=1, zero=0, again=0), 3.0)
+    assert own.best is found.best
 
 
 def test_without_time_the_best_stays(searched):

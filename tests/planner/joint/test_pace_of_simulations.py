@@ -108,7 +108,8 @@ def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
     late = [one.degrees for one in some[3:]]
 
     def found(setting, degrees, *_):
-        return SimpleNamespace(seconds=steps[degrees], fits=degrees in late), ""
+        fits = degrees in late
+        return SimpleNamespace(seconds=steps[degrees], fits=fits, peak_memory=1.0), ""
 
     monkeypatch.setattr(simulations, "tried", found)
     runtime = searched_runtime(setting)

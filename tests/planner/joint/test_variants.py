@@ -9,6 +9,16 @@ import pytest
 import planner
 from costmodels.errors import InputError
 from costmodels.simulation import Runtime, load_runtime
+from planner.joint import choices as choices_module
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimates
+from planner.joint.runtimes import searched_runtime
+from planner.joint.variants import is_variant, with_variants
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
 
 ASKED = {"precision": "fp16", "optimizer": "adam"}
 # Hosts of one GPU on slow links train by stages; a pipeline of few micro-batches waits a lot.
@@ -17,16 +27,16 @@ STAGES = {**ASKED, "gpus": 4, "cluster": "aws-p3.2xlarge", "global_batch_size": 
 HALVES = {**ASKED, "gpus": 8, "cluster": "lassen", "global_batch_size": 1, "keep": "cp=2,tp=4"}
 
 
-def _config(folder, layers, positions):
+def _config(folder, layers, positions, hidden=2048, vocabulary=8000, shared=1):
     path = folder / "config.json"
     config = {
         "model_type": "llama",
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_attention_heads": hidden // 128,
+        "num_key_value_heads": hidden // 128 // shared,
         "num_hidden_layers": layers,
-        "vocab_size": 8000,
+        "vocab_size": vocabulary,
         "max_position_embeddings": positions,
         "tie_word_embeddings": False,
     }
@@ -41,11 +51,12 @@ def test_backward_passes_of_weights_fill_the_bubble(tmp_path):
     assert (plan.schedule.kind, without.schedule.kind) == ("zero-bubble", "1f1b")
     assert plan.step_time_s < 0.9 * without.step_time_s
     assert planner.simulate(plan).step_time == plan.step_time_s
-    # No bound of choices is one of such a schedule.
-    assert not plan.search.proven_optimal
-    assert plan.search.lower_bound_s < plan.step_time_s
+    # The bound is of such schedules, too.
+    assert plan.search.proven_optimal
     kept = planner.optimize(model, **STAGES, keep="schedule=1f1b")
     assert kept.step_time_s == without.step_time_s
+    kept = planner.optimize(model, **STAGES, keep="schedule=zero-bubble")
+    assert kept.step_time_s == plan.step_time_s
 
 
 @pytest.mark.parametrize("runtime", ["megatron-core", "nanotron"])
@@ -58,6 +69,38 @@ def test_runtimes_have_the_schedules_that_their_tables_say(tmp_path, runtime):
 def test_what_a_runtime_lacks_is_one_of_what_is_tried():
     with pytest.raises(InputError, match="some of zero-bubble, all-to-all but is 'gpipe'"):
         Runtime(name="mine", lacks=("gpipe",))
+
+
+def test_fewer_gpus_fill_bubbles_too(tmp_path):
+    # with eight a stage is two devices, and bubbles are filled; sixteen have nothing as fast
+    model = _config(tmp_path, 4, 128, hidden=1024, vocabulary=50257, shared=4)
+    asked = {"precision": "bf16", "optimizer": "adam", "forbid": "accumulation"}
+    inputs = {**asked, "cluster": "dgx-a100", "global_batch_size": 4}
+    more, fewer = (planner.optimize(model, gpus=gpus, **inputs) for gpus in (16, 8))
+    assert fewer.schedule.kind == "zero-bubble"
+    assert (more.step_time_s, more.idle_gpus) == (fewer.step_time_s, 8)
+
+
+def test_no_step_with_some_heads_of_all_positions_undercuts_its_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(choices_module, "SHORTEST_PART", 256)
+    request = {"model": _config(tmp_path, 2, 512), **ASKED, "gpus": 4, "cluster": "lassen"}
+    setting = resolve(make_request("optimize", {**request, "global_batch_size": 4}))
+    runtime = searched_runtime(setting)
+    estimates = Estimates(setting, runtime)
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
+    found = choices(setting, [one for one in insides(setting) if one.cp == 2], (0, 2))
+    seen = set()
+    for choice in filter(is_variant, with_variants(setting, found)):
+        step, reason = tried(setting, choice.degrees, runtime)
+        assert step is not None, reason
+        inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
+        assert floors.floor(choice) <= step.seconds
+        assert bounds.of(choice) <= step.seconds
+        assert bounds.least_memory(choice, inside) <= step.peak_memory
+        assert estimates.least(choice) <= estimates.of(choice).seconds
+        seen.add((choice.inside.cp_kind, choice.schedule))
+    assert len(seen) == 3
 
 
 def test_heads_are_brought_together_where_keys_and_values_are_more(tmp_path):

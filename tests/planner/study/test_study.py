@@ -36,10 +36,10 @@ num_best = 1
 model = "alexnet"
 gpus = 3
 """
-# Questions that take a second or more each.
+# Questions that take seconds each, so that a worker can be met at its work.
 SLOW = """name = "slow"
 [grid]
-model = "resnet18"
+model = "densenet121"
 gpus = [4, 8]
 cluster = "dgx-a100"
 """
@@ -91,8 +91,14 @@ def soon(found: Callable[[], Any]) -> Any:
     raise AssertionError("it did not happen")
 
 
-def at_work(url: str) -> list[Any]:
-    return [one for one in trials(url, "slow") if one.state.name == "RUNNING"]
+def at_work(process: subprocess.Popen[str], url: str) -> list[Any]:
+    """The questions that the run of a study is at, of which there must be some while it lives."""
+
+    def running() -> list[Any]:
+        assert process.poll() is None, process.communicate()
+        return [one for one in trials(url, "slow") if one.state.name == "RUNNING"]
+
+    return list(soon(running))
 
 
 def test_the_same_study_has_the_same_result_however_it_is_worked_on(answered):
@@ -148,7 +154,7 @@ def test_a_study_is_shown_and_written_in_every_way(answered):
 def test_a_killed_worker_loses_nothing():
     url = "sqlite:///slow.db"
     process = started("slow.toml", "--jobs", "2", "-q")
-    victim = soon(lambda: at_work(url))[0]
+    victim = at_work(process, url)[0]
     os.kill(victim.user_attrs["worker"]["pid"], signal.SIGKILL)
     output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
@@ -165,7 +171,7 @@ def test_a_killed_worker_loses_nothing():
 def test_a_stopped_study_goes_on_where_it_was(sign):
     url = "study.journal"
     process = started("slow.toml", "--storage", url)
-    workers = soon(lambda: at_work(url))
+    workers = at_work(process, url)
     process.send_signal(sign)
     output, errors = process.communicate(timeout=60)
     if sign == signal.SIGINT:

@@ -1,0 +1,139 @@
+"""Why what is held fixed and ruled out leaves nothing: which of it, and what could be instead."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.errors import InputError
+from planner.joint.choices import SHORTEST_PART, Choice, num_blocks
+from planner.joint.wishes import FORBIDDEN, KEPT, Wishes
+from planner.request.setting import Setting
+
+# Limits of what can be held fixed, which the values that are told keep to.
+_RULES: Mapping[str, str] = {
+    "dp": "must divide the {gpus} GPUs and the batch",
+    "tp": "must divide the {gpus} GPUs, and lie within a host of {host}",
+    "pp": "must divide the {gpus} GPUs, with at most {blocks} stages",
+    "cp": "must divide the {gpus} GPUs, and leave attention parts of {shortest:,} positions",
+    "ep": "must divide the {experts} experts, and the GPUs that hold them",
+    "micro_batches": "must divide the samples of a replica",
+    "micro_batch_size": "must divide the samples of a replica",
+    "chunks": "must leave a block of {blocks} to each chunk of each group",
+    "shard_size": "must divide the ranks that cut their weights (zero=3)",
+}
+# Values that are told of, the rest counted. [items]
+_MOST_VALUES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One thing that is held fixed or ruled out.
+
+    Parameters
+    ----------
+    words
+        It, as it is told.
+    name
+        Of `KEPT`, where it is held fixed.
+    allows
+        Whether a choice is so.
+    """
+
+    words: str
+    name: str
+    allows: Callable[[Choice], bool]
+
+
+def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> InputError:
+    """That nothing is left of all choices, and why.
+
+    Parameters
+    ----------
+    setting, wishes
+        The question.
+    every
+        All choices, before anything is held fixed.
+    """
+    some = [wishes.with_shards(_in_hosts(one, wishes)) for one in every]
+    at_fault = _at_fault(_wishes(wishes), some)
+    return leaves_nothing(setting, len(every), _why(setting, at_fault, some))
+
+
+def leaves_nothing(setting: Setting, count: int, why: str) -> InputError:
+    """That what is held fixed and ruled out leaves nothing.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    count
+        All choices. [items]
+    why
+        Which of it, and the limit.
+    """
+    model, gpus, batch = setting.model.name, setting.gpus, setting.batch
+    return InputError(
+        f"what is kept and forbidden must leave something of the {count:,} ways to train {model} "
+        f"on {gpus} GPUs with a batch of {batch} but leaves nothing: {why}"
+    )
+
+
+def _in_hosts(choice: Choice, wishes: Wishes) -> Choice:
+    kept = wishes.kept_offload
+    return replace(choice, offload=kept) if kept else choice
+
+
+def _wishes(wishes: Wishes) -> list[_Wish]:
+    """All of them, those that are held fixed last."""
+    found = [_Wish(f"{one} is forbidden", "", _without(one)) for one in wishes.forbid]
+    if wishes.framework is not None:
+        alone = Wishes(framework=wishes.framework, attends=wishes.attends)
+        found.append(_Wish(f"{wishes.framework} must run it", "", alone.allows))
+    kept = wishes.keep.items()
+    return found + [
+        _Wish(f"{name}={value} is kept", name, _with(name, value)) for name, value in kept
+    ]
+
+
+def _without(name: str) -> Callable[[Choice], bool]:
+    return lambda one: not FORBIDDEN[name](one)
+
+
+def _with(name: str, value: object) -> Callable[[Choice], bool]:
+    return lambda one: KEPT[name](one) == value
+
+
+def _at_fault(wishes: Sequence[_Wish], every: Sequence[Choice]) -> Sequence[_Wish]:
+    """The fewest wishes that together leave nothing of all choices."""
+    left = [{place for place, one in enumerate(every) if wish.allows(one)} for wish in wishes]
+    for count in range(1, len(wishes)):
+        for places in itertools.combinations(range(len(wishes)), count):
+            if not set.intersection(*(left[place] for place in places)):
+                return [wishes[place] for place in places]
+    return wishes
+
+
+def _why(setting: Setting, at_fault: Sequence[_Wish], every: Sequence[Choice]) -> str:
+    """The wishes at fault, and what the last of them could be with the others."""
+    *others, last = at_fault
+    words = " and ".join(wish.words for wish in at_fault)
+    if not last.name:
+        return f"{words}; forbid less"
+    values = {KEPT[last.name](one) for one in every if all(wish.allows(one) for wish in others)}
+    told = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
+    more = [f"{len(told) - _MOST_VALUES} more"] if len(told) > _MOST_VALUES else []
+    *first, final = told[:_MOST_VALUES] + more
+    can_be = f"{', '.join(first)} or {final}" if first else f"{final} alone"
+    rule = _RULES.get(last.name, "").format(
+        gpus=setting.gpus,
+        host=setting.cluster.devices_per_host,
+        blocks=num_blocks(setting.graph),
+        shortest=SHORTEST_PART,
+        experts=max(layer.dims.get("expert", 0) for layer in setting.graph.compute_layers),
+    )
+    rule = f", since it {rule}" if rule else ""
+    return (
+        f"{words}, but {last.name} can{' then' * bool(others)} be {can_be}{rule}; keep one of these"
+    )

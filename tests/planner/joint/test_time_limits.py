@@ -1,0 +1,89 @@
+"""What is left out once the time is up, and what is said then."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import planner
+from costmodels.cluster import load_cluster
+from planner.errors import InfeasibleError
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimates
+from planner.joint.offload import offloaded
+from planner.joint.offloading import heavy_rows
+from planner.joint.pace import Pace
+from planner.joint.runtimes import searched_runtime
+from planner.joint.simulations import Simulations
+from planner.joint.weights import LeastWeights
+from planner.request.request import make_request
+from planner.request.setting import resolve
+from search.problem.deadline import Deadline
+
+QUESTION = {"gpus": 4, "cluster": "dgx-a100", "global_batch_size": 8, "optimizer": "adam"}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    fields = {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "num_hidden_layers": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(fields))
+    return str(path)
+
+
+def test_offload_is_looked_for_no_longer_than_there_is_time(config):
+    arguments = {"model": config, "memory": "2 GiB", **QUESTION}
+    setting = resolve(make_request("optimize", arguments))
+    weights = LeastWeights(setting)
+    heavy = [one for one in choices(setting, list(insides(setting))) if not weights.fit(one)]
+    floors = PipelineBounds(setting, Estimates(setting, searched_runtime(setting)).plain.reduced)
+    rows, others = heavy_rows(setting, heavy, floors, Deadline(None))
+    assert len(rows) > 20
+    assert others == math.inf
+    few, unseen = heavy_rows(setting, heavy, floors, Deadline(0.0))
+    # those of one choice, so that something is known, and nothing of all others
+    assert 0 < len(few) <= max(len(offloaded(one)) for one in heavy)
+    assert unseen == 0.0
+
+
+@pytest.mark.parametrize("most", [3, 6])
+def test_each_simulation_of_a_proof_asks_whether_there_is_time(config, monkeypatch, most):
+    free = planner.optimize(config, **QUESTION)
+    reserved = load_cluster(QUESTION["cluster"]).device.reserved_memory
+    memory = reserved + 0.8 * (free.peak_memory - reserved)
+    tried = []
+    simulate = Simulations._try
+
+    def counted(self, choice, bound):
+        tried.append(choice)
+        return simulate(self, choice, bound)
+
+    monkeypatch.setattr(Simulations, "_try", counted)
+    forbid = "pipeline,tensor,context,offload"
+    planner.optimize(config, memory=memory, forbid=forbid, **QUESTION)
+    assert len(tried) > most  # there is more to simulate
+    tried.clear()
+    monkeypatch.setattr(Pace, "allows", lambda *_: len(tried) < most)
+    planner.optimize(config, memory=memory, forbid=forbid, **QUESTION)
+    assert len(tried) <= most
+
+
+def test_what_was_cut_short_says_so(config):
+    with pytest.raises(InfeasibleError) as caught:
+        planner.optimize(config, memory="2.2 GiB", time_limit=0.001, forbid="offload", **QUESTION)
+    assert caught.value.stopped_by == "time limit"
+    assert str(caught.value).startswith("stopped before a plan was found, by the time limit")
+    assert "raise the time limit" in str(caught.value)
