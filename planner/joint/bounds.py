@@ -16,6 +16,7 @@ from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
+from planner.joint.exchange_bounds import gathers, passes_in_turn, reductions
 from planner.joint.hybrid import shard_sizes
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
@@ -121,7 +122,7 @@ class ChoiceBounds:
         found = max(chain, (count * total + updates) / pp)
         if choice.chunks == 1:
             # no gradient travels before the last pass of its stage that makes gradients of weights
-            travels = min(self._reductions(way, inside) for way in ways)
+            travels = min(reductions(self.estimates, way, inside) for way in ways)
             found = max(found, (count * total - last + travels + updates) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
@@ -129,6 +130,13 @@ class ChoiceBounds:
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
             found = max(found, self._in_series(choice))
+        if choice.pp == choice.micro_batches == 1 and not choice.offload:
+            if choice.inside.recompute != "none":
+                # what is computed again only adds to passes, but may fill what they wait
+                inside = replace(self._kept(choice), gaps=(0.0, 0.0))
+            found = max(
+                found, min(passes_in_turn(self.estimates, w, inside, updates) for w in ways)
+            )
         return found * (1.0 - ROUNDING)
 
     def by_shards(self, least: float, choice: Choice) -> list[tuple[float, Choice]]:
@@ -246,14 +254,7 @@ class ChoiceBounds:
 
     def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
         """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
-        if choice.zero < 3:
-            return 0.0
-        exchanges = self.estimates.exchanges
-        size = self.setting.machine.training.activation_size
-        gathered = 0.0
-        for number, cut in enumerate(inside.cuts):
-            whole = float(inside.numbers[inside.cut_of == number].sum()) * size
-            gathered += exchanges.time("all_gather", choice.pp, cut, whole, choice.shard_size)
+        gathered = gathers(self.estimates, choice, inside)
         beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
         count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
         return max(count * beside, 0.0) * slow / choice.pp
@@ -280,27 +281,6 @@ class ChoiceBounds:
     def _ranks(self, choice: Choice, inside: MicroBatch) -> Floats:
         """Ranks that hold the weight of each layer. [items]"""
         return self.estimates.ranks(choice, inside)
-
-    def _reductions(self, choice: Choice, inside: MicroBatch) -> float:
-        """Reductions of the gradients of all stages, one after the other. [s]
-
-        What a message takes grows less than its size: all that is left of gradients takes no less
-        than in a single one, and a gradient that fills a bucket has one of its own.
-        """
-        exchanges = self.estimates.exchanges
-        gradients = exchanges.gradients(choice.zero)
-        kind, limit = gradients.kind, gradients.limit
-        found, shards = 0.0, choice.shard_size
-        for number, cut in enumerate(inside.cuts):
-            sizes = inside.gradients[inside.cut_of == number] * gradients.part
-            whole = exchanges.reduced(kind, choice.pp, cut, float(sizes.sum()), shards)
-            if limit is not None:
-                values, counts = np.unique(sizes[sizes >= limit], return_counts=True)
-                message = (kind, choice.pp, cut)
-                times = [exchanges.reduced(*message, float(size), shards) for size in values]
-                whole = max(whole, float(counts @ np.array(times)) if times else 0.0)
-            found += whole
-        return found
 
     def least_memory(self, choice: Choice, inside: MicroBatch) -> float:
         """What some device holds at least, wherever the stages are cut. [B]

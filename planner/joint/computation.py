@@ -10,15 +10,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.distribution import Candidates, enumerate_candidates
 from costmodels.errors import InputError
-from costmodels.graph import Graph, Layer
-from costmodels.layers.layer_passes import layer_computation
-from costmodels.layers.local_work import local_parameters
-from costmodels.step.machine import Machine
+from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
+from costmodels.strategy.usual import hybrid
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
+from planner.joint.least_passes import LeastPasses, least_passes
 from planner.joint.reduced import Reduced
 from planner.joint.series import blocks_in_series, in_series, longest_series, series_starts
 from planner.request.setting import Setting
@@ -65,7 +63,9 @@ class PipelineBounds:
         self.chain = blocks_in_series(setting.graph, Cuts(setting.graph))
         self.starts, self.waits = series_starts(setting.graph), in_series(setting.graph)
         self.known: dict[tuple[int, int], tuple[float, Floats]] = {}
-        # the same of all passes but those of weights
+        # the same where layers are split by degrees of tensor parallelism on all these devices
+        self.by_degrees: dict[tuple[int, int], tuple[float, Floats]] = {}
+        # and of all passes but those of weights, whatever the split
         self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
@@ -112,10 +112,13 @@ class PipelineBounds:
         layers = [self.like[layer.name] for layer in self.setting.graph.compute_layers]
         for alike, numbers in devices.items():
             found = self._of_layers(sorted(numbers), largest[alike])
-            for key, least in found.items():
+            for key, rows in found.items():
                 if key not in self.known:
-                    self.known[key] = self.sums([least[name][0] for name in layers])
-                    self.before[key] = self.sums([least[name][1] for name in layers])
+                    self.known[key] = self.sums([rows[name].whole for name in layers])
+                    self.before[key] = self.sums([rows[name].before for name in layers])
+                    self.by_degrees[key] = self.known[key]
+                    if key[0] > 1 and not self.attends:
+                        self.by_degrees[key] = self.sums([rows[name].split for name in layers])
 
     def sums(self, rows: Sequence[float]) -> tuple[float, Floats]:
         """As of `micro_batch`, by what each layer takes.
@@ -136,10 +139,8 @@ class PipelineBounds:
 
     def _of_layers(
         self, gpus: Sequence[int], samples: int
-    ) -> dict[tuple[int, int], dict[str, tuple[float, float]]]:
-        """What each layer takes at least, by devices and samples: half as many too. [s]
-
-        With the backward pass of its weight, and without.
+    ) -> dict[tuple[int, int], dict[str, LeastPasses]]:
+        """What each layer takes at least, by devices and samples: half as many too.
 
         Parameters
         ----------
@@ -153,17 +154,39 @@ class PipelineBounds:
             self.graphs[samples] = training_graph(self.network, samples, machine.training)
         graph = self.graphs[samples]
         halves = [1] if self.attends else _halvings(samples)
-        known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+        known: dict[tuple[object, ...], list[LeastPasses]] = {}
+        by_tensors = [self._by_tensors(graph, number) for number in gpus]
         keys = [(number, samples // ways) for number in gpus for ways in halves]
-        found: dict[tuple[int, int], dict[str, tuple[float, float]]] = {key: {} for key in keys}
+        found: dict[tuple[int, int], dict[str, LeastPasses]] = {key: {} for key in keys}
         for layer in graph.compute_layers:
             wanted = graph.input_gradients(layer.name)
-            alike = (layer.signature, wanted)
+            splits = [rows.get(layer.name, {}) for rows in by_tensors]
+            alike = (layer.signature, wanted, *(tuple(split.items()) for split in splits))
             if alike not in known:
-                known[alike] = least_passes(layer, machine, wanted, halves, gpus)
+                known[alike] = least_passes(layer, machine, wanted, halves, gpus, splits)
             for key, seconds in zip(keys, known[alike], strict=True):
                 found[key][layer.name] = seconds
         return found
+
+    def _by_tensors(self, graph: Graph, gpus: int) -> dict[str, dict[str, int]]:
+        """How tensor parallelism splits the layers of which it splits no samples. [ways]
+
+        Parameters
+        ----------
+        graph
+            The network.
+        gpus
+            Devices, on all of which it lies. [items]
+        """
+        if gpus == 1 or self.attends:
+            return {}
+        try:
+            strategy = hybrid(graph, self.setting.cluster.shape(gpus), tp=gpus)
+        except InputError:
+            return {}
+        rows = strategy.distributions.items()
+        found = {name: {dim: row.degree(dim) for dim in row.degrees} for name, row in rows}
+        return {name: split for name, split in found.items() if "sample" not in split}
 
     def of(self, pp: int, chunks: int, micro_batches: int) -> float:
         """What no step takes less than with so many stages and micro-batches. [s]
@@ -182,7 +205,7 @@ class PipelineBounds:
         return found
 
     def floor(self, choice: Choice) -> float:
-        """What no step of a choice takes less than, on as many devices as a replica has. [s]"""
+        """What no step of a choice takes less than, as it splits its layers. [s]"""
         on, stages = _on_devices(choice), (choice.pp, choice.chunks, choice.micro_batches)
         key = (*on, *stages, choice.fills_bubbles)
         if key not in self.floors:
@@ -190,7 +213,7 @@ class PipelineBounds:
             self.floors[key] = (
                 self.filled(each, self.before[on], choice.pp, choice.micro_batches)
                 if choice.fills_bubbles
-                else self.staged(each, *stages)
+                else self.staged(self.by_degrees[on], *stages)
             )
         return self.floors[key]
 
@@ -265,65 +288,3 @@ def _on_devices(choice: Choice) -> tuple[int, int]:
 def _halvings(samples: int) -> list[int]:
     """By what samples can be divided halving them again and again, 1 first."""
     return [2**i for i in range(samples.bit_length()) if samples % 2**i == 0]
-
-
-def least_passes(
-    layer: Layer,
-    machine: Machine,
-    wanted: tuple[bool, ...],
-    parts: Sequence[int],
-    gpus: Sequence[int],
-) -> list[tuple[float, float]]:
-    """What both passes of a layer take at least, whatever the split, for parts of its samples. [s]
-
-    Each with the backward pass of the weight, and without.
-
-    A part of the samples is computed as all of them are that are split in so many ways more, and
-    fewer devices compute a part as more of them do a smaller one.
-
-    Parameters
-    ----------
-    layer, machine, wanted
-        As of `LayerComputation.of`.
-    parts
-        By how much the samples are divided. [ways]
-    gpus
-        Numbers of devices. [items]
-
-    Returns
-    -------
-    Of each number of devices all parts.
-    """
-    rows, starts = [], [0]
-    for number in gpus:
-        totals = enumerate_candidates(layer, (number,), 0, full=True)
-        samples = "sample" in totals.dims
-        for part in parts:
-            degrees = totals.degrees[:, 0]
-            if samples:
-                column = totals.dims.index("sample")
-                ways = degrees[:, column] * part
-                degrees = degrees[ways <= max(layer.dims.get("sample", 1), part)].copy()
-                degrees[:, column] *= part
-            rows.append(degrees)
-            starts.append(starts[-1] + len(degrees))
-    alike, places = _distinct_rows(np.concatenate(rows))
-    candidates = Candidates(dims=totals.dims, degrees=alike[:, None], shape=totals.shape)
-    parameters = local_parameters(layer, candidates) * (layer.shares_weight_with is None)
-    times = layer_computation(layer, candidates, machine, parameters, any(wanted))
-    before = times.forward + times.backward_data
-    passes = before + times.backward_weight
-    # attention has a second product backwards, but no weight
-    both = np.stack([passes, before if layer.parameters else passes])
-    least = np.minimum.reduceat(both[:, places], starts[:-1], axis=1)
-    return [(float(whole), float(part)) for whole, part in least.T]
-
-
-def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct rows of numbers, and the place of each row among them."""
-    keys = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
-        values, number = np.unique(column, return_inverse=True)
-        keys = keys * len(values) + number
-    _, first, places = np.unique(keys, return_index=True, return_inverse=True)
-    return rows[first], places

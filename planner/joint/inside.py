@@ -84,10 +84,12 @@ class Insides:
         several = several_layers(blocks_of_layers(setting.graph))
         self.blocks = [[place[name] for name in names] for names in several.values()]
         self.sums_of_blocks = Units(self.blocks)
-        # stages of a transformer are made of whole blocks
-        self.by_blocks = is_transformer(setting.graph) and all(
+        # whether no two units are under way between the same computations
+        self.in_turn = all(
             places == list(range(places[0], places[-1] + 1)) for places in self.units
         )
+        # stages of a transformer are made of whole blocks
+        self.by_blocks = is_transformer(setting.graph) and self.in_turn
 
     def of(self, degrees: Degrees, samples: int) -> MicroBatch:
         """What a micro-batch costs.
@@ -172,6 +174,7 @@ class Insides:
                 computed=whole.computed + anew,
                 launched=whole.launched + whole.launched_forward * rows.computed,
                 least=self._least(whole, rows, what, whole.computed, whole.least),
+                gaps=whole.gaps if what == "none" else (0.0, 0.0),
                 least_before=self._least(
                     whole, rows, what, whole.computed - whole.apart, whole.least_before
                 ),
@@ -248,13 +251,12 @@ class Insides:
             if graph.layers[name].parameters > 0 and piece.backward_weight > 0.0
         }
         apart = self._rows({name: pieces[name].backward_weight for name in weighted})
+        spans = {phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds}
+        gaps = {phase: float(spans[phase].sum() - alone[phase].sum()) for phase in seconds}
         least, data = alone, alone[BACKWARD] - apart
         if self.by_blocks:
             others = list(without_weights(phases[BACKWARD], pieces, weighted))
-            data = self._of_units(spans_of_units(others, pieces))
-            least = {
-                phase: self._of_units(spans_of_units(phases[phase], pieces)) for phase in seconds
-            }
+            least, data = spans, self._of_units(spans_of_units(others, pieces))
         made = {
             tensor: size
             for operation in phases[FORWARD]
@@ -274,6 +276,9 @@ class Insides:
             launched_forward=host[FORWARD],
             least=least[FORWARD] + least[BACKWARD],
             least_forward=least[FORWARD],
+            gaps=(max(gaps[FORWARD], 0.0), max(gaps[BACKWARD], 0.0))
+            if self.in_turn
+            else (0.0, 0.0),
             apart=apart,
             least_before=least[FORWARD] + data,
             balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),

@@ -28,6 +28,10 @@ class MicroBatch:
     least, least_forward
         What no device spends less on both, or on the forward pass, whatever it does beside them: of
         layers, or of whole blocks at their first layer. [s]
+    gaps
+        What a device waits at least for communication between the first and the last computation of
+        a block, in the forward and in the backward pass, where one stage has all blocks and nothing
+        is computed again. [s]
     apart, least_before
         Backward passes of weights, as far as a schedule can run them by themselves; and as `least`
         without them. [s]
@@ -59,6 +63,7 @@ class MicroBatch:
     launched_forward: Floats
     least: Floats
     least_forward: Floats
+    gaps: tuple[float, float]
     apart: Floats
     least_before: Floats
     balance: Floats

@@ -1,0 +1,145 @@
+"""What exchanges of weights and gradients take at least, and computation beside them.
+
+What a message takes grows less than its size: where it is not known which gradients travel
+together, all of them take no less than in a single one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.joint.choices import Choice
+from planner.joint.estimate import Estimates
+from planner.joint.micro_batch import MicroBatch
+from planner.simulation.run import OVERLAP_FACTOR, waiting_time
+
+Floats = NDArray[np.float64]
+
+
+def slowed_by_exchanges(computed: float, gaps: float, exchanged: float) -> float:
+    """What computation takes beside exchanges, each of which slows the other one down. [s]
+
+    Parameters
+    ----------
+    computed, gaps
+        Computation, and what it waits for other communication. [s]
+    exchanged
+        Exchanges at full speed, of which what fits travels in the gaps. [s]
+    """
+    rest = max(exchanged - gaps, 0.0)
+    return gaps + max(computed, rest) + OVERLAP_FACTOR * min(computed, rest)
+
+
+def passes_in_turn(
+    estimates: Estimates, choice: Choice, inside: MicroBatch, updates: float
+) -> float:
+    """What the passes of one stage and one micro-batch take, the update, and what follows it.
+
+    One begins when the one before it is through, with what it computes: a forward pass has gathered
+    all weights, and the update waits for all gradients. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    updates
+        Of all weights. [s]
+    """
+    overlaps = estimates.exchanges.gradients(choice.zero).overlap
+    gathered = gathers(estimates, choice, inside)
+    reduced = reductions(estimates, choice, inside)
+    forward = float(inside.forward_computed.sum())
+    backward = inside.total_computed - forward
+    beside = max(reduced if overlaps else 0.0, gathered)
+    return (
+        slowed_by_exchanges(forward, inside.gaps[0], gathered)
+        + slowed_by_exchanges(backward, inside.gaps[1], beside)
+        + (0.0 if overlaps else reduced)
+        + updates
+        + gathered_after(estimates, choice, inside)
+        + waiting_time(forward + backward + updates, estimates.setting.gpus)
+    )
+
+
+def gathers(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+    """Gathers of all weights that are cut, once: every unit of layers has its own. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        Of the question, the choice, and its micro-batch.
+    """
+    if choice.zero < 3:
+        return 0.0
+    size, found = estimates.setting.machine.training.activation_size, 0.0
+    for number, cut in enumerate(inside.cuts):
+        mine = inside.numbers * (inside.cut_of == number) * size
+        sizes = _of_units(estimates, mine) if len(inside.cuts) == 1 else mine.sum(keepdims=True)
+        for one, count in _messages(sizes):
+            time = estimates.exchanges.time("all_gather", choice.pp, cut, one, choice.shard_size)
+            found += count * time
+    return found
+
+
+def gathered_after(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+    """Gathers of updated weights where only their state is cut, after the update. [s]
+
+    Each stage has one of them.
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    if not 0 < choice.zero < 3 or choice.offload:
+        return 0.0
+    cut = inside.parameters[estimates.ranks(choice, inside) > 1.0]
+    whole = float(cut.sum()) * estimates.setting.machine.training.activation_size
+    time = estimates.exchanges.time
+    rows = (time("all_gather", choice.pp, ways, whole) for ways in inside.cuts)
+    return min(rows, default=0.0)
+
+
+def reductions(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+    """Reductions of the gradients of all stages, one after the other. [s]
+
+    All that is left of gradients takes no less than in a single message, and a gradient that fills
+    a bucket has one of its own; those of a unit of layers have, where they travel by units.
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    exchanges = estimates.exchanges
+    gradients = exchanges.gradients(choice.zero)
+    found = 0.0
+    for number, cut in enumerate(inside.cuts):
+        message = (gradients.kind, choice.pp, cut)
+
+        def time(sizes: Floats, message: tuple[str, int, tuple[int, ...]] = message) -> float:
+            shards = choice.shard_size
+            rows = _messages(sizes)
+            return sum(count * exchanges.reduced(*message, size, shards) for size, count in rows)
+
+        sizes = inside.gradients * (inside.cut_of == number) * gradients.part
+        if gradients.by_unit and len(inside.cuts) == 1:
+            found += time(_of_units(estimates, sizes))
+            continue
+        whole = time(sizes.sum(keepdims=True))
+        if gradients.limit is not None:
+            whole = max(whole, time(sizes[sizes >= gradients.limit]))
+        found += whole
+    return found
+
+
+def _of_units(estimates: Estimates, sizes: Floats) -> Floats:
+    """Sizes of all layers summed up for each unit of them. [B]"""
+    return np.bincount(estimates.plain.unit_of_layer, weights=sizes).astype(np.float64)
+
+
+def _messages(sizes: Floats) -> list[tuple[float, int]]:
+    """Sizes of messages, each once, and how many there are of them."""
+    values, counts = np.unique(sizes[sizes > 0.0], return_counts=True)
+    return list(zip(values.tolist(), counts.tolist(), strict=True))
