@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.errors import InputError
 
-__all__ = ["ConflictError", "InfeasibleError", "InputError"]
+__all__ = ["ConflictError", "ContradictionError", "InfeasibleError", "InputError"]
 
 
 class ConflictError(InputError):
@@ -12,6 +12,10 @@ class ConflictError(InputError):
 
     The command line points at its help text, too.
     """
+
+
+class ContradictionError(InputError):
+    """What is held fixed and ruled out leaves nothing of the ways to train."""
 
 
 class InfeasibleError(Exception):

@@ -73,8 +73,8 @@ def joint_plan(
 
     Raises
     ------
-    InputError
-        When nothing is left of the space by what is held fixed.
+    ContradictionError
+        When what is held fixed leaves nothing of the space, nor of that of fewer GPUs.
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
     """
@@ -124,12 +124,12 @@ def _joint_plan(
     asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
     found, plan = asked(setting)
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
-        raise plan
+        raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
         plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
     if isinstance(plan, InfeasibleError):
-        raise plan
+        raise found.refused or plan
     return plan
 
 
@@ -247,6 +247,8 @@ def _searched(
         wishes=wishes,
     )
     found = search.run()
+    if found.refused is not None:
+        return found, ()
     if found.stopped_by == "interrupt":
         # who interrupts does not wait for comparisons either
         until = Deadline(0.0)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from costmodels.errors import InputError
+from planner.errors import ContradictionError
 from planner.joint.choices import SHORTEST_PART, Choice, num_blocks
 from planner.joint.wishes import FORBIDDEN, KEPT, Wishes
 from planner.request.setting import Setting
@@ -46,7 +46,7 @@ class _Wish:
     allows: Callable[[Choice], bool]
 
 
-def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> InputError:
+def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> ContradictionError:
     """That nothing is left of all choices, and why.
 
     Parameters
@@ -61,7 +61,7 @@ def contradiction(setting: Setting, wishes: Wishes, every: Sequence[Choice]) -> 
     return leaves_nothing(setting, len(every), _why(setting, at_fault, some))
 
 
-def leaves_nothing(setting: Setting, count: int, why: str) -> InputError:
+def leaves_nothing(setting: Setting, count: int, why: str) -> ContradictionError:
     """That what is held fixed and ruled out leaves nothing.
 
     Parameters
@@ -74,7 +74,7 @@ def leaves_nothing(setting: Setting, count: int, why: str) -> InputError:
         Which of it, and the limit.
     """
     model, gpus, batch = setting.model.name, setting.gpus, setting.batch
-    return InputError(
+    return ContradictionError(
         f"what is kept and forbidden must leave something of the {count:,} ways to train {model} "
         f"on {gpus} GPUs with a batch of {batch} but leaves nothing: {why}"
     )

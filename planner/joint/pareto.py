@@ -68,6 +68,8 @@ def front(
         wishes=wishes,
     )
     found = search.look()
+    if found.refused is not None:
+        raise found.refused
     capacity = setting.cluster.device.memory
     trials: list[StagedStep] = []
     fitting = [one for one in found.estimates if one.memory <= capacity * (1.0 + MEMORY_MARGIN)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.errors import ContradictionError
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
@@ -41,6 +42,8 @@ class JointResult:
         Why ways of parallelism were left out that do not fit the network.
     stopped_by
         What cut the search short.
+    refused
+        Why what is held fixed and ruled out leaves nothing to search, None where it leaves some.
     runtime
         The name of the runtime that was asked for, None where none was.
     overtaken
@@ -63,6 +66,7 @@ class JointResult:
     offloads: bool = False
     left_out: tuple[str, ...] = ()
     stopped_by: str = ""
+    refused: ContradictionError | None = None
     any_split: float = 0.0
     runtime: str | None = None
     overtaken: Note | None = None

@@ -13,6 +13,7 @@ from costmodels.errors import InputError
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
+from planner.errors import ContradictionError
 from planner.joint.activations import LeastOfStages
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
@@ -72,6 +73,7 @@ class JointSearch:
     num_choices: int = 0
     num_wished: int = 0
     heavy: list[Choice] = field(default_factory=list)
+    refused: ContradictionError | None = None
     cut_short: bool = False
     ranked: list[Estimate] = field(default_factory=list)
     least: LeastOfStages | None = None
@@ -149,7 +151,8 @@ class JointSearch:
             looked = self.ranked or passed or simulations.tried or self.cut_short
             if self.wishes.any and self.left_out and not looked:
                 why = self.left_out[0].split(";")[0]
-                raise leaves_nothing(self.setting, self.num_choices, f"{why}; keep something else")
+                why = f"{why}; keep something else"
+                self.refused = leaves_nothing(self.setting, self.num_choices, why)
         except KeyboardInterrupt:
             stopped = "interrupt"
         if (self.deadline.passed or self.cut_short or simulations.cut_short) and not stopped:
@@ -171,6 +174,7 @@ class JointSearch:
             offloads=simulates and (simulations.offloads or bool(self.wishes.kept_offload)),
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
+            refused=self.refused,
         )
 
     def _simulate(
@@ -322,11 +326,6 @@ class JointSearch:
             Knows it.
         deadline
             After which a choice gets 0.
-
-        Raises
-        ------
-        InputError
-            When what is held fixed and ruled out leaves nothing.
         """
         fitting: list[Choice] = []
         weights = LeastWeights(self.setting)
@@ -349,7 +348,7 @@ class JointSearch:
                 (fitting if fits else self.heavy).append(choice)
         self.num_choices += len(every)
         if self.wishes.any and every and not self.num_wished:
-            raise contradiction(self.setting, self.wishes, every)
+            self.refused = contradiction(self.setting, self.wishes, every)
         if not floors.attends:
             floors.learn_of(fitting)
         rows = [(0.0 if deadline.passed else floors.floor(one), one) for one in fitting]

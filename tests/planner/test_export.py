@@ -239,7 +239,7 @@ def test_frameworks_that_need_equal_blocks_get_them():
         ("gpt2", "fsdp2", {"forbid": "tensor"}, "how each layer is split"),
         ("gpt2", "torchtitan", {"optimizer": "sgd"}, "torchtitan has adam"),
         ("gpt2", "keras", {}, "must be one of torchtitan"),
-        ("gpt2", "deepspeed", {"forbid": "data"}, "leaves nothing"),
+        ("gpt2", "deepspeed", {"keep": "dp=16"}, "leaves nothing"),
     ],
 )
 def test_what_contradicts_a_framework_is_said(model, framework, more, words):

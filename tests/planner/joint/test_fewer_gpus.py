@@ -145,6 +145,30 @@ def test_what_is_ruled_out_is_not_blamed_where_nothing_divides(tmp_path):
     assert forbidding.step_time_s == pytest.approx(free.step_time_s)
 
 
+def test_what_leaves_nothing_of_many_gpus_may_leave_something_of_fewer(tmp_path):
+    # of 16 GPUs nothing is left but 8 ranks that split 4 heads
+    path = tmp_path / "config.json"
+    described = {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 3,
+        "vocab_size": 100,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    path.write_text(json.dumps(described))
+    asked = {"cluster": "dgx-a100", "global_batch_size": 1, "optimizer": "adam", "runtime": "fsdp"}
+    few, more = (
+        planner.optimize(path, gpus=n, precision="fp16", forbid="zero-bubble", **asked)
+        for n in (8, 16)
+    )
+    assert more.step_time_s <= few.step_time_s * (1.0 + EQUAL)
+    assert more.gpus + more.idle_gpus == 16
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [480, 512])
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "bert-large", "mixtral-8x7b"])
