@@ -182,6 +182,15 @@ class StageProgram:
         for member in members:
             yield from self.gradient_from.get(member, ())
 
+    def _reads_again(self, layer: Layer) -> None:
+        """What a backward pass waits for beside gradients: what it reads is made again."""
+        for edge in self.graph.producers[layer.name] if layer.keeps_inputs else ():
+            if self.tensors.again(layer.name, edge.source):
+                ready = [self._done(edge.source, "recompute", BACKWARD)]
+                if not self.tensors.gathered_again(edge):
+                    ready, _, _ = self._arrival(edge, True)
+                self.gradient_from.setdefault(layer.name, []).extend(ready)
+
     def _all_backward(self) -> None:
         begun: set[int] = set()
         order = {layer.name: layer for layer in self.layers}
@@ -197,8 +206,11 @@ class StageProgram:
             segment = self.segment.get(layer.name)
             if segment is not None and segment not in begun:
                 begun.add(segment)
-                for name in filter(self.tensors.redone.__contains__, self.stage.recompute[segment]):
-                    self._forward(order[name], BACKWARD)
+                for name in self.stage.recompute[segment]:
+                    if name in self.tensors.redone:
+                        self._forward(order[name], BACKWARD)
+                    else:
+                        self._reads_again(order[name])
             self._backward(layer)
         self._send_gradients()
 
@@ -317,17 +329,13 @@ class StageProgram:
                 self.phases[BACKWARD] += gradient_operations(
                     self.number, BACKWARD, edge.target, key, change, parts
                 )
-                self.gradient_from.setdefault(edge.source, []).append((self.number, BACKWARD, key))
-                return
-            self.phases[BACKWARD].append(
-                message_operation(
-                    key,
-                    self.tensors.called(edge, change),
-                    change.message,
-                    [ready],
-                    num_bytes=change.num_bytes,
+            else:
+                called = self.tensors.called(edge, change)
+                self.phases[BACKWARD].append(
+                    message_operation(
+                        key, called, change.message, [ready], num_bytes=change.num_bytes
+                    )
                 )
-            )
             ready = (self.number, BACKWARD, key)
         self.gradient_from.setdefault(edge.source, []).append(ready)
 

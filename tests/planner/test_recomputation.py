@@ -20,7 +20,7 @@ from planner.simulation.result import Simulation
 S, B, H, K, F = 512, 2, 256, 64, 1024
 
 
-def llama(blocks: int) -> Network:
+def llama(blocks: int, **more: object) -> Network:
     config = {
         "model_type": "llama",
         "hidden_size": H,
@@ -30,6 +30,7 @@ def llama(blocks: int) -> Network:
         "intermediate_size": F,
         "vocab_size": 8192,
         "max_position_embeddings": S,
+        **more,
     }
     return transformer(config, "a test", name="test", source="a test").build("test")
 
@@ -96,6 +97,30 @@ def test_what_a_reduce_scatter_made_stays() -> None:
     three, four = (received(n, "full") - received(n, "operations") for n in (3, 4))
     # behind attention, where the sum is kept instead of made again: (t - 1) / t of it
     assert four - three == pytest.approx(0.5 * 2 * S * B * H, rel=1e-6)
+
+
+@pytest.mark.parametrize("recompute", ["full", "operations"])
+@pytest.mark.parametrize(
+    ("network", "degrees"),
+    [
+        # what experts made goes back to its tokens and is weighed, which nobody reads again
+        ("experts", {"ep": 4}),
+        ("experts", {"ep": 4, "etp": 1}),
+        ("experts", {"pp": 2, "ep": 2, "micro_batches": 2}),
+        ("resnet50", {}),  # the head reads what is gathered
+    ],
+)
+def test_what_comes_to_the_last_of_a_block_comes_again(network, degrees, recompute) -> None:
+    if network == "experts":
+        more = {"num_local_experts": 4, "num_experts_per_tok": 2}
+        network = llama(2, model_type="mixtral", **more)
+    question = {"gpus": 8, "tp": 2, "global_batch_size": 16, "runtime": "torchtitan", **degrees}
+    received = []
+    for what in ("none", recompute):
+        found = planner.simulate(network, recompute=what, **question).simulated
+        assert found is not None
+        received.append(found.slowest.received)
+    assert received[0] < received[1]
 
 
 def test_a_strategy_file_says_it_again(tmp_path) -> None:
