@@ -247,10 +247,8 @@ def _searched(
         wishes=wishes,
     )
     found = search.run()
-    if found.refused is not None:
-        return found, ()
-    if found.stopped_by == "interrupt":
-        # who interrupts does not wait for comparisons either
+    if found.stopped_by == "interrupt" or found.refused:
+        # who interrupts does not wait for comparisons, and what is refused has none
         until = Deadline(0.0)
     until = until.earlier(search.pace.assembly)
     usual: tuple[UsualTrial, ...] = ()
