@@ -24,6 +24,8 @@ from benchmarks.accuracy.llm.summary import LlmCell
 from benchmarks.accuracy.llm.words import recomputation_of, sharding_of
 from benchmarks.accuracy.words import Skip
 from costmodels.cluster import load_device
+from costmodels.communication.collectives import all_gather_time, all_reduce_time
+from costmodels.communication.topology import Topology
 from costmodels.errors import InputError
 from costmodels.simulation import load_runtime
 
@@ -218,17 +220,38 @@ def test_machines_of_unknown_sources(gpu, device, members):
     assert sum(1 for n in cluster.shape(64) if n > 1) == (1 if members == 64 else 2)
 
 
-def test_bus_bandwidths_of_a_row_describe_its_links(tmp_path):
+def test_a_buffer_takes_as_long_over_the_links_of_a_row_as_it_measured(tmp_path):
     slow = {**BY_COLUMN, **BANDWIDTHS}
     plain = read_llm_rows([written(tmp_path / "a.csv", [BY_COLUMN])]).measurements[0]
     found = read_llm_rows([written(tmp_path / "b.csv", [slow])]).measurements[0]
     usual, measured = (
-        llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links).levels[0]
+        llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links)
         for c in (plain.configuration, found.configuration)
     )
-    assert measured.bandwidth * measured.links == pytest.approx(200e9)
-    assert usual.bandwidth > measured.bandwidth
-    assert (usual.in_network_bandwidth or 0) > (measured.in_network_bandwidth or 0)
+    topology, buffer = Topology.of(measured, measured.shape(8)), 2.0**30
+    # lists of tensors are copied into one and out of it: the buffer is read and written again
+    gathered = float(all_gather_time(topology, (8, 1), buffer / 8))
+    copied = 2.0 * buffer / measured.device.memory_bandwidth
+    assert 7 / 8 * buffer / (gathered + copied) == pytest.approx(200e9)
+    # sums come back in place
+    added = float(all_reduce_time(topology, (8, 1), buffer, "in_network"))
+    assert 7 / 4 * buffer / added == pytest.approx(200e9)
+    assert usual.levels[0].bandwidth > measured.levels[0].bandwidth
+
+
+def test_links_are_no_faster_than_built_in_and_no_slower_where_processes_hold_a_job_up(tmp_path):
+    rows = [{**BY_COLUMN, "gpus": "8", "dp": "8", **hindered(8, late, 0.0)} for late in (0.0, 2e-4)]
+    found = read_llm_rows([written(tmp_path / "rows.csv", rows)]).measurements
+    free, held = (
+        llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links, c.fastest_links)
+        for c in (row.configuration for row in found)
+    )
+    assert free == held
+    perfect = {**BY_COLUMN, **dict.fromkeys(BANDWIDTHS, "900")}
+    (row,) = read_llm_rows([written(tmp_path / "perfect.csv", [perfect])]).measurements
+    c = row.configuration
+    fast = llm_cluster(c.gpu, c.gpus, c.per_host, c.links, c.measured_links)
+    assert fast == llm_cluster(c.gpu, c.gpus, c.per_host, c.links, None)
 
 
 def test_devices_that_reach_less_than_pcie_use_no_switches_of_nvlink(tmp_path):

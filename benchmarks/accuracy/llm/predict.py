@@ -93,7 +93,9 @@ def predicted(of: Configuration, sustained: float | None = None) -> LlmPredictio
     each = of.micro_batch * of.dp
     if of.global_batch % each:
         raise Skip("the global batch is no multiple of micro-batch and data parallelism")
-    cluster = llm_cluster(of.gpu, of.gpus, of.per_host, of.links, of.measured_links)
+    cluster = llm_cluster(
+        of.gpu, of.gpus, of.per_host, of.links, of.measured_links, of.fastest_links
+    )
     if sustained is not None:
         cluster = replace(cluster, device=replace(cluster.device, sustained=sustained))
     count, network = of.global_batch // each, llm_network(of)
