@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from costmodels.cluster import Cluster
+from costmodels.compute.roofline import BANDWIDTH_FRACTION
 from costmodels.simulation.arrivals import Shards, WeightArrivals
 from costmodels.simulation.buckets import GradientBucket, Group, reduced_late, runtime_buckets
 from costmodels.simulation.execution import Queue
@@ -258,7 +259,13 @@ class WeightWork:
         """Time of the optimizer's update; servers do it where there are any. [s]"""
         if self.runtime.gradient == "push_pull":
             return 0.0
-        return sum(p.update / self.cuts(name, "state") for name, p in self.pieces.items())
+        held, total = self.training.held, 0.0
+        rate = BANDWIDTH_FRACTION * self.cluster.device.memory_bandwidth
+        for name, piece in self.pieces.items():
+            ranks = self.cuts(name, "state")
+            moved = held.moved / self.cuts(name, "gradients") + held.moved_cut / ranks
+            total += piece.update / ranks + piece.parameters * moved / rate
+        return total
 
     def tie(self, others: Sequence[WeightWork]) -> None:
         """Exchange gradients of weights that layers of this stage share.

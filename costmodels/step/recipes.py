@@ -33,6 +33,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         The gradient once more, in the buffers in which it travels. [B]
     update
         What the optimizer has of it while it updates, cut like `master`. [B]
+    moved, moved_cut
+        What is read and written of it around the optimizer's own kernels: for all of a gradient
+        that a rank has, and for what its optimizer updates, which is cut like `master`. [B]
     fp8_copies
         Where products run in FP8: the weight in that type and its transpose, less what they take
         the place of. [B]
@@ -47,6 +50,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fresh: int = 0
     buckets: int = 0
     update: int = 0
+    moved: int = 0
+    moved_cut: int = 0
     fp8_copies: int = 2
     fp8_inputs: int = 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodels.cluster import load_device
+from costmodels.compute.roofline import BANDWIDTH_FRACTION
 from costmodels.simulation import load_runtime
 from planner.api import simulate
 
@@ -45,3 +46,13 @@ def test_moments_of_a_first_update_lie_where_activations_were():
         assert found[True].holders[holder] == found[False].holders[holder]
     assert found[True].total >= 0.99 * found[False].total
     assert found[True].holders["fragmentation"] != found[False].holders["fragmentation"]
+
+
+@pytest.mark.parametrize(("zero", "each"), [(0, 28 + 6 + 16), (1, (28 + 6) / 8 + 16)])
+def test_norms_clipping_and_zeros_go_over_all_gradients_even_where_state_is_cut(zero, each):
+    found = simulate("llama3.2-1b", runtime="nanotron", zero=zero, optimizer="adam", **ASKED)
+    tasks = found.simulated.task_times.graph.tasks
+    # what is gathered is copied into place afterwards
+    update = next(task for task in tasks if task.kind == "update")
+    rate = BANDWIDTH_FRACTION * load_device("h100").memory_bandwidth
+    assert update.seconds == pytest.approx(1.236e9 * each / rate, rel=0.01)
