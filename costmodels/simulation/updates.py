@@ -43,8 +43,8 @@ def _gather_updated(work: WeightWork, after: Ref) -> list[Operation]:
     operation = after_check(operation, work.runtime)
     if not work.runtime.copies_updated:
         return [operation]
-    # its own part, those of all ranks, and one buffer for all of them
-    sizes = [num_bytes, *[num_bytes / ranks] * (ranks + 1)]
+    # its own part, those of all ranks, and last the one buffer that they come out of
+    sizes = [*[num_bytes / ranks] * (ranks + 1), num_bytes]
     copies = [(("updated", "weights", n), size) for n, size in enumerate(sizes)]
     # the part of every rank of every tensor is copied by a kernel of its own
     tensors = sum(work.pieces[name].parameters > 0.0 for name in cut)

@@ -56,3 +56,12 @@ def test_norms_clipping_and_zeros_go_over_all_gradients_even_where_state_is_cut(
     update = next(task for task in tasks if task.kind == "update")
     rate = BANDWIDTH_FRACTION * load_device("h100").memory_bandwidth
     assert update.seconds == pytest.approx(1.236e9 * each / rate, rel=0.01)
+
+
+def test_the_buffer_that_weights_are_gathered_into_comes_after_the_parts_of_all_ranks():
+    found = simulate("llama3.2-1b", runtime="nanotron", zero=1, optimizer="adam", **ASKED)
+    tasks = found.simulated.task_times.graph.tasks
+    gather = next(task for task in tasks if task.name == "weights" and task.kind == "all_gather")
+    *parts, whole = [size for _, _, size in gather.makes]
+    assert len(parts) == 9
+    assert max(parts) * 8 == pytest.approx(whole)
