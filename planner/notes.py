@@ -180,6 +180,10 @@ WORDS: Mapping[str, str] = {
         "the step was run with {run} micro-batches; each of the {others} others is counted as the "
         "last of these"
     ),
+    "gives-memory-back": (
+        "{short} more than there is would keep devices from giving memory back to get other in "
+        "every step, which takes time that is not counted: searches choose nothing that does"
+    ),
     "links-congested": "links between hosts carry {factor:g} times less, because of other jobs",
     "memory-of-tensors": (
         "memory is that of tensors as they are made and freed, not that of the formula that "

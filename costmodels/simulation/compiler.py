@@ -334,10 +334,10 @@ class Compiler:
         name = _named(stages) if len(self.groups) > 1 else "all devices"
         if self.job.cluster.groups:
             name += f" ({' + '.join(g.name for g in self.view.stage_links[stages[0]].groups)})"
-        reserved = None
+        reserved = lasting = None
         if runtime.caching:
-            works = {stage: self.weights[stage] for stage in stages}
-            reserved = reserved_memory(works, order, device.memory - sum(fixed.values()), starts)
+            works, room = {stage: self.weights[stage] for stage in stages}, sum(fixed.values())
+            reserved, lasting = reserved_memory(works, order, device.memory - room, starts)
         return Role(
             name=name,
             first_device=first,
@@ -345,6 +345,7 @@ class Compiler:
             capacity=float(device.memory),
             fixed_memory=fixed,
             reserved=reserved,
+            lasting=lasting,
             host_memory=sum(self.weights[stage].host_memory for stage in stages)
             + most_away({stage: self.away[stage] for stage in stages}, order),
         )

@@ -143,6 +143,9 @@ class Role:
     reserved
         What an allocator takes for all else, the pieces between tensors included; None where no
         allocator counts. [B]
+    lasting
+        The same, were it not to give anything back in every step; None where no allocator counts.
+        [B]
     host_memory
         What waits for each of its devices in the memory of their host, at most. [B]
     """
@@ -153,6 +156,7 @@ class Role:
     capacity: float = math.inf
     fixed_memory: Mapping[str, float] = field(default_factory=dict)
     reserved: float | None = None
+    lasting: float | None = None
     host_memory: float = 0.0
 
 

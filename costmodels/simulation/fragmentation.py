@@ -30,6 +30,20 @@ _UPDATE = -1
 Numbers = dict[Local, int]
 
 
+class Reserved(NamedTuple):
+    """What an allocator has from the device. [B]
+
+    Parameters
+    ----------
+    taken, lasting
+        After a step, or where that fails; and the most that it asks for in a further one, which is
+        more than the device has where each of those gives free segments back.
+    """
+
+    taken: float
+    lasting: float
+
+
 class _Launch(NamedTuple):
     """What an operation does to memory whenever it is launched, and what its launch takes.
 
@@ -275,8 +289,8 @@ def reserved_memory(
     order: Sequence[StagePass],
     limit: float,
     starts: Starts,
-) -> float:
-    """What an allocator has from the device after a step; where that fails, what it took. [B]
+) -> Reserved:
+    """What an allocator has from the device. [B]
 
     It also fails where it has all of the device before the first communicator of a kind is made:
     what it holds and does not use, it gives to nobody else.
@@ -318,6 +332,7 @@ def reserved_memory(
     runs = [run for run in order if run.micro <= most]
     for step in range(2 if moments else 1):
         replay.begin_step(runtime.launches_ahead)
+        allocator.wanted = 0
         for run in runs:
             rows, start = launched[run.stage, run.phase], starts.get(run, 0.0)
             if step == 0 and not runtime.waits_for_stages:
@@ -331,7 +346,9 @@ def reserved_memory(
             allocator.allocate(("moment", number), size)
         for launch in update:
             replay.run((_UPDATE, 0), launch)
-    return float(max(allocator.peak if allocator.failed else allocator.reserved, short)) - late
+    taken = max(allocator.peak if allocator.failed else allocator.reserved, short) - late
+    # a first step says nothing of those that follow
+    return Reserved(taken, max(taken, allocator.wanted - late if moments else 0.0))
 
 
 def _moments(works: Iterable[WeightWork]) -> Iterator[float]:

@@ -40,6 +40,8 @@ class RoleUse:
         Bytes that each of its devices receives from others. [B]
     host_memory
         What waits for each of its devices in the memory of their host, at most. [B]
+    lasting
+        The most it would hold, were its allocator not to give memory back in every step. [B]
     """
 
     name: str
@@ -54,6 +56,7 @@ class RoleUse:
     held: tuple[HeldTensor, ...]
     received: float
     host_memory: float = 0.0
+    lasting: float = 0.0
 
     @property
     def short(self) -> float:
@@ -95,6 +98,11 @@ class SimulatedStep:
     def peak(self) -> RoleUse:
         """The role that holds the most, as seen from the memory of its devices."""
         return max(self.roles, key=lambda role: (role.short, role.memory.total))
+
+    @property
+    def lasting_short(self) -> float:
+        """How much more than its memory a role would hold, gave none any back in every step. [B]"""
+        return max(max(role.memory.total, role.lasting) - role.capacity for role in self.roles)
 
     @property
     def slowest(self) -> RoleUse:
@@ -184,6 +192,7 @@ def measure_step(task_times: TaskTimes) -> SimulatedStep:
                 held=task_times.ledger.largest(number, NUM_HELD),
                 received=received[number],
                 host_memory=role.host_memory,
+                lasting=(role.lasting or 0.0) + sum(role.fixed_memory.values()),
             )
         )
     return SimulatedStep(

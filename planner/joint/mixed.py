@@ -130,7 +130,7 @@ class MixedSearch:
             return
         self.num_simulated += 1
         if isinstance(found, StagedStep):
-            self.tightest = min(self.tightest, found.step.peak.short)
+            self.tightest = min(self.tightest, found.short)
             if not found.fits:
                 return
         seconds = found.step_time_s if isinstance(found, Plan) else found.seconds
@@ -178,7 +178,7 @@ class MixedSearch:
         self.num_choices += found.num_choices
         self.num_simulated += len(found.simulated)
         for one in found.simulated:
-            self.tightest = min(self.tightest, one.step.peak.short)
+            self.tightest = min(self.tightest, one.short)
         if found.best is not None and found.best.degrees is not None:
             self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
         if part is self.setting:

@@ -277,7 +277,7 @@ class OwnSplits:
         low, high = LOWEST_PRICE, HIGHEST_PRICE
         found = self._try(splits, way, 0.0)
         # at its peak a device holds gradients of what it keeps beside that, as much at most
-        if found is None or found.step.peak.short > 2.0 * splits.saved(way.zero, 2.0**high):
+        if found is None or found.short > 2.0 * splits.saved(way.zero, 2.0**high):
             return
         found = self._try(splits, way, 2.0**high)
         if found is None or not found.fits:

@@ -73,9 +73,18 @@ class StagedStep:
         return self.step.peak.memory.total
 
     @property
+    def short(self) -> float:
+        """By how much the most that any would hold is above its memory; negative below. [B]
+
+        What devices would hold, were they not to give memory back to get other in every step: that
+        waits for all that they compute, and leaves nothing to what the prediction lacks.
+        """
+        return self.step.lasting_short
+
+    @property
     def fits(self) -> bool:
         """Whether that is within the memory of a device."""
-        return self.step.peak.short <= 0.0
+        return self.short <= 0.0
 
     @property
     def capacity(self) -> float:
@@ -239,7 +248,7 @@ class UsualTrial:
                 reason=self.reason,
                 costed=self.costed,
             )
-        short = self.step.step.peak.short
+        short = self.step.short
         return Baseline(
             name=self.name,
             step_time_s=self.step.seconds,

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from costmodels.compute import ComputeModel
 from costmodels.compute.coefficients import family_of
 from costmodels.notes import Note
+from costmodels.simulation.measure import SimulatedStep
 from costmodels.step.machine import Machine
-from costmodels.units import format_seconds
+from costmodels.units import format_bytes, format_seconds
 
 # Sources of less than this part of the computation are not worth a sentence: they read "0.0%".
 LEAST_SHARE = 0.0005
@@ -46,6 +47,20 @@ def estimate_notes(sources: Mapping[str, float], machine: Machine) -> tuple[Note
         if share > LEAST_SHARE
     )
     return (*_table_notes(sources.get("table", 0.0) / total, machine.compute), *estimated)
+
+
+def room_notes(simulated: SimulatedStep) -> tuple[Note, ...]:
+    """What the prediction of a step's memory that fits leaves to be known.
+
+    Parameters
+    ----------
+    simulated
+        The step.
+    """
+    short = simulated.lasting_short
+    if simulated.peak.short <= 0.0 < short:
+        return (Note.of("gives-memory-back", short=format_bytes(short)),)
+    return ()
 
 
 def _table_notes(share: float, compute: ComputeModel) -> tuple[Note, ...]:

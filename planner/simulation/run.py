@@ -34,7 +34,7 @@ from planner.request.strategy_tables import format_strategy, parse_strategy
 from planner.simulation.compiled import compiler_of
 from planner.simulation.garbage import uncollected
 from planner.simulation.loading import loading_notes, loading_time
-from planner.simulation.notes import estimate_notes
+from planner.simulation.notes import estimate_notes, room_notes
 from planner.simulation.result import Simulation
 
 if TYPE_CHECKING:
@@ -249,6 +249,7 @@ def simulate_placed(
         count = placed.strategy.schedule.micro_batches
         if run < count:
             notes.append(Note.of("micro-batches-alike", run=run, others=count - run))
+        notes += room_notes(simulated)
         computed, busy = simulated.step_time, computing_time(simulated)
         notes += estimate_notes(compiler.sources, setting.machine)
         if not runtime.synchronous:

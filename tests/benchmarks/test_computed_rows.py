@@ -92,6 +92,7 @@ def test_a_doubt_is_printed_with_what_its_rows_would_come_to(capsys):
         of_first=1.0,
         outside=0.0,
         capacity=2.0,
+        lasting_short=-1.0,
         model_flops=1.0,
     )
     cell = LlmCell(measurement=row, prediction=prediction)

@@ -56,7 +56,12 @@ CONFIGURATION = Configuration(
 
 
 def cell(
-    tp: int, measured: float | None, predicted: float, memory: float = 1.0, doubt: str = ""
+    tp: int,
+    measured: float | None,
+    predicted: float,
+    memory: float = 1.0,
+    doubt: str = "",
+    short: float = -1.0,
 ) -> LlmCell:
     """A strategy with its measured time, None where it ran out of memory; capacity is 2 bytes."""
     configuration = replace(CONFIGURATION, tp=tp)
@@ -75,6 +80,7 @@ def cell(
             of_first=memory,
             outside=0.0,
             capacity=2.0,
+            lasting_short=short,
             model_flops=1.0,
         ),
     )
@@ -102,6 +108,11 @@ def test_what_ran_out_of_memory_is_chosen_only_if_it_is_predicted_to_fit():
     assert (row.chosen_ran_out, row.regret, row.out_of_memory) == (True, None, 1)
     facts = regret_facts([row, only(FOUR)])
     assert (facts["chosen_ran_out"], facts["mean"], facts["worst"]) == (1, 0.5, 0.5)
+
+
+def test_what_gives_memory_back_in_every_step_is_not_chosen():
+    row = only([*FOUR, cell(16, None, 0.1, memory=1.9, short=0.5)])
+    assert (row.chosen_ran_out, row.regret) == (False, pytest.approx(0.5))
 
 
 def test_a_workload_that_is_predicted_to_fit_no_way_is_counted():

@@ -39,6 +39,9 @@ class LlmPrediction:
         What of it is outside of the allocator. [B]
     capacity
         Memory of the device. [B]
+    lasting_short
+        How much more a device would hold, were no memory given back in every step; negative where
+        there is room. [B]
     model_flops
         Of a step, without recomputation. [FLOPs]
     """
@@ -48,6 +51,7 @@ class LlmPrediction:
     of_first: float
     outside: float
     capacity: float
+    lasting_short: float
     model_flops: float
 
 
@@ -115,6 +119,7 @@ def predicted(of: Configuration, sustained: float | None = None) -> LlmPredictio
         # the context, and buffers of communicators, which frameworks do not count as theirs
         outside=memory.holders["reserved"],
         capacity=cluster.device.memory,
+        lasting_short=first.simulated.lasting_short,
         model_flops=model_flops(first.subject.setting.graph)
         * of.global_batch
         / each

@@ -1,8 +1,8 @@
 """What choosing among measured strategies by their predictions costs, workload by workload.
 
-Chosen is the strategy that is predicted to be the fastest of those that are predicted to fit, of
-all that were tried, whether or not they ran out of memory. Rows of one strategy count once, with
-their mean time; rows in doubt do not count.
+Chosen is the strategy that is predicted to be the fastest of those that a search takes, which are
+predicted to fit, of all that were tried, whether or not they ran out of memory. Rows of one
+strategy count once, with their mean time; rows in doubt do not count.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _regret_of_workload(strategies: Sequence[Sequence[LlmCell]]) -> WorkloadRegr
     if len(times) < FEWEST:
         return None
     predicted = [statistics.fmean(row.prediction.seconds for row in rows) for rows in strategies]
-    fitting = [n for n, rows in enumerate(strategies) if all(row.fits for row in rows)]
+    fitting = [n for n, rows in enumerate(strategies) if all(row.may_be_chosen for row in rows)]
     place = min(fitting, key=lambda n: predicted[n], default=None)
     of = strategies[0][0].measurement
     sizes, configuration = of.configuration.sizes, of.configuration

@@ -58,6 +58,11 @@ class LlmCell:
         """Whether it is predicted to fit."""
         return self.prediction.memory <= self.prediction.capacity
 
+    @property
+    def may_be_chosen(self) -> bool:
+        """Whether a search takes it: what gives memory back in every step it leaves out."""
+        return self.fits and self.prediction.lasting_short <= 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSummary:

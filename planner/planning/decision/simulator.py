@@ -124,11 +124,13 @@ class PlanSimulator:
         key = (choices, bucket_bytes)
         if key not in self.trials:
             step, waiting = self._run(choices, bucket_bytes)
+            # as of stages, what is given back in every step counts
+            back = max(step.lasting_short - step.peak.short, 0.0)
             self.trials[key] = SimulatedChoices(
                 choices=choices,
                 bucket_bytes=bucket_bytes,
                 seconds=step.step_time + waiting,
-                peak_memory=self._memory(choices, step).total,
+                peak_memory=self._memory(choices, step).total + back,
                 received=step.peak.received,
             )
         return self.trials[key]

@@ -350,6 +350,10 @@ class _Swollen:
         peak = self.step.peak
         return replace(peak, memory=replace(peak.memory, total=1e15))
 
+    @property
+    def lasting_short(self):
+        return self.peak.short
+
 
 def test_options_of_one_stage_are_refused_where_they_would_not_be_heeded(config):
     with pytest.raises(InputError, match="of the splits of one stage"):
