@@ -130,7 +130,7 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
     proven = least > device.memory
-    tightest = min((one.peak_memory for one in found.every_step), default=math.inf)
+    tightest = min((one.capacity + one.short for one in found.every_step), default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
     smallest = (
         f"the smallest of {len(found.every_step)} simulated needs {format_bytes(tightest)} a GPU"

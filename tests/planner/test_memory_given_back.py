@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodels.simulation import load_runtime
-from planner.api import simulate
+from planner.api import optimize, simulate
+from planner.errors import InfeasibleError
 from planner.planning.staged import tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
@@ -45,3 +46,14 @@ def test_what_runs_once_says_nothing_of_further_steps():
     runtime = load_runtime("nanotron", launches_ahead=2**20, makes_state_late=False)
     step = simulate("llama3.2-1b", **ASKED, runtime=runtime, tp=2, micro_batch_size=5).simulated
     assert step.lasting_short == step.peak.short
+
+
+def test_a_refusal_says_what_a_step_needs_that_gives_nothing_back():
+    runtime = load_runtime("nanotron", launches_ahead=2**20)
+    asked = {**ASKED, "global_batch_size": 16, "runtime": runtime, "memory": "76.5 GiB"}
+    found = simulate("llama3.2-1b", **asked, tp=2, micro_batch_size=4)
+    assert found.fits
+    kept = "tp=2,micro_batch_size=4,sequence_parallel=true,recompute=none,offload=none,zero=0,pp=1"
+    del asked["sequence_parallel"]
+    with pytest.raises(InfeasibleError, match="the smallest of 1 simulated needs 77.4 GiB a GPU"):
+        optimize("llama3.2-1b", **asked, keep=kept)
