@@ -19,6 +19,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from planner.request.request import Request, make_request
 MOST_QUESTIONS = 10_000
 LONGEST_NAME = 200
 _RANGE = frozenset({"from", "to", "step", "factor"})
+_QUANTITY = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-zA-Z]+)\s*")
 
 
 def _input_names() -> dict[str, AnyInput]:
@@ -161,7 +163,7 @@ def _values_of_grid(grid: Mapping[str, object], where: str) -> dict[str, Sequenc
         if one.called in found:
             raise InputError(f"{where} gives {one.called} twice; leave one out")
         try:
-            found[one.called] = [_checked(one, value) for value in _values_of(name, given)]
+            found[one.called] = [_checked(one, value) for value in _values_of(one, name, given)]
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     missing = [one for one in ("model", "gpus") if one not in found]
@@ -170,15 +172,37 @@ def _values_of_grid(grid: Mapping[str, object], where: str) -> dict[str, Sequenc
     return found
 
 
-def _values_of(name: str, given: object) -> Sequence[object]:
+def _values_of(one: AnyInput, name: str, given: object) -> Sequence[object]:
     """The values that a list, a range or one value stands for."""
     if isinstance(given, Mapping):
-        return list(_range_values(name, given))
+        return list(_range_values(name, given) if one.unit is None else _quantities(name, given))
     if not isinstance(given, list):
         return [given]
     if not given:
         raise InputError(f"the values of {name} must be at least one but are none; add one")
     return given
+
+
+def _quantities(name: str, given: Mapping[str, object]) -> Iterator[str]:
+    """The quantities of a range whose ends and step are text in one unit."""
+    parts = {
+        key: _QUANTITY.fullmatch(value) for key, value in given.items() if isinstance(value, str)
+    }
+    units = {part["unit"] for part in parts.values() if part is not None}
+    if (
+        None in parts.values()
+        or len(units) != 1
+        or not {"from", "to", "step"} & set(given) <= set(parts)
+    ):
+        raise InputError(
+            f'the range of {name} must be of quantities in one unit like {{ from = "16 GiB", to '
+            f'= "64 GiB", step = "16 GiB" }} but is {json.dumps(given, default=str)}; '
+            "correct it"
+        )
+    (unit,) = units
+    plain = {key: float(part["number"]) for key, part in parts.items() if part is not None}
+    for value in _range_values(name, {**given, **plain}):
+        yield f"{value:g} {unit}"
 
 
 def _range_values(name: str, given: Mapping[str, object]) -> Iterator[float]:
@@ -215,6 +239,9 @@ def _checked(one: AnyInput, value: object) -> object:
     named = isinstance(value, str) and bool(value.strip())
     if one.kind == "object" and not named and one.unit is None:
         raise InputError.rule(one.called, "be a name or a path", repr(value), "correct it")
+    if one.unit is not None and isinstance(value, int | float) and not isinstance(value, bool):
+        # files carry units, numbers without one are for Python
+        one.unit(f"{value:g}")
     one.check(value)
     return value
 

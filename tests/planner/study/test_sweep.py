@@ -50,6 +50,18 @@ def test_ranges_hold_both_ends(given, values, tmp_path):
     assert [one.values["gpus"] for one in sweep.questions] == values
 
 
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ('{ from = "16 GiB", to = "64GiB", factor = 2 }', ["16 GiB", "32 GiB", "64 GiB"]),
+        ('{ from = "1 GiB", to = "2 GiB", step = "0.5 GiB" }', ["1 GiB", "1.5 GiB", "2 GiB"]),
+    ],
+)
+def test_ranges_of_quantities_have_a_unit(given, values, tmp_path):
+    sweep = sweep_of(f'[grid]\nmodel = "alexnet"\ngpus = 2\nmemory = {given}\n', tmp_path)
+    assert [one.values["memory"] for one in sweep.questions] == values
+
+
 def test_a_range_of_fractions_reaches_its_end(tmp_path):
     text = f"{GRID}expert_capacity = {{ from = 1.0, to = 1.3, step = 0.1 }}\n"
     values = {one.values["expert_capacity"] for one in sweep_of(text, tmp_path).questions}
@@ -101,6 +113,13 @@ def test_questions_about_changed_files_are_other_questions(tmp_path, monkeypatch
         (f"{GRID}cluster = 1979-05-27\n", "cluster must be a name or a path"),
         ('[grid]\nmodel = "alexnet"\n', "grid 1 lacks gpus; add gpus"),
         ("[grid]\nseed = 1\n", "grid 1 lacks model and gpus"),
+        (f"{GRID}memory = 3.5\n", 'the size must have a unit but is "3.5"'),
+        (f"{GRID}launch_time = [1]\n", "the launch time must have a unit but is"),
+        (f"{GRID}memory = {{ from = 1, to = 4, step = 1 }}\n", "must be of quantities in one unit"),
+        (f"{GRID}memory = {{ from = '1 GB', to = '4 GiB', factor = 2 }}\n", "in one unit"),
+        (f"{GRID}memory = {{ from = '1 GiB', to = '4 GiB', step = 1 }}\n", "in one unit"),
+        (f"{GRID}memory = {{ from = '4 GiB', to = '1 GiB', step = '1 GiB' }}\n", "must rise"),
+        (f"{GRID}memory = {{ from = '1 XiB', to = '4 XiB', factor = 2 }}\n", "XiB"),
         (f"{GRID}cap = {{ from = 1 }}\n", "the range of cap must be numbers like"),
         (f"{GRID}cap = {{ from = 1, to = 2 }}\n", "the range of cap must be numbers like"),
         (f"{GRID}cap = {{ from = 1, to = 4, step = 1, factor = 2 }}\n", "be numbers like"),

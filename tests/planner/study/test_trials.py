@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import pytest
+from postgresql_server import new_base, server
 from sqlalchemy.exc import IntegrityError
 
 from costmodels.errors import InputError
@@ -19,12 +21,25 @@ from planner.study.trials import MOST_DEATHS, Trials, storage_errors, this_worke
 
 QUESTIONS = tuple(StudyQuestion(values={"gpus": n}, key=f"key {n}") for n in (1, 2))
 REFUSED = StudyAnswer(status="refused", message="no")
-STORAGES = ("sqlite:///study.db", "study.journal")
+STORAGES = (
+    "sqlite:///study.db",
+    "study.journal",
+    pytest.param("postgresql", marks=pytest.mark.slow),
+)
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[Path]:
+    """Where a server of PostgreSQL listens."""
+    with server() as folder:
+        yield folder
 
 
 @pytest.fixture(params=STORAGES)
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
+    if request.param == "postgresql":
+        return new_base(request.getfixturevalue("postgresql"))
     return str(request.param)
 
 
