@@ -146,8 +146,10 @@ def insides(setting: Setting) -> Iterator[Degrees]:
     local = math.prod(shape[: setting.cluster.host_index + 1])
     again = recomputations(graph)
     for tp in divisors(setting.gpus):
-        # tensor parallelism across hosts waits for their links in every layer
-        if tp > local or inner_first(tp, shape) is None:
+        # what crosses hosts waits for their links in every layer; samples cross them for less
+        if tp > local and setting.batch > setting.gpus // local:
+            continue
+        if inner_first(tp, shape) is None:
             continue
         for cp in divisors(setting.gpus // tp) if attends else [1]:
             if cp > 1 and max(sequences) // cp < SHORTEST_PART:
