@@ -70,7 +70,7 @@ class Insides:
         self.runs_ahead = setting.machine.training.runs_ahead
         zero = 3 if cuts_weights else 0
         self.zero = None if runtime.usual_zero == zero else zero
-        self.reduced = Reduced.of(setting.model)
+        self.reduced = Reduced.of(setting.model, setting.graph)
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]

@@ -1,8 +1,8 @@
 """A network without the blocks that repeat what is known: what one costs, all that are alike do.
 
 A block is what the layers of one number in their names make up, such as `h.3`. One that equals the
-block before it, and reads it as that one reads its own, is left out; its layers are represented by
-those of the block before.
+block before it, and reads as much of it as that one reads of its own, is left out; its layers are
+represented by those of the block before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodels.graph import LayerSpec, Network
+from costmodels.graph import Graph, LayerSpec, Network
 from costmodels.simulation.buckets import unit_of
 
 Form = tuple[tuple[object, ...], ...]
@@ -32,8 +32,14 @@ class Reduced:
     like: Mapping[str, str]
 
     @classmethod
-    def of(cls, network: Network) -> Reduced:
-        """The distinct blocks of a network."""
+    def of(cls, network: Network, graph: Graph) -> Reduced:
+        """The distinct blocks of a network.
+
+        Parameters
+        ----------
+        network, graph
+            The network, and what it is on samples of any number.
+        """
         blocks: dict[str, list[LayerSpec]] = {}
         for spec in network.layers:
             blocks.setdefault(unit_of(spec.name), []).append(spec)
@@ -43,16 +49,23 @@ class Reduced:
             series = unit.rpartition(".")[0]
             previous, known = before.get(series, ("", ()))
             form = _relative_form(specs, unit, previous)
+            found = {spec.name: spec.name for spec in specs}
             if previous and form == known and len(specs) > 1:
-                for spec in specs:
-                    like[spec.name] = like[previous + spec.name[len(unit) :]]
-            else:
-                like.update((spec.name, spec.name) for spec in specs)
+                others = {name: like[previous + name[len(unit) :]] for name in found}
+                # what it reads may have other sizes, although it is built alike
+                if all(_cost_alike(graph, *pair) for pair in others.items()):
+                    found = others
+            like.update(found)
             before[series] = (unit, form)
         kept = tuple(
             _rewired(spec, like) for spec in network.layers if like[spec.name] == spec.name
         )
         return cls(network=replace(network, layers=kept), like=like)
+
+
+def _cost_alike(graph: Graph, name: str, other: str) -> bool:
+    """Whether two layers cost the same."""
+    return graph.layers[name].signature == graph.layers[other].signature
 
 
 def _relative_form(specs: list[LayerSpec], unit: str, previous: str) -> Form:

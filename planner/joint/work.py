@@ -60,7 +60,7 @@ def _priced_work(setting: Setting) -> tuple[float, Floats]:
 
 def _of_sample(setting: Setting) -> Floats:
     """Both passes of every layer over a sample on one device. [s]"""
-    cluster, reduced = setting.cluster, Reduced.of(setting.model)
+    cluster, reduced = setting.cluster, Reduced.of(setting.model, setting.graph)
     topology = Topology.of(cluster, tuple(1 for _ in cluster.levels))
     machine = Machine(
         topology=topology, compute=setting.machine.compute, training=setting.machine.training

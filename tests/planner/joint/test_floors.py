@@ -43,7 +43,7 @@ def _setting(model, gpus, batch):
 
 
 def _floors(setting):
-    return PipelineBounds(setting, Reduced.of(setting.model))
+    return PipelineBounds(setting, Reduced.of(setting.model, setting.graph))
 
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet18", "cosmoflow"])
@@ -283,10 +283,10 @@ def test_what_is_estimated_to_hold_much_too_much_is_not_simulated_at_last():
 def test_what_is_found_out_together_is_what_is_found_out_alone():
     setting = _setting("alexnet", 16, 96)
     wanted = [(1, 96), (2, 48), (3, 32), (4, 96), (12, 24), (12, 5)]
-    together = PipelineBounds(setting, Reduced.of(setting.model))
+    together = PipelineBounds(setting, Reduced.of(setting.model, setting.graph))
     together.learn(wanted)
     for gpus, samples in wanted:
-        alone = PipelineBounds(setting, Reduced.of(setting.model))
+        alone = PipelineBounds(setting, Reduced.of(setting.model, setting.graph))
         total, series = alone.micro_batch(gpus, samples)
         assert together.known[gpus, samples][0] == total
         assert (together.known[gpus, samples][1] == series).all()

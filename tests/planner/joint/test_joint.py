@@ -75,13 +75,22 @@ def setting(config):
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "deepseek-v3", "t5-11b", "resnet50"])
 def test_a_reduced_network_has_a_layer_like_each_of_the_whole_one(model):
     whole = load_network(model, None)
-    reduced = Reduced.of(whole)
+    reduced = Reduced.of(whole, build_graph(whole, 1))
     all_layers, few = build_graph(whole, 2).layers, build_graph(reduced.network, 2).layers
     for name, like in reduced.like.items():
         assert all_layers[name].signature == few[like].signature
     assert len(few) < len(all_layers)
     kinds = {layer.signature for layer in all_layers.values()}
     assert kinds == {layer.signature for layer in few.values()}
+
+
+def test_blocks_that_are_built_alike_and_read_more_are_not_alike():
+    whole = load_network("squeezenet1_1", None)
+    graph = build_graph(whole, 1)
+    names = ("features.10.squeeze", "features.11.squeeze")
+    assert len({graph.layers[name].parameters for name in names}) == 2
+    reduced = Reduced.of(whole, graph)
+    assert [reduced.like[name] for name in names] == list(names)
 
 
 def test_estimates_are_near_the_simulation_and_bounds_are_below(setting):
