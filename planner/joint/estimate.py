@@ -166,12 +166,13 @@ class Estimates:
         if choice.fills_bubbles:
             ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
             # gradients are whole with the passes of weights
-            seconds = float((ends + self._tails(choice, stages, stages.apart)).max())
+            early = ends.max() - ends
+            seconds = float((ends + self._tails(choice, stages, stages.apart, early)).max())
         else:
             seconds = staged_time(choice, forward, backward, sends)
             # groups further back are through with their last backward pass earlier
             early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
-            tails = self._tails(choice, stages, backward)
+            tails = self._tails(choice, stages, backward, early)
             if copies is not None:
                 tails += self._copied_update(choice, stages, copies, backward)
             seconds += float((tails - early).max())
@@ -207,10 +208,13 @@ class Estimates:
         if choice.zero == 3:
             rows = stages.with_gathers_by_unit(choice, self.exchanges)
         moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
-        slower = [
-            stages.of_stages(np.maximum(unit, units.at_firsts(size) * self.host.copy))
-            for unit, size in zip(rows, moved, strict=True)
-        ]
+        ahead = stages.launched_forward
+        slower = []
+        for unit, size, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
+            copied = units.at_firsts(size) * self.host.copy
+            # at the end of a pass a device waits for what its host has yet to launch
+            late = np.maximum(host - stages.of_stages(unit), 0.0)
+            slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
         return slower[0], slower[1]
 
     def _copied_update(
@@ -250,15 +254,16 @@ class Estimates:
             self.stages[key] = StageCosts.of(choice, inside, starts, units, self.exchanges)
         return self.stages[key]
 
-    def _tails(self, choice: Choice, stages: StageCosts, backward: Floats) -> Floats:
+    def _tails(self, choice: Choice, stages: StageCosts, backward: Floats, early: Floats) -> Floats:
         """What gradients and the update add after the last backward pass of each group. [s]
 
         Parameters
         ----------
         choice, stages
             The choice, and what its stages cost.
-        backward
-            Of each stage on one micro-batch. [s]
+        backward, early
+            Of each stage on one micro-batch, and how much earlier than the last one each group is
+            through with them. [s]
         """
         total, last = stages.reductions(choice, self.exchanges)
         at = np.full(choice.pp, -math.inf)
@@ -275,6 +280,7 @@ class Estimates:
         exposed = np.maximum(at, 0.0)
         hidden = np.maximum(spent - exposed, 0.0)
         tail: Floats = exposed + OVERLAP_FACTOR * hidden
+        stages.exchange_shared(choice, self.exchanges, tail, early)
         if "optimizer" not in choice.offload:
             tail = tail + stages.updates(choice)
         if 0 < choice.zero < 3:

@@ -193,6 +193,30 @@ class StageCosts:
             found[group] = exchanges.time("all_gather", choice.pp, cut, float(whole.sum()))
         return found
 
+    def exchange_shared(
+        self, choice: Choice, exchanges: Exchanges, tails: Floats, early: Floats
+    ) -> None:
+        """Let groups wait for the gradients of weights that layers of several of them share.
+
+        Parameters
+        ----------
+        choice, exchanges
+            As of `reductions`.
+        tails
+            What gradients of each group take after its last backward pass, which grows. [s]
+        early
+            How much earlier than the last one each group is through with its passes. [s]
+        """
+        for owner, sharer in exchanges.shared if choice.pp > 1 else ():
+            stages = np.searchsorted(self.starts, (owner, sharer), side="right") - 1
+            pair = stages % choice.pp
+            if pair[0] == pair[1]:
+                continue
+            size = float(self.inside.gradients[owner])
+            ends = float((tails - early)[pair].max())
+            ends += exchanges.between(choice.pp, int(pair[0]), int(pair[1]), size)
+            tails[pair] = np.maximum(tails[pair], ends + early[pair])
+
     def _by_unit(self, choice: Choice, exchanges: Exchanges) -> tuple[Floats, Floats, Floats]:
         """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
 
