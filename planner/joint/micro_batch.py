@@ -103,6 +103,11 @@ class MicroBatch:
         return float(self.least.sum())
 
     @cached_property
+    def total_least_apart(self) -> float:
+        """What all layers take at least where backward passes of weights run by themselves. [s]"""
+        return float((self.least_before + self.apart).sum())
+
+    @cached_property
     def total_least_forward(self) -> float:
         """What their forward passes take of that. [s]"""
         return float(self.least_forward.sum())
