@@ -119,23 +119,25 @@ WORDS: Mapping[str, str] = {
     ),
     "single-stage-too-large": (
         "the splits of one stage without micro-batches were not searched layer by layer: {layers} "
-        "layers are too many for that (at most {most})"
+        "layers are too many for that (at most {most}); none takes less than {bound}, which the "
+        "bound allows for"
     ),
     "single-stage-slower": (
         "the splits of one stage without micro-batches were not searched layer by layer: their "
         "steps take at least {bound}"
     ),
-    "single-stage-unlikely": (
-        "the splits of one stage without micro-batches were not searched layer by layer: those by "
-        "degrees that fit are estimated to take {estimate}; none takes less than {bound}"
-    ),
     "single-stage-overtaken": (
-        "the splits of one stage without micro-batches were searched layer by layer, though not "
-        "bounded: the fastest found that fits takes about {estimate}"
+        "the splits of one stage without micro-batches were searched layer by layer, though not to "
+        "the end: the fastest found that fits takes about {estimate}, and none of the candidates "
+        "less than {bound}, which the bound allows for"
     ),
     "single-stage-crowded": (
         "the splits of one stage without micro-batches were not searched layer by layer: whatever "
         "they are, a GPU keeps {kept} for backward, more than there is room for"
+    ),
+    "single-stage-unknown": (
+        "the splits of one stage without micro-batches were searched layer by layer: none that "
+        "fits was found, which is no proof, and the bound allows for one that takes {bound}"
     ),
     "single-stage-bounded": (
         "the splits of one stage without micro-batches were searched layer by layer until it was "

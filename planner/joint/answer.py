@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
 from costmodels.simulation import load_runtime
 from costmodels.strategy.blocks import is_transformer
-from costmodels.units import format_bytes, format_seconds
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.mixed import MixedSearch
 from planner.joint.own_splits import with_own_splits
+from planner.joint.plans import faster_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.verdict import (
     MOST_LAYERS,
-    infeasible,
-    search_notes,
-    single_stage_left_out,
-    summary,
+    left_splits,
+    unproven_splits,
     usual_of,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
-from planner.notes import words
-from planner.plan import Finalist, Plan
+from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for
 from planner.planning.options import Overtaken, SearchOptions
-from planner.planning.staged import StagedStep, UsualTrial, tried, usual_trials
-from planner.planning.staged_plan import plan_of_stages
-from planner.planning.summary import PROVEN_GAP
+from planner.planning.staged import UsualTrial, tried, usual_trials
 from planner.request.parts import Degrees
 from planner.request.setting import DEFAULT_RUNTIME, Setting
 from planner.simulation.garbage import uncollected
 from search.problem.deadline import Deadline
-from search.problem.notes import Note
 
 # Part of the time limit that the search over global choices may take.
 SHARE = 0.5
@@ -156,18 +149,49 @@ def _plan_of_all(
         until=deadline,
     )
     single = None
-    if by_layer and _worth_splitting(setting, found):
-        try:
-            single = plan_for(setting, options, deadline, known)
-            cut_short = single.search.stopped_by
-        except InfeasibleError as error:
-            # that no split fits says nothing of micro-batches, sharding and recomputation
-            cut_short = error.stopped_by
-        found = replace(found, stopped_by=found.stopped_by or cut_short)
+    if wishes.leaves_splits and found.stopped_by != "interrupt":
+        found = left_splits(setting, found)
+    if by_layer and found.stopped_by != "interrupt" and found.no_splits is None:
+        single, found = _single_stage(setting, options, deadline, known, found)
     try:
-        return found, _faster_plan(setting, found, usual, single)
+        return found, faster_plan(setting, found, usual, single)
     except InfeasibleError as error:
         return found, error
+
+
+def _single_stage(
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    known: Answers | None,
+    found: JointResult,
+) -> tuple[Plan | None, JointResult]:
+    """The splits of one stage layer by layer, None where they hold nothing faster.
+
+    Parameters
+    ----------
+    setting, options, deadline, known
+        As of `joint_plan`.
+    found
+        What all else came to.
+
+    Returns
+    -------
+    The plan, and what all else came to, with what is said of the splits.
+    """
+    if found.best is not None:
+        options = replace(options, rival=found.best.seconds)
+    single = None
+    try:
+        single = plan_for(setting, options, deadline, known)
+        cut_short = single.search.stopped_by
+    except Overtaken as error:
+        return None, found.without_splits(error.note, error.bound)
+    except InfeasibleError as error:
+        # that no split fits says nothing of micro-batches, sharding and recomputation
+        cut_short = error.stopped_by
+        found = found if error.proven else unproven_splits(found)
+    return single, replace(found, stopped_by=found.stopped_by or cut_short)
 
 
 def _splits_first(
@@ -180,7 +204,7 @@ def _splits_first(
     setting, options, deadline, known
         As of `joint_plan`.
     """
-    single, early, least = None, deadline, LeastOfStages(setting)
+    single, proven, early, least = None, False, deadline, LeastOfStages(setting)
     others = cache(partial(_searched, setting, options, deadline, NO_WISHES, until=deadline))
 
     def rival() -> float:
@@ -199,20 +223,21 @@ def _splits_first(
             single = plan_for(setting, options, early, known)
     except Overtaken as error:
         found, usual = others()
-        return _faster_plan(setting, replace(found, overtaken=error.note), usual, None)
+        return faster_plan(setting, found.without_splits(error.note, error.bound), usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
-        crowded = error.layer
+        crowded, proven = error.layer, error.proven
     if single is not None and (
         not single.search.memory_binds or single.search.stopped_by == "interrupt"
     ):
         return single
     found, usual = others()
     if not least.fits_in_one_stage(1, "none"):
-        kept = format_bytes(least.share(1, "none"))
-        found = replace(found, overtaken=Note.of("single-stage-crowded", kept=kept))
-    return _faster_plan(setting, found, usual, single, crowded)
+        found = left_splits(setting, found)
+    elif single is None and not proven:
+        found = unproven_splits(found)
+    return faster_plan(setting, found, usual, single, crowded)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -263,98 +288,9 @@ def _searched(
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    return with_own_splits(search, found if wishes.any else _with_usual(found, usual)), usual
-
-
-def _faster_plan(
-    setting: Setting,
-    found: JointResult,
-    usual: Sequence[UsualTrial],
-    single: Plan | None,
-    crowded: str = "",
-) -> Plan:
-    """The faster of two plans, with a bound of both.
-
-    Parameters
-    ----------
-    setting
-        The question.
-    found, usual
-        As of `_searched`.
-    single
-        The plan of one stage without micro-batches, where there is one.
-    crowded
-        The layer that holds the most where no split of one stage layer by layer fits.
-
-    Raises
-    ------
-    InfeasibleError
-        When there is neither.
-    """
-    best = found.best
-    if single is not None and (best is None or single.step_time_s <= best.seconds):
-        return _joint_single(single, found)
-    if best is None:
-        raise infeasible(setting, found, crowded)
-    if single is not None:
-        found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
-    return plan_of_stages(
-        best,
-        summary(found, best),
-        notes=search_notes(found, best, single),
-        baselines=tuple(one.baseline for one in usual),
-        finalists=_finalists(found, best),
-    )
-
-
-def _joint_single(single: Plan, found: JointResult) -> Plan:
-    """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
-    note = Note.of(
-        "pipelines-estimated",
-        choices=found.num_choices,
-        simulated=len(found.simulated),
-        bound=format_seconds(found.bound),
-    )
-    bound = min(single.search.lower_bound_s, found.bound)
-    gap = (single.step_time_s - bound) / single.step_time_s
-    search = replace(
-        single.search,
-        lower_bound_s=bound,
-        gap=gap,
-        proven_optimal=gap <= PROVEN_GAP,
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        stopped_by=single.search.stopped_by or found.stopped_by,
-    )
-    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
-
-
-def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
-    """What was found, or a usual way to train where that is faster than its estimate let expect."""
-    steps = tuple(one.step for one in usual if one.step is not None)
-    rivals = [one for one in (found.best, *steps) if one is not None and one.fits]
-    best = min(rivals, key=lambda one: one.seconds, default=None)
-    # the usual ways are part of what is asked, and known exactly
-    bound = min([found.bound, *(one.seconds for one in rivals)])
-    return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
+    return with_own_splits(search, found if wishes.any else with_usual(found, usual)), usual
 
 
 def _few_layers(setting: Setting) -> bool:
     """Whether the splits of one stage may be searched as well."""
     return len(setting.graph.compute_layers) <= MOST_LAYERS
-
-
-def _worth_splitting(setting: Setting, found: JointResult) -> bool:
-    """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
-    if found.stopped_by == "interrupt":
-        return False
-    if found.best is None:
-        return _few_layers(setting)
-    return single_stage_left_out(found, found.best) is None
-
-
-def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
-    rows = sorted((one for one in found.every_step if one.fits), key=lambda one: one.seconds)
-    return tuple(
-        Finalist(step_time_s=one.seconds, peak_memory_bytes=one.peak_memory, chosen=one is best)
-        for one in rows
-    )

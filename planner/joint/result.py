@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from planner.errors import ContradictionError
 from planner.joint.choices import Choice
@@ -46,9 +47,9 @@ class JointResult:
         Why what is held fixed and ruled out leaves nothing to search, None where it leaves some.
     runtime
         The name of the runtime that was asked for, None where none was.
-    overtaken
+    no_splits
         Why the splits of one stage were not searched layer by layer to the end, None where they
-        were, or not at all.
+        were, or are not asked for.
     own_splits
         What was simulated beside these with layers that are each split in their own way.
     """
@@ -69,8 +70,20 @@ class JointResult:
     refused: ContradictionError | None = None
     any_split: float = 0.0
     runtime: str | None = None
-    overtaken: Note | None = None
+    no_splits: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
+
+    def without_splits(self, note: Note, least: float = math.inf) -> JointResult:
+        """The same without the splits of one stage layer by layer.
+
+        Parameters
+        ----------
+        note
+            Why they are left out.
+        least
+            What none of them takes less than, where one may be faster than what was found. [s]
+        """
+        return replace(self, no_splits=note, bound=min(self.bound, least))
 
     @property
     def is_by_degrees(self) -> bool:

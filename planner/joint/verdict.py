@@ -8,12 +8,12 @@ from dataclasses import replace
 from costmodels.simulation import load_runtime
 from costmodels.units import format_bytes, format_seconds
 from planner.errors import InfeasibleError
-from planner.joint.choices import Choice, divisors
+from planner.joint.activations import LeastOfStages
+from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate
-from planner.joint.ranking import MEMORY_MARGIN
 from planner.joint.result import JointResult
 from planner.joint.runtimes import splits_by_layer, stages_of_zero
-from planner.plan import Plan, SearchSummary
+from planner.plan import SearchSummary
 from planner.planning.infeasible import stopped_error
 from planner.planning.staged import StagedStep, named, usual_degrees
 from planner.planning.summary import PROVEN_GAP
@@ -26,9 +26,6 @@ RUNTIMES = (DEFAULT_RUNTIME, "zero1", "fsdp")
 # The single stage of a network with more layers is not searched layer by layer: that takes longer
 # than the rest of the answer. [items]
 MOST_LAYERS = 500
-# Nor is that of which the splits by degrees take longer by more: transformers whose splits differ
-# from layer to layer were at most 2 % faster where both were searched. [parts]
-BY_LAYERS = 0.1
 
 
 def _undercut(found: JointResult, best: StagedStep) -> bool:
@@ -58,18 +55,8 @@ def summary(found: JointResult, best: StagedStep) -> SearchSummary:
     )
 
 
-def search_notes(
-    found: JointResult, best: StagedStep, single: Plan | None = None
-) -> tuple[Note, ...]:
-    """What is worth knowing of the search.
-
-    Parameters
-    ----------
-    found, best
-        What it came to.
-    single
-        The plan of one stage, where that was searched.
-    """
+def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
+    """What is worth knowing of the search that came to a plan."""
     gpus = best.placed.setting.gpus
     kind = "splits-by-degrees" if found.is_by_degrees else "splits-of-their-own"
     notes = [Note.of(kind, gpus=gpus, bound=format_seconds(found.any_split))]
@@ -77,9 +64,8 @@ def search_notes(
         notes.append(Note.of("splits-of-their-own-slower", count=len(found.own_splits)))
     if _undercut(found, best):
         notes.append(Note.of("bound-withdrawn", bound=format_seconds(found.bound)))
-    left_out = None if single is not None else single_stage_left_out(found, best)
-    if left_out is not None:
-        notes.append(left_out)
+    if found.no_splits is not None:
+        notes.append(found.no_splits)
     if found.runtime is None and best.runtime.name not in (DEFAULT_RUNTIME, "fsdp"):
         notes.append(Note.of("usual-is-faster", runtime=best.runtime.name))
     if found.left_out:
@@ -91,25 +77,28 @@ def search_notes(
     return tuple(notes)
 
 
-def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
-    """Why the splits of one stage are not worth searching layer by layer, None where they are."""
-    if found.runtime is not None and not splits_by_layer(best.placed.setting):
-        return Note.of("single-stage-under", runtime=found.runtime)
-    if found.overtaken is not None:
-        return found.overtaken
-    layers = len(best.placed.graph.compute_layers)
+def left_splits(setting: Setting, found: JointResult) -> JointResult:
+    """What a search came to, with why the splits of one stage are not to be searched, if so."""
+    if found.runtime is not None and not splits_by_layer(setting):
+        return found.without_splits(Note.of("single-stage-under", runtime=found.runtime))
     least = format_seconds(found.single_bound)
-    if found.single_bound >= best.seconds:
-        return Note.of("single-stage-slower", bound=least)
+    if found.best is not None and found.single_bound >= found.best.seconds:
+        return found.without_splits(Note.of("single-stage-slower", bound=least))
+    kept = LeastOfStages(setting)
+    if not kept.fits_in_one_stage(1, "none"):
+        share = format_bytes(kept.share(1, "none"))
+        return found.without_splits(Note.of("single-stage-crowded", kept=share))
+    layers = len(setting.graph.compute_layers)
     if layers > MOST_LAYERS:
-        return Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS)
-    capacity = best.placed.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
-    rows = (one for one in found.estimates if one.memory <= capacity)
-    by_degrees = min((one.seconds for one in rows if one.choice.is_split_alone), default=math.inf)
-    if by_degrees <= best.seconds * (1.0 + BY_LAYERS) or _shares_unevenly(best.placed.setting):
-        return None
-    words = format_seconds(by_degrees) if by_degrees < math.inf else "more than the plan"
-    return Note.of("single-stage-unlikely", estimate=words, bound=least)
+        note = Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS, bound=least)
+        return found.without_splits(note, found.single_bound)
+    return found
+
+
+def unproven_splits(found: JointResult) -> JointResult:
+    """What a search came to where no split of one stage was found that fits, without a proof."""
+    least = format_seconds(found.single_bound)
+    return found.without_splits(Note.of("single-stage-unknown", bound=least), found.single_bound)
 
 
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:
@@ -229,9 +218,3 @@ def usual_of(setting: Setting, found: JointResult | None) -> dict[str, Degrees]:
     fitting = [one.choice.pp for one in rows if one.memory <= memory]
     known = {name: usual[name] for name in others}
     return known | named("megatron", replace(usual[megatron], pp=min(fitting, default=1)))
-
-
-def _shares_unevenly(setting: Setting) -> bool:
-    """Whether layers can split the batch over numbers of devices that replicas cannot be."""
-    ways = (one for one in divisors(setting.gpus) if one <= setting.batch)
-    return any(setting.batch % one for one in ways)

@@ -19,19 +19,21 @@ class Overtaken(Exception):
 
     Parameters
     ----------
+    bound
+        What none of the candidates that fits takes less than. [s]
     seconds
-        The fastest assignment that was met and fits, on the timeline. [s]
-    at_least
-        Whether it is what none of the candidates that fits takes less than, instead.
+        The fastest assignment that was met and fits, on the timeline; None where the bound is
+        above the other plan already. [s]
     """
 
-    def __init__(self, seconds: float, *, at_least: bool = False) -> None:
-        super().__init__(seconds, at_least)
-        self.seconds = seconds
+    def __init__(self, bound: float, seconds: float | None = None) -> None:
+        super().__init__(bound, seconds)
+        self.bound, self.seconds = bound, seconds
+        least = format_seconds(bound)
         self.note = (
-            Note.of("single-stage-bounded", bound=format_seconds(seconds))
-            if at_least
-            else Note.of("single-stage-overtaken", estimate=format_seconds(seconds))
+            Note.of("single-stage-bounded", bound=least)
+            if seconds is None
+            else Note.of("single-stage-overtaken", estimate=format_seconds(seconds), bound=least)
         )
 
 
@@ -65,9 +67,9 @@ class SearchOptions:
     watch
         Called with the phase, and the best step and the bound so far [s], when one of them changes.
     rival
-        The step of the best plan of another kind, asked for where the limit on memory binds: where
-        what fits is slower by more than the timeline is off, or known to be slower by a bound, the
-        search ends with `Overtaken`. [s]
+        The step of the best plan of another kind: where what fits is slower by more than the
+        timeline is off, or known to be slower by a bound, the search ends with `Overtaken`. What
+        has yet to be found out is asked for where the limit on memory binds. [s]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -84,7 +86,7 @@ class SearchOptions:
     all_reduce: str | None = None
     doubts: bool = True
     watch: Watch | None = None
-    rival: Callable[[], float] | None = None
+    rival: Callable[[], float] | float | None = None
     dump_problem: str | os.PathLike[str] | None = None
 
     def tell(self, phase: str, step: float = math.inf, bound: float = 0.0) -> None:

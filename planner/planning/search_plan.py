@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from planner.planning.bounds.additive_search import AdditiveSearch
 from planner.planning.bounds.best_bound import maximise_bound
@@ -97,7 +98,7 @@ def search_plan(
     least_memory: bool = False,
     smallest_bucket: float = math.inf,
     watch: Watch | None = None,
-    rival: Callable[[], float] | None = None,
+    rival: Callable[[], float] | float | None = None,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -199,7 +200,7 @@ def _look_everywhere(
     *,
     least_memory: bool,
     smallest_bucket: float,
-    rival: Callable[[], float] | None,
+    rival: Callable[[], float] | float | None,
 ) -> float:
     """Bound the step, and look for assignments where the best ones are likely.
 
@@ -224,19 +225,22 @@ def _look_everywhere(
     if not search.seen:
         return 0.0
     least, free = 0.0, search.incumbent.bound
+    if isinstance(rival, float) and free > rival and not search.stopped:
+        raise Overtaken(free)
+    asked = partial(float, rival) if isinstance(rival, float) else rival
     binds = not search.fits(search.fastest)
     if binds and smallest_bucket < search.formulation.machine.training.bucket_bytes:
         search.with_buckets(smallest_bucket)
     if least_memory:
         least = hold_least(search, profile)
     elif binds:
-        least = fit_into_memory(search, profile, rival)
+        least = fit_into_memory(search, profile, asked)
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
-    if binds and rival is not None and not search.stopped:
+    if binds and asked is not None and not search.stopped:
         seconds = search.incumbent.cost
-        if seconds * (1.0 - OFF) > rival():
-            raise Overtaken(seconds)
+        if seconds * (1.0 - OFF) > asked():
+            raise Overtaken(search.incumbent.bound, seconds)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free

@@ -155,7 +155,7 @@ def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything
     fitting = min(row.step.total for row in rows if row.memory.total <= limit)
     with pytest.raises(Overtaken) as ended:
         search_plan(under(narrow(), limit), rival=lambda: rival(0.5 * fastest.step.total))
-    assert 0.5 * fastest.step.total < ended.value.seconds <= fitting
+    assert 0.5 * fastest.step.total < ended.value.bound <= fitting
     assert ended.value.note.kind == "single-stage-bounded"
     slower = search_plan(under(narrow(), limit), rival=lambda: rival(10.0))
     assert slower.best is not None
@@ -163,6 +163,9 @@ def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything
     count = len(asked)
     search_plan(under(narrow(), 1e12), rival=lambda: rival(0.0))
     assert len(asked) == count  # nothing else is looked at where memory does not bind
+    with pytest.raises(Overtaken) as ended:
+        search_plan(under(narrow(), 1e12), rival=0.5 * fastest.step.total)
+    assert 0.5 * fastest.step.total < ended.value.bound <= fastest.step.total
 
 
 def test_the_search_under_a_limit_ends_where_what_fits_is_much_slower(everything, monkeypatch):
@@ -170,11 +173,13 @@ def test_the_search_under_a_limit_ends_where_what_fits_is_much_slower(everything
     least = min(row.memory.total for row in rows)
     fastest = min(rows, key=lambda row: row.step.total)
     limit = 0.5 * (least + fastest.memory.total)
+    fitting = min(row.step.total for row in rows if row.memory.total <= limit)
     # a bound says nothing as yet
     monkeypatch.setattr("planner.planning.bounds.under_limit.save_memory", without_rival)
     with pytest.raises(Overtaken) as ended:
         search_plan(under(narrow(), limit), rival=lambda: 0.5 * fastest.step.total)
     assert ended.value.seconds >= fastest.step.total
+    assert ended.value.bound <= fitting
     assert ended.value.note.kind == "single-stage-overtaken"
 
 

@@ -68,7 +68,7 @@ def save_memory(
         # what none of them takes less than by now
         within = search.incumbent.bound
         if rival is not None and not search.stopped and within > rival():
-            raise Overtaken(within, at_least=True)
+            raise Overtaken(within)
     return inside
 
 

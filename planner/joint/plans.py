@@ -1,0 +1,97 @@
+"""Plans of what searches came to: the faster of two, with a bound of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodels.units import format_seconds
+from planner.joint.result import JointResult
+from planner.joint.verdict import infeasible, search_notes, summary
+from planner.notes import words
+from planner.plan import Finalist, Plan
+from planner.planning.staged import StagedStep, UsualTrial
+from planner.planning.staged_plan import plan_of_stages
+from planner.planning.summary import PROVEN_GAP
+from planner.request.setting import Setting
+from search.problem.notes import Note
+
+
+def faster_plan(
+    setting: Setting,
+    found: JointResult,
+    usual: Sequence[UsualTrial],
+    single: Plan | None,
+    crowded: str = "",
+) -> Plan:
+    """The faster of two plans, with a bound of both.
+
+    Parameters
+    ----------
+    setting
+        The question.
+    found, usual
+        What the search came to, and the usual ways to train.
+    single
+        The plan of one stage without micro-batches, where there is one.
+    crowded
+        The layer that holds the most where no split of one stage layer by layer fits.
+
+    Raises
+    ------
+    InfeasibleError
+        When there is neither.
+    """
+    best = found.best
+    if single is not None and (best is None or single.step_time_s <= best.seconds):
+        return joint_single(single, found)
+    if best is None:
+        raise infeasible(setting, found, crowded)
+    if single is not None:
+        found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
+    return plan_of_stages(
+        best,
+        summary(found, best),
+        notes=search_notes(found, best),
+        baselines=tuple(one.baseline for one in usual),
+        finalists=_finalists(found, best),
+    )
+
+
+def joint_single(single: Plan, found: JointResult) -> Plan:
+    """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
+    note = Note.of(
+        "pipelines-estimated",
+        choices=found.num_choices,
+        simulated=len(found.simulated),
+        bound=format_seconds(found.bound),
+    )
+    bound = min(single.search.lower_bound_s, found.bound)
+    gap = (single.step_time_s - bound) / single.step_time_s
+    search = replace(
+        single.search,
+        lower_bound_s=bound,
+        gap=gap,
+        proven_optimal=gap <= PROVEN_GAP,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+        stopped_by=single.search.stopped_by or found.stopped_by,
+    )
+    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
+
+
+def with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
+    """What was found, or a usual way to train where that is faster than its estimate let expect."""
+    steps = tuple(one.step for one in usual if one.step is not None)
+    rivals = [one for one in (found.best, *steps) if one is not None and one.fits]
+    best = min(rivals, key=lambda one: one.seconds, default=None)
+    # the usual ways are part of what is asked, and known exactly
+    bound = min([found.bound, *(one.seconds for one in rivals)])
+    return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
+
+
+def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:
+    rows = sorted((one for one in found.every_step if one.fits), key=lambda one: one.seconds)
+    return tuple(
+        Finalist(step_time_s=one.seconds, peak_memory_bytes=one.peak_memory, chosen=one is best)
+        for one in rows
+    )

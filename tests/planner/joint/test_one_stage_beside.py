@@ -1,0 +1,73 @@
+"""The splits of one stage layer by layer, beside all other ways to train a transformer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import planner
+
+# whose embedding and head are all that its step is made of: they alone are worth splitting
+WIDE_ENDS = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "vocab_size": 50257,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+QUESTION = {
+    "gpus": 16,
+    "cluster": "dgx-a100",
+    "global_batch_size": 16,
+    "precision": "bf16",
+    "optimizer": "adam",
+}
+
+
+def test_splits_of_one_stage_are_searched_though_degrees_make_them_slow(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(WIDE_ENDS))
+    everything = planner.optimize(str(path), **QUESTION)
+    alone = planner.optimize(
+        str(path), **QUESTION, forbid="pipeline,accumulation,sharding,recompute"
+    )
+    assert everything.step_time_s <= alone.step_time_s
+    assert everything.search.lower_bound_s <= alone.step_time_s
+
+
+def test_bounds_allow_for_splits_that_are_not_searched(monkeypatch):
+    question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 16}
+    searched = planner.optimize("gpt2", **question)
+    monkeypatch.setattr("planner.joint.verdict.MOST_LAYERS", 100)
+    unsearched = planner.optimize("gpt2", **question)
+    (note,) = (one for one in unsearched.fallbacks if "151 layers are too many" in one)
+    assert "the bound allows for" in note
+    assert unsearched.search.lower_bound_s < searched.search.lower_bound_s
+    assert searched.search.lower_bound_s <= searched.step_time_s <= unsearched.step_time_s
+
+
+def test_splits_that_keep_too_much_are_not_searched(monkeypatch):
+    def refused(*args):
+        raise AssertionError("no split of one stage holds what is kept of 1,024 sequences")
+
+    monkeypatch.setattr("planner.joint.answer.plan_for", refused)
+    plan = planner.optimize("gpt2-medium", gpus=8, cluster="dgx-a100", global_batch_size=1024)
+    assert plan.peak_memory <= plan.memory_capacity_bytes
+    assert any("more than there is room for" in one for one in plan.fallbacks)
+
+
+@pytest.mark.parametrize("memory", [None, "40 GiB"])
+def test_a_search_that_ends_early_keeps_the_bound(memory):
+    limits = {} if memory is None else {"memory": memory}
+    question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 64, **limits}
+    everything = planner.optimize("bert-base", **question)
+    alone = planner.optimize(
+        "bert-base", **question, forbid="pipeline,accumulation,sharding,recompute"
+    )
+    assert everything.step_time_s <= alone.step_time_s * 1.001
+    assert everything.search.lower_bound_s <= alone.step_time_s
