@@ -19,12 +19,12 @@ from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.verdict import (
-    MOST_LAYERS,
+    few_layers,
     infeasible,
     search_notes,
-    single_stage_left_out,
     summary,
     usual_of,
+    worth_splitting,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
 from planner.notes import words
@@ -121,13 +121,15 @@ def _joint_plan(
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
     if by_layer and not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
-    asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
-    found, plan = asked(setting)
+    asked = partial(_plan_of_all, deadline=deadline, known=known, wishes=wishes)
+    found, plan = asked(setting, options)
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
-        plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
+        plan = fewer.faster_plan(
+            plan, lambda part, limit: asked(part, replace(options, limit=limit))[1]
+        )
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
     return plan
@@ -151,15 +153,17 @@ def _plan_of_all(
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if by_layer and _few_layers(setting) else deadline,
+        deadline.part(SHARE) if by_layer and few_layers(setting) else deadline,
         wishes,
         until=deadline,
     )
     single = None
-    if by_layer and _worth_splitting(setting, found):
+    if by_layer and worth_splitting(setting, found, options.limit):
         try:
             single = plan_for(setting, options, deadline, known)
             cut_short = single.search.stopped_by
+        except Overtaken as error:
+            found, cut_short = replace(found, overtaken=error.note), ""
         except InfeasibleError as error:
             # that no split fits says nothing of micro-batches, sharding and recomputation
             cut_short = error.stopped_by
@@ -336,20 +340,6 @@ def _with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:
     # the usual ways are part of what is asked, and known exactly
     bound = min([found.bound, *(one.seconds for one in rivals)])
     return replace(found, best=best, bound=bound, simulated=(*found.simulated, *steps))
-
-
-def _few_layers(setting: Setting) -> bool:
-    """Whether the splits of one stage may be searched as well."""
-    return len(setting.graph.compute_layers) <= MOST_LAYERS
-
-
-def _worth_splitting(setting: Setting, found: JointResult) -> bool:
-    """Whether the splits of one stage may hold a faster plan, and are few enough to search."""
-    if found.stopped_by == "interrupt":
-        return False
-    if found.best is None:
-        return _few_layers(setting)
-    return single_stage_left_out(found, found.best) is None
 
 
 def _finalists(found: JointResult, best: StagedStep) -> tuple[Finalist, ...]:

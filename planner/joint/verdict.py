@@ -112,6 +112,28 @@ def single_stage_left_out(found: JointResult, best: StagedStep) -> Note | None:
     return Note.of("single-stage-unlikely", estimate=words, bound=least)
 
 
+def few_layers(setting: Setting) -> bool:
+    """Whether the splits of one stage may be searched as well."""
+    return len(setting.graph.compute_layers) <= MOST_LAYERS
+
+
+def worth_splitting(setting: Setting, found: JointResult, limit: float) -> bool:
+    """Whether the splits of one stage may hold a faster plan, and are few enough to search.
+
+    Parameters
+    ----------
+    setting, found
+        The question, and what the search over global choices came to.
+    limit
+        The step of a plan that is known. [s]
+    """
+    if found.stopped_by == "interrupt" or found.single_bound >= limit:
+        return False
+    if found.best is None:
+        return few_layers(setting)
+    return single_stage_left_out(found, found.best) is None
+
+
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:
     """That nothing fits, and whether that is proven.
 

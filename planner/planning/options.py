@@ -68,6 +68,9 @@ class SearchOptions:
         The step of the best plan of another kind, asked for where the limit on memory binds: where
         what fits is slower by more than the timeline is off, or known to be slower by a bound, the
         search ends with `Overtaken`. [s]
+    limit
+        The step of a plan that is known: others only matter where they are faster. Where what fits
+        is slower by more than the timeline is off, the search ends with `Overtaken`. [s]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -85,6 +88,7 @@ class SearchOptions:
     doubts: bool = True
     watch: Watch | None = None
     rival: Callable[[], float] | None = None
+    limit: float = math.inf
     dump_problem: str | os.PathLike[str] | None = None
 
     def tell(self, phase: str, step: float = math.inf, bound: float = 0.0) -> None:

@@ -98,6 +98,7 @@ def search_plan(
     smallest_bucket: float = math.inf,
     watch: Watch | None = None,
     rival: Callable[[], float] | None = None,
+    limit: float = math.inf,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -122,13 +123,13 @@ def search_plan(
         they are. [B]
     watch
         Called with the best step and the bound whenever either is better. [s]
-    rival
+    rival, limit
         As of `planner.planning.options.SearchOptions`.
 
     Raises
     ------
     Overtaken
-        When what fits is slower than the rival.
+        When what fits is slower than the rival or the limit.
     """
     least = 0.0
     search = AdditiveSearch(
@@ -147,6 +148,7 @@ def search_plan(
                 least_memory=least_memory,
                 smallest_bucket=smallest_bucket,
                 rival=rival,
+                limit=limit,
             )
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
@@ -200,6 +202,7 @@ def _look_everywhere(
     least_memory: bool,
     smallest_bucket: float,
     rival: Callable[[], float] | None,
+    limit: float,
 ) -> float:
     """Bound the step, and look for assignments where the best ones are likely.
 
@@ -213,7 +216,7 @@ def _look_everywhere(
         Whether those of least memory are the best.
     smallest_bucket
         Where the limit on memory binds, buckets of gradients are no larger. [B]
-    rival
+    rival, limit
         As of `planner.planning.options.SearchOptions`.
 
     Returns
@@ -234,9 +237,9 @@ def _look_everywhere(
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
     if binds and rival is not None and not search.stopped:
-        seconds = search.incumbent.cost
-        if seconds * (1.0 - OFF) > rival():
-            raise Overtaken(seconds)
+        limit = min(limit, rival())
+    if search.incumbent.cost * (1.0 - OFF) > limit:
+        raise Overtaken(search.incumbent.cost)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free
