@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Layouts:
     """Layouts of a tensor, one for each candidate distribution of a layer.
 
@@ -92,6 +93,11 @@ class Layouts:
         """One row of numbers for each layout; equal rows are equal layouts."""
         flat = (self.degrees, self.strides, self.partial)
         return np.concatenate([a.reshape(len(self), -1) for a in flat], axis=1)
+
+    @cached_property
+    def key(self) -> tuple[tuple[int, ...], bytes]:
+        """What is equal where all layouts are."""
+        return self.degrees.shape, self.codes().tobytes()
 
     def take(self, indices: Ints) -> Layouts:
         """Some of the layouts."""

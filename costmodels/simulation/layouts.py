@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from costmodels.communication.layout import Layouts
-from costmodels.communication.movement import movement
+from costmodels.communication.movement import Movement, movement
 from costmodels.communication.patterns import NOTHING, SEND_RECV, SLICE, Pattern, match
+from costmodels.communication.topology import Topology
 from costmodels.simulation.messages import NO_MESSAGE, Message, StageLinks
 
 
@@ -36,6 +38,30 @@ class Handling(NamedTuple):
 
 
 _NOTHING_ADDED = Handling()
+# Communication between two layouts, whatever is moved: of so many at once. [items]
+MOST_KNOWN = 2**14
+_PATTERNS: dict[tuple[object, object], Pattern] = {}
+_MOVES: WeakKeyDictionary[Topology, dict[tuple[object, object], Movement]] = WeakKeyDictionary()
+
+
+def _pattern(source: Layouts, target: Layouts) -> Pattern:
+    """As of `match`, each worked out once."""
+    key = (source.key, target.key)
+    if key not in _PATTERNS:
+        if len(_PATTERNS) == MOST_KNOWN:
+            _PATTERNS.clear()
+        _PATTERNS[key] = match(source, target)
+    return _PATTERNS[key]
+
+
+def _moves(source: Layouts, target: Layouts, topology: Topology) -> Movement:
+    """As of `movement`, each worked out once for a machine."""
+    known, key = _MOVES.setdefault(topology, {}), (source.key, target.key)
+    if key not in known:
+        if len(known) == MOST_KNOWN:
+            known.clear()
+        known[key] = movement(source, target, topology)
+    return known[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +98,6 @@ class Changes:
         self.stage_links = stage_links
         self.handling = handling
         self.known: dict[tuple[object, ...], Change] = {}
-        # by identity, which is quicker to compare than what layouts are; they are kept for that
-        self.met: dict[tuple[object, ...], tuple[Layouts, Layouts, Change]] = {}
 
     def between(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
@@ -89,18 +113,15 @@ class Changes:
         whole
             The tensor. [B]
         """
-        same = (id(source), id(target), held, needed, whole)
-        if same not in self.met:
-            key = (source.codes().tobytes(), target.codes().tobytes(), held, needed, whole)
-            if key not in self.known:
-                self.known[key] = self._change(source, target, held, needed, whole)
-            self.met[same] = (source, target, self.known[key])
-        return self.met[same][2]
+        key = (source.key, target.key, held, needed, whole)
+        if key not in self.known:
+            self.known[key] = self._change(source, target, held, needed, whole)
+        return self.known[key]
 
     def _change(
         self, source: Layouts, target: Layouts, held: float, needed: float, whole: float
     ) -> Change:
-        pattern = match(source, target)
+        pattern = _pattern(source, target)
         size = float(np.prod(pattern.group))
         if pattern.kind in (NOTHING, SLICE):
             return Change(pattern=pattern, message=NO_MESSAGE, num_bytes=0.0)
@@ -127,7 +148,7 @@ class Changes:
         self, pattern: Pattern, source: Layouts, target: Layouts, held: float, whole: float
     ) -> Change:
         """What no collective does: partial sums are reduced and scattered, then blocks move."""
-        moves = movement(source, target, self.stage_links.topology)
+        moves = _moves(source, target, self.stage_links.topology)
         first = np.zeros(1, dtype=np.int64)
         seconds = float(moves.time(first, first, whole)[0, 0])
         # what enters a host or more comes over the links of all its devices alike

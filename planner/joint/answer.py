@@ -18,7 +18,7 @@ from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
 from planner.joint.verdict import (
-    MOST_LAYERS,
+    few_layers,
     left_splits,
     unproven_splits,
     usual_of,
@@ -114,13 +114,15 @@ def _joint_plan(
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
     if by_layer and not wishes.any and not is_transformer(setting.graph):
         return _splits_first(setting, options, deadline, known)
-    asked = partial(_plan_of_all, options=options, deadline=deadline, known=known, wishes=wishes)
-    found, plan = asked(setting)
+    asked = partial(_plan_of_all, deadline=deadline, known=known, wishes=wishes)
+    found, plan = asked(setting, options)
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
-        plan = fewer.faster_plan(plan, lambda part: asked(part)[1])
+        plan = fewer.faster_plan(
+            plan, lambda part, limit: asked(part, replace(options, limit=limit))[1]
+        )
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
     return plan
@@ -144,13 +146,13 @@ def _plan_of_all(
     found, usual = _searched(
         setting,
         options,
-        deadline.part(SHARE) if by_layer and _few_layers(setting) else deadline,
+        deadline.part(SHARE) if by_layer and few_layers(setting) else deadline,
         wishes,
         until=deadline,
     )
     single = None
     if wishes.leaves_splits and found.stopped_by != "interrupt":
-        found = left_splits(setting, found)
+        found = left_splits(setting, found, options.limit)
     if by_layer and found.stopped_by != "interrupt" and found.no_splits is None:
         single, found = _single_stage(setting, options, deadline, known, found)
     try:
@@ -180,7 +182,7 @@ def _single_stage(
     The plan, and what all else came to, with what is said of the splits.
     """
     if found.best is not None:
-        options = replace(options, rival=found.best.seconds)
+        options = replace(options, limit=min(options.limit, found.best.seconds))
     single = None
     try:
         single = plan_for(setting, options, deadline, known)
@@ -289,8 +291,3 @@ def _searched(
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
     return with_own_splits(search, found if wishes.any else with_usual(found, usual)), usual
-
-
-def _few_layers(setting: Setting) -> bool:
-    """Whether the splits of one stage may be searched as well."""
-    return len(setting.graph.compute_layers) <= MOST_LAYERS

@@ -66,7 +66,7 @@ class FewerGpus:
     def faster_plan(
         self,
         plan: Plan | InfeasibleError,
-        asked: Callable[[Setting], Plan | InfeasibleError],
+        asked: Callable[[Setting, float], Plan | InfeasibleError],
     ) -> Plan | InfeasibleError:
         """The plan of all GPUs, or that of fewer where the others would cost time.
 
@@ -75,7 +75,7 @@ class FewerGpus:
         plan
             That of all GPUs, or why there is none.
         asked
-            The answer to a question on all of its GPUs.
+            The answer to a question on all of its GPUs, given the step of a plan that is known. [s]
         """
         best = math.inf if isinstance(plan, InfeasibleError) else plan.step_time_s
         stopped, misses = "", 0
@@ -87,7 +87,7 @@ class FewerGpus:
                     continue
                 if misses == MOST_MISSES_OF_FEWER:
                     break
-                other = asked(part)
+                other = asked(part, best)
                 misses += isinstance(other, InfeasibleError)
                 if isinstance(other, Plan) and other.step_time_s < best:
                     best = other.step_time_s

@@ -76,7 +76,10 @@ class Insides:
         self.known: dict[tuple[Degrees, int], MicroBatch] = {}
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
-        self.like = [self.reduced.like[name] for name in self.layers]
+        # the distinct layers, and which of them each layer is like
+        self.distinct = list(dict.fromkeys(self.reduced.like[name] for name in self.layers))
+        place_of = {name: number for number, name in enumerate(self.distinct)}
+        self.like = np.array([place_of[self.reduced.like[name]] for name in self.layers])
         # what there is of weights, each with a number
         self.weighed: dict[tuple[object, ...], int] = {}
         self.recomputation: Recomputation | None = None
@@ -321,7 +324,8 @@ class Insides:
 
     def _rows(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct layers for all layers of the network."""
-        return np.array([values.get(name, 0.0) for name in self.like])
+        distinct = np.array([values.get(name, 0.0) for name in self.distinct])
+        return distinct.take(self.like)
 
     def _of_units(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct units, at the first layer of each unit of the network."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from costmodels.errors import InputError
 from planner.joint.choices import Choice
 from planner.joint.estimate import Estimate, Estimates
-from planner.request.parts import Degrees
 from search.problem.deadline import Deadline
 
 # Estimates and simulations differ by a few percent: what is estimated to be slower than the best
@@ -18,10 +17,6 @@ from search.problem.deadline import Deadline
 MARGIN = 0.03
 # How far the estimate of memory may be above the memory of a device. The simulation decides.
 MEMORY_MARGIN = 0.03
-# More ways to split layers than that are estimated with few samples first. [items]
-MOST_COSTED = 160
-# A way whose best estimate is above the best of all by more is not estimated with more samples.
-PROMISING = 1.5
 # What takes longer than the best estimate by more, by its passes alone, is not estimated in full.
 PASSED_OVER = 0.2
 # Choices, each with what no step of it takes less than, the least first. [s]
@@ -75,8 +70,6 @@ class Ranking:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
 
         Those in `passed` and `needless` are no others: what they take at least is not known yet.
-        Where there are many ways to split layers, each is estimated on few samples first, and on
-        more where that promises something.
 
         Parameters
         ----------
@@ -88,12 +81,7 @@ class Ranking:
         found: list[Estimate] = []
         for past in (self.passed, self.needless, self.known):
             past.clear()
-        deadline = self.deadline
-        costed = {(one.split, one.samples, one.zero > 2) for _, one in rows}
-        if len(costed) <= MOST_COSTED:
-            left = self._estimate_all(rows, every, deadline, found)
-        else:
-            left = self._estimate_promising(rows, every, deadline, found)
+        left = self._estimate_all(rows, every, found)
         return sorted(found, key=lambda one: one.seconds), left
 
     def add(
@@ -115,52 +103,12 @@ class Ranking:
         margin
             As that of the ranking, which it is by default. [parts]
         """
-        return self._estimate_all(rows, every, self.deadline, found, margin)
-
-    def _estimate_promising(
-        self,
-        rows: Rows,
-        every: bool,
-        deadline: Deadline,
-        found: list[Estimate],
-    ) -> float:
-        """As `_estimate_all`, all of a split only where the least samples of it promise something.
-
-        Parameters
-        ----------
-        rows, every, deadline, found
-            As of `_estimate_all`.
-        """
-        least: dict[Degrees, int] = {}
-        for _, choice in rows:
-            split = choice.split
-            least[split] = min(least.get(split, choice.samples), choice.samples)
-        few = [row for row in rows if row[1].samples == least[row[1].split] and row[1].zero < 3]
-        left = self._estimate_all(few, every, deadline, found)
-        best: dict[Degrees, float] = {}
-        most = self.capacity * (1.0 + MEMORY_MARGIN)
-        for one in found:
-            if one.memory <= most:
-                split = one.choice.split
-                best[split] = min(best.get(split, math.inf), one.seconds)
-        limit = PROMISING * min(best.values(), default=math.inf)
-        for passes, choice in sorted(self.passed, key=lambda row: row[0]):
-            split = choice.split
-            if passes <= limit or (split not in best and self.estimates.of(choice).memory <= most):
-                best[split] = min(best.get(split, math.inf), passes)
-        seen = {row[1] for row in few}
-        others = [row for row in rows if row[1] not in seen]
-        # what fits with its weights cut alone is not known to be slow
-        kept = [row for row in others if best.get(row[1].split, 0.0) <= limit]
-        dropped = [row[0] for row in others if best.get(row[1].split, 0.0) > limit]
-        later = self._estimate_all(kept, every, deadline, found)
-        return min(left, later, *dropped)
+        return self._estimate_all(rows, every, found, margin)
 
     def _estimate_all(
         self,
         rows: Rows,
         every: bool,
-        deadline: Deadline,
         found: list[Estimate],
         margin: float | None = None,
     ) -> float:
@@ -170,8 +118,6 @@ class Ranking:
         ----------
         rows, every
             As of `of`.
-        deadline
-            When to stop, once there are estimates.
         found
             Estimates so far, to which these are added.
         margin
@@ -182,7 +128,7 @@ class Ranking:
         best = min(self.limit, min(fitting, default=math.inf))
         refused: set[object] = set()
         for floor, choice in rows:
-            late = deadline.passed and bool(found)
+            late = self.deadline.passed and bool(found)
             self.cut_short |= late
             if late or (floor > best * (1.0 + MARGIN) and not every):
                 return floor

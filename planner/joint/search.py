@@ -142,7 +142,7 @@ class JointSearch:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)
                 best = simulations.best
-                bound = bound if best is None else min(bound, best.seconds)
+                bound = bound if best is None else min(bound, best.seconds, self.options.limit)
             else:
                 plain = [row for row in rows if not is_variant(row[1])]
                 self.ranked, left = ranking.of(plain or rows, every=True)

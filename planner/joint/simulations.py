@@ -243,9 +243,8 @@ class Simulations:
         left
             As of `prove`.
         """
-        assert self.best is not None
         work = 0
-        while (row := contenders.pop(turn, self.best.seconds)) is not None:
+        while (row := contenders.pop(turn, self._limit)) is not None:
             members = self._open(contenders, row)
             if not members:
                 continue
@@ -259,13 +258,19 @@ class Simulations:
                     self._try(other, min(left, row.least))
             if enough:
                 while row is not None and not self._open(contenders, row):
-                    row = contenders.pop(turn, self.best.seconds)
-                left = min(left, self.best.seconds, math.inf if row is None else row.least)
+                    row = contenders.pop(turn, self._limit)
+                left = min(left, self._limit, math.inf if row is None else row.least)
                 break
         if self.pace.deadline.passed:
             self.cut_short = True
             left = min(left, contenders.least(turn))
         return left
+
+    @property
+    def _limit(self) -> float:
+        """The best step that is known: what takes as long does not matter. [s]"""
+        assert self.best is not None
+        return min(self.best.seconds, self.options.limit)
 
     def _open(self, contenders: Contenders, row: Contender) -> list[Choice]:
         """The choices that a bound holds for, but those that are settled."""

@@ -77,19 +77,28 @@ def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def left_splits(setting: Setting, found: JointResult) -> JointResult:
-    """What a search came to, with why the splits of one stage are not to be searched, if so."""
+def left_splits(setting: Setting, found: JointResult, limit: float = math.inf) -> JointResult:
+    """What a search came to, with why the splits of one stage are not to be searched, if so.
+
+    Parameters
+    ----------
+    setting, found
+        The question, and what the search over global choices came to.
+    limit
+        The step of a plan that is known. [s]
+    """
     if found.runtime is not None and not splits_by_layer(setting):
         return found.without_splits(Note.of("single-stage-under", runtime=found.runtime))
     least = format_seconds(found.single_bound)
-    if found.best is not None and found.single_bound >= found.best.seconds:
+    known = limit if found.best is None else min(limit, found.best.seconds)
+    if found.single_bound >= known:
         return found.without_splits(Note.of("single-stage-slower", bound=least))
     kept = LeastOfStages(setting)
     if not kept.fits_in_one_stage(1, "none"):
         share = format_bytes(kept.share(1, "none"))
         return found.without_splits(Note.of("single-stage-crowded", kept=share))
-    layers = len(setting.graph.compute_layers)
-    if layers > MOST_LAYERS:
+    if not few_layers(setting):
+        layers = len(setting.graph.compute_layers)
         note = Note.of("single-stage-too-large", layers=layers, most=MOST_LAYERS, bound=least)
         return found.without_splits(note, found.single_bound)
     return found
@@ -99,6 +108,11 @@ def unproven_splits(found: JointResult) -> JointResult:
     """What a search came to where no split of one stage was found that fits, without a proof."""
     least = format_seconds(found.single_bound)
     return found.without_splits(Note.of("single-stage-unknown", bound=least), found.single_bound)
+
+
+def few_layers(setting: Setting) -> bool:
+    """Whether the splits of one stage may be searched as well."""
+    return len(setting.graph.compute_layers) <= MOST_LAYERS
 
 
 def infeasible(setting: Setting, found: JointResult, layer: str = "") -> InfeasibleError:

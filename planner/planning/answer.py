@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from costmodels.step.training import Training
+from costmodels.strategy.blocks import is_transformer
 from planner.errors import InfeasibleError
 from planner.planning.bounds.additive_search import time_left
 from planner.planning.decision.decide import Decision, judge
@@ -21,7 +22,7 @@ from planner.planning.decision.fewer import (
 from planner.planning.decision.finals import SIMPLER_WITHIN
 from planner.planning.decision.sharpen import sharpened
 from planner.planning.infeasible import short_error
-from planner.planning.options import SearchOptions
+from planner.planning.options import Overtaken, SearchOptions
 from planner.planning.prepare import UsualStrategies, prepare, usual_strategies
 from planner.planning.search_plan import search_plan
 from planner.planning.tuning import SMALLEST_BUCKET, Attempt, tune_step
@@ -129,9 +130,15 @@ class Inquiry:
             return known
         if self.deadline.remaining < took:
             raise OutOfTime
-        unwatched = replace(self, options=replace(self.options, watch=None, rival=None))
+        limit = self.options.limit
+        if is_transformer(setting.graph):
+            # of all their ways to train, fewer devices are estimated as well
+            limit = min(limit, max(rival, found.step_time))
+        quick = replace(self.options, watch=None, rival=None, limit=limit)
         try:
-            smaller, decision = unwatched.answer(fewer, rival)
+            smaller, decision = replace(self, options=quick).answer(fewer, rival)
+        except Overtaken:
+            return None
         except InfeasibleError as error:
             decision, stopped_by = None, error.stopped_by
         else:
@@ -218,6 +225,7 @@ def attempt(
         smallest_bucket=SMALLEST_BUCKET if options.bucket_bytes is None else math.inf,
         watch=partial(options.tell, "searching"),
         rival=options.rival,
+        limit=options.limit,
     )
     if prepared.notes:
         known = result.incumbent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -54,7 +55,7 @@ def plan_for(
     InfeasibleError
         When no plan that fits was found, whether or not that is proven.
     Overtaken
-        When the plans that fit are slower than the rival of the options.
+        When the plans that fit are slower than the rival or the limit of the options.
     """
     if options.dump_problem is not None:
         check_writable(options.dump_problem)  # now, and not after the search
@@ -74,7 +75,7 @@ def plan_for(
     trained = decision.formulation.machine.training
 
     def search_again(other: Setting, strategies: UsualStrategies) -> Attempt:
-        quick = replace(options, num_best=1, watch=None, rival=None)
+        quick = replace(options, num_best=1, watch=None, rival=None, limit=math.inf)
         return attempt(other, trained, quick, usual=strategies, deadline=deadline)
 
     if options.doubts and not options.least_memory:

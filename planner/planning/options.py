@@ -67,9 +67,13 @@ class SearchOptions:
     watch
         Called with the phase, and the best step and the bound so far [s], when one of them changes.
     rival
-        The step of the best plan of another kind: where what fits is slower by more than the
-        timeline is off, or known to be slower by a bound, the search ends with `Overtaken`. What
-        has yet to be found out is asked for where the limit on memory binds. [s]
+        The step of the best plan of another kind, asked for where the limit on memory binds: where
+        what fits is slower by more than the timeline is off, or known to be slower by a bound, the
+        search ends with `Overtaken`. [s]
+    limit
+        The step of a plan that is known: others only matter where they are faster. Where what fits
+        is slower by more than the timeline is off, or known to be slower by a bound, the search
+        ends with `Overtaken`. [s]
     dump_problem
         Where to write the additive problem whose optimum bounds the plan's step from below, in the
         form of `search.files.contest`; of those solved for the plan, the one with the best bound.
@@ -86,7 +90,8 @@ class SearchOptions:
     all_reduce: str | None = None
     doubts: bool = True
     watch: Watch | None = None
-    rival: Callable[[], float] | float | None = None
+    rival: Callable[[], float] | None = None
+    limit: float = math.inf
     dump_problem: str | os.PathLike[str] | None = None
 
     def tell(self, phase: str, step: float = math.inf, bound: float = 0.0) -> None:

@@ -98,7 +98,8 @@ def search_plan(
     least_memory: bool = False,
     smallest_bucket: float = math.inf,
     watch: Watch | None = None,
-    rival: Callable[[], float] | float | None = None,
+    rival: Callable[[], float] | None = None,
+    limit: float = math.inf,
 ) -> PlanSearchResult:
     """Search for the fastest assignment that fits.
 
@@ -123,13 +124,13 @@ def search_plan(
         they are. [B]
     watch
         Called with the best step and the bound whenever either is better. [s]
-    rival
+    rival, limit
         As of `planner.planning.options.SearchOptions`.
 
     Raises
     ------
     Overtaken
-        When what fits is slower than the rival.
+        When what fits is slower than the rival or the limit.
     """
     least = 0.0
     search = AdditiveSearch(
@@ -148,6 +149,7 @@ def search_plan(
                 least_memory=least_memory,
                 smallest_bucket=smallest_bucket,
                 rival=rival,
+                limit=limit,
             )
     except KeyboardInterrupt:
         search.incumbent.stopped_by = "interrupt"
@@ -200,7 +202,8 @@ def _look_everywhere(
     *,
     least_memory: bool,
     smallest_bucket: float,
-    rival: Callable[[], float] | float | None,
+    rival: Callable[[], float] | None,
+    limit: float,
 ) -> float:
     """Bound the step, and look for assignments where the best ones are likely.
 
@@ -214,7 +217,7 @@ def _look_everywhere(
         Whether those of least memory are the best.
     smallest_bucket
         Where the limit on memory binds, buckets of gradients are no larger. [B]
-    rival
+    rival, limit
         As of `planner.planning.options.SearchOptions`.
 
     Returns
@@ -225,22 +228,23 @@ def _look_everywhere(
     if not search.seen:
         return 0.0
     least, free = 0.0, search.incumbent.bound
-    if isinstance(rival, float) and free > rival and not search.stopped:
+    if free > limit and not search.stopped:
         raise Overtaken(free)
-    asked = partial(float, rival) if isinstance(rival, float) else rival
+    if rival is None and limit < math.inf:
+        rival = partial(float, limit)
     binds = not search.fits(search.fastest)
     if binds and smallest_bucket < search.formulation.machine.training.bucket_bytes:
         search.with_buckets(smallest_bucket)
     if least_memory:
         least = hold_least(search, profile)
     elif binds:
-        least = fit_into_memory(search, profile, asked)
+        least = fit_into_memory(search, profile, rival)
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
-    if binds and asked is not None and not search.stopped:
-        seconds = search.incumbent.cost
-        if seconds * (1.0 - OFF) > asked():
-            raise Overtaken(search.incumbent.bound, seconds)
+    if binds and rival is not None and not search.stopped:
+        limit = min(limit, rival())
+    if search.incumbent.cost * (1.0 - OFF) > limit and not search.stopped:
+        raise Overtaken(search.incumbent.bound, search.incumbent.cost)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free

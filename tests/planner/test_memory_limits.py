@@ -164,7 +164,7 @@ def test_the_search_under_a_limit_ends_where_something_else_is_faster(everything
     search_plan(under(narrow(), 1e12), rival=lambda: rival(0.0))
     assert len(asked) == count  # nothing else is looked at where memory does not bind
     with pytest.raises(Overtaken) as ended:
-        search_plan(under(narrow(), 1e12), rival=0.5 * fastest.step.total)
+        search_plan(under(narrow(), 1e12), limit=0.5 * fastest.step.total)
     assert 0.5 * fastest.step.total < ended.value.bound <= fastest.step.total
 
 
@@ -181,6 +181,19 @@ def test_the_search_under_a_limit_ends_where_what_fits_is_much_slower(everything
     assert ended.value.seconds >= fastest.step.total
     assert ended.value.bound <= fitting
     assert ended.value.note.kind == "single-stage-overtaken"
+
+
+def test_the_search_ends_where_what_is_found_is_slower_than_a_plan_that_is_known(everything):
+    _, rows = everything
+    fastest = min(row.step.total for row in rows)
+    roomy = under(narrow(), 1e12)
+    with pytest.raises(Overtaken) as ended:
+        search_plan(roomy, limit=0.9 * fastest)
+    assert ended.value.seconds >= fastest
+    assert ended.value.note.kind == "single-stage-overtaken"
+    # the timeline is off by a little
+    near = search_plan(roomy, limit=0.99 * fastest)
+    assert near.best == search_plan(roomy).best
 
 
 def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():

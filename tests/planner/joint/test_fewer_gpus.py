@@ -11,7 +11,15 @@ from click.testing import CliRunner
 import planner
 from costmodels.cluster import load_cluster
 from planner.cli.command import planner_command
+from planner.joint.answer import joint_plan
+from planner.joint.fewer_gpus import FewerGpus
+from planner.joint.hosts import on_gpus
+from planner.joint.wishes import NO_WISHES
 from planner.plan import Plan
+from planner.planning.options import SearchOptions
+from planner.request.request import make_request
+from planner.request.setting import resolve
+from search.problem.deadline import Deadline
 
 QUESTION = {"cluster": "dgx-h100", "precision": "bf16", "optimizer": "adam"}
 # Times are equal within that: see docs/search.md.
@@ -55,6 +63,27 @@ def test_a_number_of_gpus_that_divides_no_batch_is_not_slower_than_a_smaller_one
     assert any(one.fits and one.step_time_s for one in more.baselines)
     assert more.search.lower_bound_s <= more.step_time_s
     assert few.idle_gpus == 0
+
+
+def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch):
+    tiny = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**tiny, "n_positions": 32}))
+    asked = {"model": str(path), "cluster": "aws-p3.2xlarge", "gpus": 4, "global_batch_size": 4}
+    setting = resolve(make_request("optimize", asked))
+    whole = joint_plan(setting, SearchOptions())
+    seconds, limits = whole.step_time_s, []
+
+    def answered(part, limit):
+        limits.append(limit)
+        return replace(whole, step_time_s=(0.8 if part.gpus == 3 else 0.9) * seconds)
+
+    parts = [(0.5 * seconds, None, on_gpus(setting, count)) for count in (3, 2)]
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: parts)
+    fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(None))
+    plan = fewer.faster_plan(whole, answered)
+    assert limits == [seconds, 0.8 * seconds]
+    assert (plan.step_time_s, plan.idle_gpus) == (0.8 * seconds, 1)
 
 
 def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
