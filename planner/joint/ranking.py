@@ -57,6 +57,8 @@ class Ranking:
         takes. [s]
     known
         Estimates by the choice that was asked for, wherever it is cut.
+    counts
+        Of those choices, what they have in common with others that compute more again.
     """
 
     estimates: Estimates
@@ -70,6 +72,7 @@ class Ranking:
     passed: list[tuple[float, Choice]] = field(default_factory=list)
     needless: list[tuple[float, Choice]] = field(default_factory=list)
     known: dict[Choice, Estimate] = field(default_factory=dict)
+    counts: set[tuple[int, ...]] = field(default_factory=set)
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
@@ -86,11 +89,10 @@ class Ranking:
             Whether also of those that cannot be the fastest.
         """
         found: list[Estimate] = []
-        for past in (self.passed, self.needless, self.known):
+        for past in (self.passed, self.needless, self.known, self.counts):
             past.clear()
         deadline = self.deadline
-        costed = {(one.split, one.samples, one.zero > 2) for _, one in rows}
-        if len(costed) <= MOST_COSTED:
+        if not _are_many(rows):
             left = self._estimate_all(rows, every, deadline, found)
         else:
             left = self._estimate_promising(rows, every, deadline, found)
@@ -131,11 +133,15 @@ class Ranking:
         rows, every, deadline, found
             As of `_estimate_all`.
         """
+        splits = [choice.split for _, choice in rows]
         least: dict[Degrees, int] = {}
-        for _, choice in rows:
-            split = choice.split
+        for split, (_, choice) in zip(splits, rows, strict=True):
             least[split] = min(least.get(split, choice.samples), choice.samples)
-        few = [row for row in rows if row[1].samples == least[row[1].split] and row[1].zero < 3]
+        first = [
+            choice.zero < 3 and choice.samples == least[split]
+            for split, (_, choice) in zip(splits, rows, strict=True)
+        ]
+        few = [row for row, early in zip(rows, first, strict=True) if early]
         left = self._estimate_all(few, every, deadline, found)
         best: dict[Degrees, float] = {}
         most = self.capacity * (1.0 + MEMORY_MARGIN)
@@ -148,11 +154,14 @@ class Ranking:
             split = choice.split
             if passes <= limit or (split not in best and self.estimates.of(choice).memory <= most):
                 best[split] = min(best.get(split, math.inf), passes)
-        seen = {row[1] for row in few}
-        others = [row for row in rows if row[1] not in seen]
         # what fits with its weights cut alone is not known to be slow
-        kept = [row for row in others if best.get(row[1].split, 0.0) <= limit]
-        dropped = [row[0] for row in others if best.get(row[1].split, 0.0) > limit]
+        slow = {split for split, seconds in best.items() if seconds > limit}
+        kept, dropped = [], []
+        for split, early, row in zip(splits, first, rows, strict=True):
+            if split in slow:
+                dropped += [] if early else [row[0]]
+            elif not early:
+                kept.append(row)
         later = self._estimate_all(kept, every, deadline, found)
         return min(left, later, *dropped)
 
@@ -199,6 +208,7 @@ class Ranking:
                 continue
             found.append(one)
             self.known[choice] = one
+            self.counts.add(_besides_again(choice))
             if self.fits(one):
                 best = min(best, one.seconds)
         return math.inf
@@ -229,6 +239,8 @@ class Ranking:
 
     def _with_less_again(self, choice: Choice) -> list[Estimate]:
         """Estimates of the same choice with less computed again, as far as there are any."""
+        if _besides_again(choice) not in self.counts:
+            return []
         rows = map(self.known.get, choice.less_again())
         return [one for one in rows if one is not None]
 
@@ -254,3 +266,19 @@ class Ranking:
     def fits(self, one: Estimate) -> bool:
         """Whether an estimate is expected to fit."""
         return one.memory <= self.capacity and one.choice not in self.refuted
+
+
+def _are_many(rows: Rows) -> bool:
+    """Whether the ways to split the layers of choices are more than all are costed of."""
+    found: set[tuple[Degrees, int, bool]] = set()
+    for _, one in rows:
+        found.add((one.split, one.samples, one.zero > 2))
+        if len(found) > MOST_COSTED:
+            return True
+    return False
+
+
+def _besides_again(choice: Choice) -> tuple[int, ...]:
+    """Of a choice, what does not depend on what is computed again, and is quick to compare."""
+    inside = choice.inside
+    return inside.tp, choice.samples, choice.dp, choice.pp, choice.chunks, choice.zero
