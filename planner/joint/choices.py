@@ -73,7 +73,8 @@ class Choice:
     @property
     def split(self) -> Degrees:
         """How its layers are split, with nothing computed again."""
-        return _computing(self.inside, "none")
+        inside = self.inside
+        return inside if inside.recompute == "none" else _computing(inside, "none")
 
     @property
     def fills_bubbles(self) -> bool:
@@ -89,6 +90,8 @@ class Choice:
 
     def less_again(self) -> Iterator[Choice]:
         """The same choice with less computed again: faster, where it fits."""
+        if self.inside.recompute == "none":
+            return
         for less in range(1, self.again):
             yield replace(self, again=less)
         for what in RECOMPUTATIONS[: RECOMPUTATIONS.index(str(self.inside.recompute))]:

@@ -147,6 +147,11 @@ class Estimates:
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         return found * (1.0 - ROUNDING)
 
+    def known_least(self, choice: Choice) -> float:
+        """As `least`, 0 where its micro-batches are not costed yet. [s]"""
+        known = (choice.split, choice.samples) in self.plain.known
+        return self.least(choice) if known else 0.0
+
     def balanced(self, choice: Choice, inside: MicroBatch) -> Choice:
         """The choice with numbers of blocks that balance the work of its stages."""
         key = (choice.inside, choice.samples, choice.parts, choice.zero > 2)

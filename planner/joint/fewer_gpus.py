@@ -182,7 +182,10 @@ class FewerGpus:
         stages = stages_of_zero(part)
         if not floors.attends:
             floors.learn_of(found)
-        below = [(floor, one) for one in found if (floor := floors.floor(one)) < limit]
+        # what is known of them costs less than all that they can be combined with
+        most = limit * (1.0 + MARGIN)
+        quick = (one for one in found if estimates.known_least(one) <= most)
+        below = [(floor, one) for one in quick if (floor := floors.floor(one)) < limit]
         rows = sorted(
             (
                 (floor, other)

@@ -33,6 +33,14 @@ def offloaded(choice: Choice) -> list[Choice]:
     return [one for one in ways if can_wait(one)]
 
 
+def most_offloaded(choice: Choice) -> Choice:
+    """A choice with all in the memory of the hosts that may wait there."""
+    every = replace(choice, offload=WAYS[-1])
+    if can_wait(every):
+        return every
+    return replace(choice, offload=tuple(name for name in WAYS[-1] if name != "weights"))
+
+
 def can_wait(choice: Choice) -> bool:
     """Whether weights that wait in the hosts are cut like their optimizer's state."""
     return "weights" not in choice.offload or choice.zero in (0, 3)

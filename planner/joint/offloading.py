@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
-from planner.joint.offload import least_copied, offloaded
+from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
@@ -90,6 +90,8 @@ def heavy_rows(
     for choice in heavy:
         if rows and deadline.passed:
             return sorted(rows, key=lambda row: row[0]), 0.0
+        if not weights.fit(most_offloaded(choice)):
+            continue
         fitting = [one for one in offloaded(choice) if weights.fit(one)]
         floor = floors.floor(choice) if fitting else 0.0
         for one in fitting:

@@ -52,6 +52,8 @@ class Ranking:
         takes. [s]
     known
         Estimates by the choice that was asked for, wherever it is cut.
+    counts
+        Of those choices, what they have in common with others that compute more again.
     """
 
     estimates: Estimates
@@ -65,6 +67,7 @@ class Ranking:
     passed: list[tuple[float, Choice]] = field(default_factory=list)
     needless: list[tuple[float, Choice]] = field(default_factory=list)
     known: dict[Choice, Estimate] = field(default_factory=dict)
+    counts: set[tuple[int, ...]] = field(default_factory=set)
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
@@ -79,7 +82,7 @@ class Ranking:
             Whether also of those that cannot be the fastest.
         """
         found: list[Estimate] = []
-        for past in (self.passed, self.needless, self.known):
+        for past in (self.passed, self.needless, self.known, self.counts):
             past.clear()
         left = self._estimate_all(rows, every, found)
         return sorted(found, key=lambda one: one.seconds), left
@@ -145,6 +148,7 @@ class Ranking:
                 continue
             found.append(one)
             self.known[choice] = one
+            self.counts.add(_besides_again(choice))
             if self.fits(one):
                 best = min(best, one.seconds)
         return math.inf
@@ -175,6 +179,8 @@ class Ranking:
 
     def _with_less_again(self, choice: Choice) -> list[Estimate]:
         """Estimates of the same choice with less computed again, as far as there are any."""
+        if _besides_again(choice) not in self.counts:
+            return []
         rows = map(self.known.get, choice.less_again())
         return [one for one in rows if one is not None]
 
@@ -200,3 +206,9 @@ class Ranking:
     def fits(self, one: Estimate) -> bool:
         """Whether an estimate is expected to fit."""
         return one.memory <= self.capacity and one.choice not in self.refuted
+
+
+def _besides_again(choice: Choice) -> tuple[int, ...]:
+    """Of a choice, what does not depend on what is computed again, and is quick to compare."""
+    inside = choice.inside
+    return inside.tp, choice.samples, choice.dp, choice.pp, choice.chunks, choice.zero
