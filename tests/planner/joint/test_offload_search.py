@@ -16,7 +16,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
-from planner.joint.offload import least_copied, offloaded
+from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.runtimes import choice_runtime
 from planner.joint.weights import LeastWeights
 from planner.joint.wishes import parse_keep
@@ -202,3 +202,14 @@ def test_what_is_kept_of_stages_leaves_no_faster_plan_with_offload(tmp_path):
     asked |= {"precision": "fp16", "optimizer": "adam"}
     free, kept = (planner.optimize(str(path), **asked, keep=keep) for keep in (None, "pp=2"))
     assert free.step_time_s <= kept.step_time_s
+
+
+def test_nothing_of_a_choice_fits_where_it_does_not_with_all_that_may_wait():
+    asked = {"model": "gpt2", "gpus": 8, "cluster": "dgx-a100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", asked))
+    weights = LeastWeights(setting)
+    for choice in random.Random(5).sample(list(choices(setting, list(insides(setting)))), 60):
+        most = most_offloaded(choice)
+        ways = offloaded(choice)
+        assert most in ways
+        assert weights.of(most) == min(map(weights.of, ways))

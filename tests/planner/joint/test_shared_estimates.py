@@ -51,3 +51,16 @@ def test_exchanges_of_chunks_follow_each_other():
         for chunk in reversed(range(chunks)):
             at = np.maximum(np.maximum(at, begin[chunk]) + seconds[chunk], end[chunk])
         assert exchanged(begin, seconds, end) == pytest.approx(at)
+
+
+def test_what_is_known_of_a_choice_is_not_above_its_estimate():
+    setting = resolve(make_request("optimize", {"model": "gpt2", **QUESTIONS["gpt2"]}))
+    estimates = Estimates(setting, searched_runtime(setting))
+    ways = [one for one in insides(setting) if 12 % one.tp == 0 and one.recompute == "none"]
+    every = list(with_variants(setting, choices(setting, ways, (0,))))
+    for choice in random.Random(3).sample(every, min(len(every), 30)):
+        seconds = estimates.of(choice).seconds
+        assert 0.0 < estimates.known_least(choice) <= seconds
+    fresh = Estimates(setting, searched_runtime(setting))
+    assert fresh.known_least(every[0]) == 0.0
+    assert not fresh.plain.known  # nothing is costed for that
