@@ -47,16 +47,18 @@ class _Life:
         The last one that begins before its last reader has ended.
     size
         The least that any of its makers makes. [B]
+    holder
+        What it counts as.
     """
 
-    __slots__ = ("born", "size", "until")
+    __slots__ = ("born", "holder", "size", "until")
 
-    def __init__(self) -> None:
-        self.born, self.until, self.size = math.inf, -1, math.inf
+    def __init__(self, holder: str) -> None:
+        self.born, self.until, self.size, self.holder = math.inf, -1, math.inf, holder
 
 
-def held_in_passes(work: WeightWork, known: set[Local]) -> dict[str, HeldInPass]:
-    """What a micro-batch of a stage holds at least in each of its passes.
+class StageLives:
+    """When the tensors of a micro-batch of a stage are in memory, at least.
 
     Parameters
     ----------
@@ -64,44 +66,61 @@ def held_in_passes(work: WeightWork, known: set[Local]) -> dict[str, HeldInPass]
         On the weights of the stage.
     known
         Tensors of the same micro-batch that count already, to which those of the stage are added.
+
+    Attributes
+    ----------
+    computed
+        All computations of its passes, in their order.
     """
-    number = work.program.number
-    phases = [
-        (phase, launched)
-        for phase in (FORWARD, BACKWARD, WEIGHT)
-        if (launched := work.arrivals[phase].launched)
-    ]
-    rows: list[Operation] = []
-    index: dict[Ref, int] = {}
-    for phase, operations in phases:
-        for operation in operations:
-            index[number, phase, operation.key] = len(rows)
-            rows.append(operation)
-    place = list(accumulate((op.queue == Queue.COMPUTE for op in rows), initial=0))
-    before = [
-        [at for ref in op.after if (at := index.get(ref, i)) < i] for i, op in enumerate(rows)
-    ]
-    lives = _lives(rows, place, before)
-    kept = [one for key, one in lives.items() if key not in known and one.born <= one.until]
-    known.update(lives)
-    count = place[-1]
-    change = [0.0] * (count + 1)
-    for one in kept:
-        change[int(one.born)] += one.size
-        change[one.until + 1] -= one.size
-    held = list(accumulate(change))
-    computed = [op for op in rows if op.queue == Queue.COMPUTE]
-    found: dict[str, HeldInPass] = {}
-    start = 0
-    for phase, operations in phases:
-        end = start + sum(op.queue == Queue.COMPUTE for op in operations)
-        most = max(
-            (held[at] + computed[at].scratch + computed[at].buffer for at in range(start, end)),
-            default=0.0,
-        )
-        left = sum(one.size for one in kept if one.born < end <= one.until)
-        found[phase], start = HeldInPass(most, left), end
-    return found
+
+    def __init__(self, work: WeightWork, known: set[Local] | None = None) -> None:
+        number = work.program.number
+        rows: list[Operation] = []
+        index: dict[Ref, int] = {}
+        ends: dict[str, int] = {}
+        for phase in (FORWARD, BACKWARD, WEIGHT):
+            for operation in work.arrivals[phase].launched:
+                index[number, phase, operation.key] = len(rows)
+                rows.append(operation)
+            ends[phase] = len(rows)
+        place = list(accumulate((op.queue == Queue.COMPUTE for op in rows), initial=0))
+        before = [
+            [at for ref in op.after if (at := index.get(ref, i)) < i] for i, op in enumerate(rows)
+        ]
+        lives = _lives(rows, place, before)
+        known = set() if known is None else known
+        self._lives = [
+            one for key, one in lives.items() if key not in known and one.born <= one.until
+        ]
+        known.update(lives)
+        self.computed = [op for op in rows if op.queue == Queue.COMPUTE]
+        self._ends = {phase: place[end] for phase, end in ends.items()}
+
+    def held(self, left_out: str = "") -> list[float]:
+        """What is held in each computation. [B]
+
+        Parameters
+        ----------
+        left_out
+            Whose tensors do not count, one of `costmodels.step.memory.HOLDERS`.
+        """
+        change = [0.0] * (len(self.computed) + 1)
+        for one in self._lives:
+            if one.holder != left_out:
+                change[int(one.born)] += one.size
+                change[one.until + 1] -= one.size
+        rows = zip(accumulate(change), self.computed, strict=False)
+        return [held + op.scratch + op.buffer for held, op in rows]
+
+    def passes(self) -> dict[str, HeldInPass]:
+        """What is held in each pass."""
+        found: dict[str, HeldInPass] = {}
+        held, start = self.held(), 0
+        for phase, end in self._ends.items():
+            left = sum(one.size for one in self._lives if one.born < end <= one.until)
+            found[phase] = HeldInPass(max(held[start:end], default=0.0), left)
+            start = end
+        return found
 
 
 def _lives(
@@ -132,9 +151,9 @@ def _lives(
             last.append(max((last[at] for at in before[i]), default=-1))
     lives: dict[Local, _Life] = {}
     for i, operation in enumerate(rows):
-        for key, _, size in operation.makes:
+        for key, holder, size in operation.makes:
             if size > 0.0:
-                one = lives.setdefault(key, _Life())
+                one = lives.setdefault(key, _Life(holder))
                 one.born, one.size = min(one.born, first[i]), min(one.size, size)
     for i, operation in enumerate(rows):
         for keys, until in (
@@ -159,13 +178,13 @@ def least_of_role(works: Sequence[WeightWork], order: Sequence[StagePass]) -> fl
         Its passes, in their order.
     """
     known: set[Local] = set()
-    held = {work.program.number: held_in_passes(work, known) for work in works}
+    held = {work.program.number: StageLives(work, known).passes() for work in works}
     most = max(op.scratch + op.buffer for _, op in update_operations(works))
     left: dict[tuple[int, int], float] = {}
     under_way, flying = 0.0, most_in_flight(order)
     # the passes of the first micro-batches: later ones repeat what these hold
     for run in (run for run in order if run.micro <= flying):
-        mine, part = held[run.stage].get(run.phase, HeldInPass(0.0, 0.0)), (run.stage, run.micro)
+        mine, part = held[run.stage][run.phase], (run.stage, run.micro)
         under_way -= left.get(part, 0.0)
         most = max(most, under_way + mine.most)
         left[part] = mine.left

@@ -288,11 +288,11 @@ class Estimates:
         runtime = choice_runtime(self.runtime, choice.zero)
         bucket = runtime.bucket or runtime.fusion or 0.0
         # each stage of a group has buckets of its own
-        buffers = float(np.minimum(2.0 * bucket, stages.travels.sum(axis=0)).sum(axis=0).max())
+        buffers = np.minimum(2.0 * bucket, stages.travels.sum(axis=0)).sum(axis=0)
         if choice.zero == 3:
-            buffers += stages.largest_units(choice, inside)
+            buffers = buffers + stages.largest_units(choice, inside)
         elif self.runtime.views_buckets or packed:
-            buffers = packed * float(stages.parameters.sum(axis=0).max())
+            buffers = packed * stages.parameters.sum(axis=0)
         if choice.fills_bubbles:
             kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])
         else:
@@ -305,14 +305,13 @@ class Estimates:
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
             held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
-        most = float(held.max()) + inside.passing
-        updating = 0.0
+        most, updating = float((held + stages.passing + buffers).max()), 0.0
         if not {"optimizer", "weights"}.intersection(choice.offload):
             # by then activations are gone
             recipe = self.insides(choice.zero).setting.machine.training.held
             scratch = stages.parameters * recipe.update / (stages.ranks if choice.zero else 1.0)
-            updating = float((standing + scratch.sum(axis=0)).max())
+            updating = float((standing + scratch.sum(axis=0) + buffers).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
             reserved += self.exchanges.communicators(choice, inside.cuts)
-        return max(most, updating) + buffers + reserved
+        return max(most, updating) + reserved

@@ -34,8 +34,8 @@ from planner.joint.choices import Choice
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.operations import (
     full_buckets,
+    held_beside,
     held_for_weights,
-    held_in_passing,
     launched_of_layers,
     read_by_others,
     seconds_of_layers,
@@ -133,9 +133,11 @@ class Insides:
             again[places] = seen[stage] <= choice.again
         mixed = {
             name: np.where(again, getattr(whole, name), getattr(kept, name))
-            for name in ("backward", "computed", "launched", "least", "least_before", "kept")
+            for name in (
+                *("backward", "computed", "launched", "least", "least_before", "kept", "beside"),
+            )
         }
-        return replace(kept, passing=whole.passing, **mixed)
+        return replace(kept, **mixed)
 
     def most_again(self, starts: Sequence[int]) -> int:
         """Blocks of the stage that has the most of those that can be computed again. [items]"""
@@ -181,7 +183,7 @@ class Insides:
                     whole, rows, what, whole.computed - whole.apart, whole.least_before
                 ),
                 kept=rows.kept,
-                passing=whole.passing + rows.passing,
+                beside=whole.beside + rows.beside,
             )
 
     def _least(
@@ -265,7 +267,7 @@ class Insides:
             for tensor, holder, size in operation.makes
             if holder == ACTIVATIONS
         }
-        kept: dict[str, float] = {}
+        kept = dict.fromkeys(pieces, 0.0)
         for operation in phases[BACKWARD]:
             for tensor in (*operation.takes, *operation.uses):
                 kept[tensor[1]] = kept.get(tensor[1], 0.0) + made.pop(tensor, 0.0)
@@ -297,7 +299,7 @@ class Insides:
                 read_by_others(compiler.programs[0], self.block_of, self.runtime.stops_early)
             ),
             sent=self._sent(compiler.view),
-            passing=held_in_passing(compiler, sum(kept.values())),
+            beside=self._rows(held_beside(compiler, kept)),
             **self._cuts(small.machine.topology.shape, pieces),
         )
 

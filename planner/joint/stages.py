@@ -33,6 +33,8 @@ class StageCosts:
     kept, apart, waiting
         What a micro-batch leaves for its backward pass, what backward passes of weights take by
         themselves, and what waits for these. [B], [s], [B]
+    passing
+        What a pass of each group holds on top of what it leaves. [B]
     parameters, weights, gradients, state, update
         Of each group, by how weights are cut; (cuts, groups). [items], [B], [s]
     travels
@@ -60,6 +62,7 @@ class StageCosts:
     kept: Floats
     apart: Floats
     waiting: Floats
+    passing: Floats
     parameters: Floats
     weights: Floats
     gradients: Floats
@@ -95,6 +98,9 @@ class StageCosts:
         held = np.add.reduceat(inside.held, starts, axis=1).reshape(6, len(inside.cuts), *shape)
         groups = held.sum(axis=2)
         ends = [start - 1 for start in starts[1:]]
+        before = inside.held_before
+        most = np.maximum.reduceat(before[:-1] + inside.beside, starts)
+        passing = (most - before[[*starts[1:], -1]]).reshape(shape).max(axis=0)
         return cls(
             inside=inside,
             starts=starts,
@@ -107,6 +113,7 @@ class StageCosts:
             kept=rows[5],
             apart=rows[6],
             waiting=rows[7],
+            passing=passing.clip(min=0.0),
             parameters=groups[0],
             weights=groups[1],
             gradients=groups[2],
