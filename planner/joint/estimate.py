@@ -207,10 +207,13 @@ class Estimates:
         if choice.zero == 3:
             rows = stages.with_gathers_by_unit(choice, self.exchanges)
         moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
-        slower = [
-            stages.of_stages(np.maximum(unit, units.at_firsts(size) * self.host.copy))
-            for unit, size in zip(rows, moved, strict=True)
-        ]
+        ahead = stages.launched_forward
+        slower = []
+        for unit, size, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
+            copied = units.at_firsts(size) * self.host.copy
+            # at the end of a pass a device waits for what its host has yet to launch
+            late = np.maximum(host - stages.of_stages(unit), 0.0)
+            slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
         return slower[0], slower[1]
 
     def _copied_update(
