@@ -83,9 +83,9 @@ class Recomputation:
         most = float((kept - left).max(initial=0.0))
         return Again(computed=self.attends, kept=left, passing=most)
 
-    def full(self, kept: Floats, output: Floats) -> Again:
+    def full(self, kept: Floats, read: Floats) -> Again:
         """Blocks are computed again from what they read of others. [B]"""
-        left = np.where(self.inside, np.where(self.leaves, output, 0.0), kept)
+        left = np.where(self.inside, np.where(self.leaves, read, 0.0), kept)
         saved = kept - left
         most = max((float(saved[places].sum()) for places in self.blocks), default=0.0)
         return Again(computed=self.computed, kept=left, passing=max(most, 0.0))

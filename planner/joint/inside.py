@@ -37,6 +37,7 @@ from planner.joint.operations import (
     held_for_weights,
     held_in_passing,
     launched_of_layers,
+    read_by_others,
     seconds_of_layers,
     spans_of_units,
     without_weights,
@@ -81,7 +82,8 @@ class Insides:
         # of each layer, a number for its unit
         self.unit_of_layer = np.unique([*map(unit_of, self.layers)], return_inverse=True)[1]
         place = {name: number for number, name in enumerate(self.layers)}
-        several = several_layers(blocks_of_layers(setting.graph))
+        self.block_of = blocks_of_layers(setting.graph)
+        several = several_layers(self.block_of)
         self.blocks = [[place[name] for name in names] for names in several.values()]
         self.sums_of_blocks = Units(self.blocks)
         # whether no two units are under way between the same computations
@@ -164,7 +166,7 @@ class Insides:
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),
-            "full": self.recomputation.full(whole.kept, whole.output),
+            "full": self.recomputation.full(whole.kept, whole.left),
         }
         for what, rows in again.items():
             anew = whole.forward * rows.computed
@@ -291,6 +293,9 @@ class Insides:
             state=self._of_pieces(pieces, "state"),
             update=self._of_pieces(pieces, "update"),
             output=self._of_pieces(pieces, "output"),
+            left=self._rows(
+                read_by_others(compiler.programs[0], self.block_of, self.runtime.stops_early)
+            ),
             sent=self._sent(compiler.view),
             passing=held_in_passing(compiler, sum(kept.values())),
             **self._cuts(small.machine.topology.shape, pieces),

@@ -43,8 +43,9 @@ class MicroBatch:
     parameters, numbers, weights, gradients, state, update
         Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
         layers that share the weight of another one. [items], [B], [s]
-    output, sent
-        Size of the output of every layer, and what of it a device sends to another stage. [B]
+    output, sent, left
+        Size of the output of every layer, what of it a device sends to another stage, and what
+        blocks that are computed again keep of it. [B]
     passing
         What a pass over the network holds on top of all that. [B]
     cuts
@@ -77,6 +78,7 @@ class MicroBatch:
     update: Floats
     output: Floats
     sent: Floats
+    left: Floats
     passing: float
     cuts: tuple[tuple[int, ...], ...]
     cut_of: NDArray[np.int64]

@@ -14,6 +14,7 @@ from costmodels.simulation.host import launches
 from costmodels.simulation.operations import Key, Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD
+from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import ACTIVATIONS, GRADIENTS, JobView
 
 # Kinds of operations: a backward pass of a weight by itself, and what is gathered again for one.
@@ -173,6 +174,38 @@ def full_buckets(
         full[place] = size >= limit
         filled[kind] = 0.0 if full[place] else size
     return full
+
+
+def read_by_others(
+    program: StageProgram, block_of: Mapping[str, str], stops_early: bool
+) -> dict[str, float]:
+    """What layers of other blocks read of each output where blocks are computed again. [B]
+
+    Parameters
+    ----------
+    program
+        Of the whole network as one stage.
+    block_of
+        The block of each layer.
+    stops_early
+        Whether what is computed again ends with the last tensor that a backward pass reads, so that
+        it may read less.
+    """
+    tensors, found = program.tensors, {}
+    for name, piece in program.pieces.items():
+        sizes: dict[bytes, float] = {}
+        for edge in program.graph.consumers[name]:
+            again = program.graph.layers[edge.target].keeps_inputs or not stops_early
+            if not again or block_of[edge.target] == block_of[name]:
+                continue
+            # as many copies as there are layouts that it is read in
+            if tensors.change(edge).copies and not tensors.gathered_again(edge):
+                reader = program.pieces[edge.target]
+                sizes[reader.codes_read[edge.slot]] = reader.inputs[edge.slot]
+            else:
+                sizes[b""] = piece.output
+        found[name] = sum(sizes.values())
+    return found
 
 
 def held_in_passing(compiler: Compiler, kept: float) -> float:

@@ -22,6 +22,8 @@ class JointResult:
         The fastest strategy that fits, None where none was found.
     simulated
         All strategies that were simulated.
+    misfits
+        By how much others were told not to fit before that, at least. [B]
     bound
         What no step of any choice takes less than. [s]
     any_split
@@ -71,6 +73,7 @@ class JointResult:
     runtime: str | None = None
     overtaken: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
+    misfits: tuple[float, ...] = ()
 
     @property
     def is_by_degrees(self) -> bool:

@@ -111,9 +111,20 @@ def simulate_stages(
     known
         Costs of layers of such micro-batches on this cluster, to which new ones are added.
     """
-    setting = placed.setting
-    runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
-    compiler = compiler_of(placed, runtime, known=known)
+    runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
+    return _step_of(placed, runtime, degrees, compiler_of(placed, runtime, known=known))
+
+
+def _step_of(
+    placed: PlacedNetwork, runtime: Runtime, degrees: Degrees | None, compiler: Compiler
+) -> StagedStep:
+    """The step that a compiler lays out.
+
+    Parameters
+    ----------
+    placed, runtime, degrees, compiler
+        As of `StagedStep`.
+    """
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -132,6 +143,7 @@ def tried(
     runtime: Runtime,
     known: PiecesByBatch | None = None,
     too_large: Callable[[Strategy], bool] | None = None,
+    holds_more: Callable[[float], bool] | None = None,
 ) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
@@ -147,6 +159,8 @@ def tried(
         Costs of layers, of the same question under any runtime, to which new ones are added.
     too_large
         Tells strategies that do not fit, and are not simulated for no reason.
+    holds_more
+        The same by how much more than a device has it holds at least, negative below. [B]
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
@@ -159,7 +173,11 @@ def tried(
             return None, ""
         pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        return simulate_stages(placed, runtime, degrees, pieces), ""
+        runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
+        compiler = compiler_of(placed, runtime, known=pieces)
+        if holds_more is not None and holds_more(compiler.roles.least_short):
+            return None, ""
+        return _step_of(placed, runtime, degrees, compiler), ""
     except InputError as error:
         return None, str(error)
 

@@ -70,3 +70,19 @@ def test_bounds_of_interleaved_stages_hold():
         assert bounds.of(choice, fitting=False) <= found.seconds
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         assert bounds.least_memory(choice, inside) <= found.peak_memory
+
+
+def test_what_is_kept_of_split_channels_is_estimated_as_it_is_read():
+    # a convolution reads all channels, of which each device makes a part
+    setting, estimates = asked_for("resnet18", "dgx-a100", 8, 64)
+    reserved, known = setting.cluster.device.reserved_memory, {}
+    rows = [
+        one
+        for one in choices(setting, list(insides(setting)), (0, 2))
+        if one.inside.tp > 1 and one.pp == 1 and one.inside.recompute == "full"
+    ]
+    for choice in random.Random(5).sample(rows, 8):
+        found, _ = tried(setting, choice.degrees, estimates.runtime, known)
+        assert found is not None
+        held = found.peak_memory - reserved
+        assert estimates.of(choice).memory - reserved == pytest.approx(held, rel=0.1)
