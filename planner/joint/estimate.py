@@ -22,8 +22,15 @@ from planner.joint.exchanges import Exchanges
 from planner.joint.inside import Insides
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, Copies, HostRates
-from planner.joint.passes import activations, staged_time, zero_bubble_ends, zero_bubble_held
+from planner.joint.passes import (
+    activations,
+    exchanged,
+    staged_time,
+    zero_bubble_ends,
+    zero_bubble_held,
+)
 from planner.joint.runtimes import choice_runtime
+from planner.joint.stage_weights import StageWeights
 from planner.joint.stages import StageCosts
 from planner.request.setting import Setting
 from planner.simulation.run import OVERLAP_FACTOR, waiting_time
@@ -72,6 +79,7 @@ class Estimates:
         self.exchanges = Exchanges(setting, runtime)
         self.cuts = Cuts(setting.graph, by_shares=runtime.stages_by_shares)
         self.stages: dict[tuple[object, ...], StageCosts] = {}
+        self.weights: dict[tuple[object, ...], StageWeights] = {}
         self.balances: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def on(self, setting: Setting) -> Estimates:
@@ -79,7 +87,8 @@ class Estimates:
         # before it is copied, so that both know what either costs
         self.insides(3)
         other = copy(self)
-        other.setting, other.exchanges, other.stages = setting, Exchanges(setting, self.runtime), {}
+        other.setting, other.exchanges = setting, Exchanges(setting, self.runtime)
+        other.stages, other.weights = {}, {}
         return other
 
     def insides(self, zero: int) -> Insides:
@@ -155,14 +164,12 @@ class Estimates:
         if copies is not None:
             forward, backward = self._beside_copies(choice, stages, copies)
         elif choice.zero == 3 or gradients.by_unit:
-            forward, backward = stages.with_gathers(choice, self.exchanges)
+            forward, backward = stages.with_gathers(choice)
         if gradients.each_micro_batch and not gradients.by_unit:
-            moved, _ = stages.reductions(choice, self.exchanges)
+            moved, _ = stages.weights.reductions(choice)
             both = np.maximum(backward, moved) + OVERLAP_FACTOR * np.minimum(backward, moved)
             backward = both
-        send = self.exchanges.send
-        sizes, pp = stages.sent.tolist(), choice.pp
-        sends = np.array([send(pp, stage % pp, size) for stage, size in enumerate(sizes)])
+        sends = stages.sends
         if choice.fills_bubbles:
             ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
             # gradients are whole with the passes of weights
@@ -175,7 +182,8 @@ class Estimates:
             if copies is not None:
                 tails += self._copied_update(choice, stages, copies, backward)
             seconds += float((tails - early).max())
-        computed = choice.micro_batches * stages.computed.sum(axis=0) + stages.updates(choice)
+        computed = choice.micro_batches * stages.computed.sum(axis=0)
+        computed = computed + stages.weights.updates(choice)
         seconds += waiting_time(float(computed.max()), self.setting.gpus)
         memory = self._memory(choice, stages, inside)
         if copies is not None and self._in_host(choice, stages, copies) > self.host.memory:
@@ -205,12 +213,15 @@ class Estimates:
         units = stages.units
         rows = (units.at_firsts(stages.inside.forward), units.at_firsts(stages.inside.backward))
         if choice.zero == 3:
-            rows = stages.with_gathers_by_unit(choice, self.exchanges)
+            rows = stages.with_gathers_by_unit(choice)
         moved = np.maximum(copies.forward_out, copies.forward_in), copies.backward_in
-        slower = [
-            stages.of_stages(np.maximum(unit, units.at_firsts(size) * self.host.copy))
-            for unit, size in zip(rows, moved, strict=True)
-        ]
+        ahead = stages.launched_forward
+        slower = []
+        for unit, size, host in zip(rows, moved, (ahead, stages.launched - ahead), strict=True):
+            copied = units.at_firsts(size) * self.host.copy
+            # at the end of a pass a device waits for what its host has yet to launch
+            late = np.maximum(host - stages.of_stages(unit), 0.0)
+            slower.append(stages.of_stages(np.maximum(unit, copied)) + late)
         return slower[0], slower[1]
 
     def _copied_update(
@@ -223,7 +234,7 @@ class Estimates:
             for size in (copies.update_out, copies.update_in, copies.updated)
         )
         # gradients leave as soon as they are summed up, and what is updated comes back meanwhile
-        summed = stages.reductions(choice, self.exchanges)[0].sum(axis=0)
+        summed = stages.weights.reductions(choice)[0].sum(axis=0)
         early = (summed <= 0.0) | self.exchanges.gradients(choice.zero).overlap
         leaving = np.maximum(out * host.copy - early * backward.sum(axis=0), 0.0)
         added: Floats = leaving + np.maximum(back * host.copy, updated * host.update)
@@ -236,7 +247,8 @@ class Estimates:
             held = held + activations(choice, stages.kept)
         held = held + stages.of_stages(copies.forward_in).sum(axis=0)
         if "optimizer" in choice.offload:
-            rows = (stages.state + stages.gradients) / (stages.ranks if choice.zero else 1.0)
+            weights = stages.weights
+            rows = (weights.state + weights.gradients) / (weights.ranks if choice.zero else 1.0)
             held = held + rows.sum(axis=0)
         alone = self.setting.gpus // choice.pp >= self.host.devices
         return float(held.max() if alone else held.mean()) * self.host.devices
@@ -247,8 +259,25 @@ class Estimates:
         if key not in self.stages:
             starts = self.cuts.starts(choice.parts, choice.blocks, inside.balance)
             units = self.insides(choice.zero).sums
-            self.stages[key] = StageCosts.of(choice, inside, starts, units, self.exchanges)
+            weights = self._weights(choice, inside, starts)
+            self.stages[key] = StageCosts.of(choice, inside, starts, units, weights)
         return self.stages[key]
+
+    def _weights(self, choice: Choice, inside: MicroBatch, starts: tuple[int, ...]) -> StageWeights:
+        """The weights of stages, whatever is computed again and however many samples there are.
+
+        Parameters
+        ----------
+        choice, inside
+            The choice, and what a micro-batch of it costs.
+        starts
+            The first layer of each stage.
+        """
+        key = (inside.weighs, choice.zero > 2, choice.pp, choice.shard_size, starts)
+        if key not in self.weights:
+            units = self.insides(choice.zero).sums
+            self.weights[key] = StageWeights(choice, inside, starts, units, self.exchanges)
+        return self.weights[key]
 
     def _tails(self, choice: Choice, stages: StageCosts, backward: Floats) -> Floats:
         """What gradients and the update add after the last backward pass of each group. [s]
@@ -260,39 +289,33 @@ class Estimates:
         backward
             Of each stage on one micro-batch. [s]
         """
-        total, last = stages.reductions(choice, self.exchanges)
-        at = np.full(choice.pp, -math.inf)
-        spent = np.zeros(choice.pp)
+        total, last = stages.weights.reductions(choice)
         overlaps = self.exchanges.gradients(choice.zero).overlap
         # a chunk is through so many passes of the later ones before the end
         rounds = min(choice.pp, choice.micro_batches)
         after = np.zeros_like(backward)
         after[1:] = rounds * backward[:-1].cumsum(axis=0)
         begin, end = -after - backward * overlaps, last - after
-        for chunk in reversed(range(choice.chunks)):
-            at = np.maximum(np.maximum(at, begin[chunk]) + total[chunk], end[chunk])
-            spent += total[chunk]
-        exposed = np.maximum(at, 0.0)
-        hidden = np.maximum(spent - exposed, 0.0)
+        exposed = np.maximum(exchanged(begin, total, end), 0.0)
+        hidden = np.maximum(total.sum(axis=0) - exposed, 0.0)
         tail: Floats = exposed + OVERLAP_FACTOR * hidden
         if "optimizer" not in choice.offload:
-            tail = tail + stages.updates(choice)
+            tail = tail + stages.weights.updates(choice)
         if 0 < choice.zero < 3:
-            tail += stages.gathered_after(choice, self.exchanges)
+            tail = tail + stages.weights.gathered_after()
         return tail
 
     def _memory(self, choice: Choice, stages: StageCosts, inside: MicroBatch) -> float:
         """The most that a device holds. [B]"""
-        standing = stages.standing(choice)
+        weights = stages.weights
+        standing = weights.standing(choice)
         packed = self.setting.machine.training.held.buckets
         runtime = choice_runtime(self.runtime, choice.zero)
-        bucket = runtime.bucket or runtime.fusion or 0.0
-        # each stage of a group has buckets of its own
-        buffers = np.minimum(2.0 * bucket, stages.travels.sum(axis=0)).sum(axis=0)
+        buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
         if choice.zero == 3:
-            buffers = buffers + stages.largest_units(choice, inside)
+            buffers = buffers + weights.largest_units()
         elif self.runtime.views_buckets or packed:
-            buffers = packed * stages.parameters.sum(axis=0)
+            buffers = packed * weights.parameters.sum(axis=0)
         if choice.fills_bubbles:
             kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])
         else:
@@ -309,7 +332,7 @@ class Estimates:
         if not {"optimizer", "weights"}.intersection(choice.offload):
             # by then activations are gone
             recipe = self.insides(choice.zero).setting.machine.training.held
-            scratch = stages.parameters * recipe.update / (stages.ranks if choice.zero else 1.0)
+            scratch = weights.parameters * recipe.update / (weights.ranks if choice.zero else 1.0)
             updating = float((standing + scratch.sum(axis=0) + buffers).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:

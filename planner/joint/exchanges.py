@@ -67,7 +67,8 @@ class Exchanges:
         self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
         self.held: dict[tuple[int, tuple[frozenset[Cut], ...]], float] = {}
-        # what is exchanged of each unit, see `planner.joint.stages`
+        self.sent: dict[tuple[int, tuple[float, ...]], Floats] = {}
+        # what is exchanged of each unit, see `planner.joint.stage_weights`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
 
     def gradients(self, zero: int) -> Gradients:
@@ -230,6 +231,20 @@ class Exchanges:
         """
         message = (kind, pp, cut, num_bytes, shard_size)
         return self.time(*message) + (self.summed_up(*message) if shard_size else 0.0)
+
+    def sends(self, pp: int, sizes: tuple[float, ...]) -> Floats:
+        """Messages from each stage but the last to the next one, as of `send`. [s]
+
+        Parameters
+        ----------
+        pp, sizes
+            Groups of devices, and what each device of a stage sends. [items], [B]
+        """
+        key = (pp, sizes)
+        if key not in self.sent:
+            rows = (self.send(pp, stage % pp, size) for stage, size in enumerate(sizes))
+            self.sent[key] = np.array(list(rows))
+        return self.sent[key]
 
     def send(self, pp: int, group: int, num_bytes: float) -> float:
         """A message from each device of a stage to the next stage. [s]

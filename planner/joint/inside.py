@@ -50,6 +50,8 @@ from planner.request.setting import Setting
 from planner.request.training_graphs import training_graph
 
 Floats = NDArray[np.float64]
+# What a layer has of weights, and what updating them takes.
+WEIGHED = ("parameters", "numbers", "weights", "gradients", "state", "update")
 
 
 class Insides:
@@ -76,6 +78,8 @@ class Insides:
         self.pieces: dict[tuple[int, int], tuple[Graph, KnownPieces]] = {}
         self.layers = [layer.name for layer in setting.graph.compute_layers]
         self.like = [self.reduced.like[name] for name in self.layers]
+        # what there is of weights, each with a number
+        self.weighed: dict[tuple[object, ...], int] = {}
         self.recomputation: Recomputation | None = None
         self.units = list(units_of(self.layers).values())
         self.sums = Units(self.units)
@@ -288,23 +292,17 @@ class Insides:
             balance=self._of_pieces(pieces, "forward") + self._of_pieces(pieces, "backward"),
             kept=self._rows(kept),
             waiting=self._rows(held_for_weights(phases, weighted)),
-            parameters=self._of_pieces(pieces, "parameters"),
-            numbers=self._of_pieces(pieces, "numbers"),
-            weights=self._of_pieces(pieces, "weights"),
-            gradients=self._of_pieces(pieces, "gradients"),
-            state=self._of_pieces(pieces, "state"),
-            update=self._of_pieces(pieces, "update"),
             output=self._of_pieces(pieces, "output"),
             left=self._rows(
                 read_by_others(compiler.programs[0], self.block_of, self.runtime.stops_early)
             ),
             sent=self._sent(compiler.view),
             beside=self._rows(held_beside(compiler, kept)),
-            **self._cuts(small.machine.topology.shape, pieces),
+            **self._weights(small.machine.topology.shape, pieces),
         )
 
-    def _cuts(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
-        """By how many ways weights are cut, and in which buckets their gradients travel.
+    def _weights(self, shape: tuple[int, ...], pieces: Mapping[str, Piece]) -> dict[str, Any]:
+        """What there is of weights, by how many ways they are cut, and in which buckets they are.
 
         Parameters
         ----------
@@ -320,11 +318,13 @@ class Insides:
         like = self.reduced.like
         cut_of = np.array([number.get(rows[like[name]], -1) for name in self.layers])
         sizes = [pieces[like[name]].gradients for name in self.layers]
-        return {
-            "cuts": found,
-            "cut_of": cut_of,
-            "full": full_buckets(sizes, cut_of.tolist(), self.runtime.bucket),
-        }
+        rows_of: dict[str, NDArray[Any]]
+        rows_of = {name: self._of_pieces(pieces, name) for name in WEIGHED}
+        rows_of["cut_of"] = cut_of
+        rows_of["full"] = full_buckets(sizes, cut_of.tolist(), self.runtime.bucket)
+        key = (found, *(each.tobytes() for each in rows_of.values()))
+        weighs = self.weighed.setdefault(key, len(self.weighed))
+        return {"cuts": found, "weighs": weighs, **rows_of}
 
     def _rows(self, values: Mapping[str, float]) -> Floats:
         """Values of distinct layers for all layers of the network."""

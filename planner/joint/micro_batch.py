@@ -54,6 +54,8 @@ class MicroBatch:
         Which of them the weight of a layer is cut by.
     full
         Whether a bucket of gradients is full with that of a layer.
+    weighs
+        A number that all micro-batches have of which all of these of weights are the same.
     """
 
     forward: Floats
@@ -83,6 +85,7 @@ class MicroBatch:
     cuts: tuple[tuple[int, ...], ...]
     cut_of: NDArray[np.int64]
     full: NDArray[np.bool_]
+    weighs: int
 
     @cached_property
     def held_before(self) -> Floats:
@@ -114,6 +117,11 @@ class MicroBatch:
     def total_least(self) -> float:
         """What all layers take at least. [s]"""
         return float(self.least.sum())
+
+    @cached_property
+    def total_least_apart(self) -> float:
+        """What all layers take at least where backward passes of weights run by themselves. [s]"""
+        return float((self.least_before + self.apart).sum())
 
     @cached_property
     def total_least_forward(self) -> float:

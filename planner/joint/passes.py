@@ -65,6 +65,21 @@ def activations(choice: Choice, kept: Floats) -> Floats:
     return found
 
 
+def exchanged(begin: Floats, seconds: Floats, end: Floats) -> Floats:
+    """When each group is through with exchanges of its chunks, the last chunk first. [s]
+
+    Parameters
+    ----------
+    begin, end
+        When those of a chunk can begin, and when they end at the earliest; (chunks, groups). [s]
+    seconds
+        What they take, one after the other. [s]
+    """
+    later = seconds.cumsum(axis=0) - seconds
+    found: Floats = (np.maximum(begin + seconds, end) + later).max(axis=0)
+    return found
+
+
 def zero_bubble_ends(
     choice: Choice, forward: Floats, backward: Floats, apart: Floats, sends: Floats
 ) -> Floats:

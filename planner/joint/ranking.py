@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from costmodels.errors import InputError
@@ -51,6 +52,11 @@ class Ranking:
         What does not fit, whatever is estimated.
     passed
         What is not estimated in full, with what its passes take. [s]
+    needless
+        What is not either, as the same is expected to fit with less computed again, and what that
+        takes. [s]
+    known
+        Estimates by the choice that was asked for, wherever it is cut.
     """
 
     estimates: Estimates
@@ -62,13 +68,15 @@ class Ranking:
     cut_short: bool = False
     refuted: set[Choice] = field(default_factory=set)
     passed: list[tuple[float, Choice]] = field(default_factory=list)
+    needless: list[tuple[float, Choice]] = field(default_factory=list)
+    known: dict[Choice, Estimate] = field(default_factory=dict)
 
     def of(self, rows: Rows, every: bool) -> tuple[list[Estimate], float]:
         """Estimates of choices, the fastest first, and what all others take at least. [s]
 
-        Those in `passed` are no others: what they take at least is not known yet. Where there are
-        many ways to split layers, each is estimated on few samples first, and on more where that
-        promises something.
+        Those in `passed` and `needless` are no others: what they take at least is not known yet.
+        Where there are many ways to split layers, each is estimated on few samples first, and on
+        more where that promises something.
 
         Parameters
         ----------
@@ -78,7 +86,8 @@ class Ranking:
             Whether also of those that cannot be the fastest.
         """
         found: list[Estimate] = []
-        self.passed.clear()
+        for past in (self.passed, self.needless, self.known):
+            past.clear()
         deadline = self.deadline
         costed = {(one.split, one.samples, one.zero > 2) for _, one in rows}
         if len(costed) <= MOST_COSTED:
@@ -181,9 +190,7 @@ class Ranking:
                 continue
             try:
                 # splits alone are told of what they are estimated to take
-                passes = 0.0 if every or choice.is_split_alone else self.estimates.least(choice)
-                if passes > best * (1.0 + margin):
-                    self.passed.append((passes, choice))
+                if not every and self._is_left_out(choice, best * (1.0 + margin)):
                     continue
                 one = self.estimates.of(choice)
             except InputError as error:
@@ -191,9 +198,58 @@ class Ranking:
                 self.left_out.append(str(error))
                 continue
             found.append(one)
+            self.known[choice] = one
             if self.fits(one):
                 best = min(best, one.seconds)
         return math.inf
+
+    def _is_left_out(self, choice: Choice, most: float) -> bool:
+        """Whether a choice is too slow by its passes, or computes more again than it has to.
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        most
+            What its passes may take. [s]
+        """
+        if choice.is_split_alone:
+            return False  # of them is told what they are estimated to take
+        # what is computed again only adds to the rest
+        less = self._with_less_again(choice)
+        passes = max([self.estimates.least(choice), *(one.seconds for one in less)])
+        if passes > most:
+            self.passed.append((passes, choice))
+            return True
+        room = self.capacity * (1.0 - MEMORY_MARGIN)
+        if any(one.memory <= room and one.choice not in self.refuted for one in less):
+            self.needless.append((passes, choice))
+            return True
+        return False
+
+    def _with_less_again(self, choice: Choice) -> list[Estimate]:
+        """Estimates of the same choice with less computed again, as far as there are any."""
+        rows = map(self.known.get, choice.less_again())
+        return [one for one in rows if one is not None]
+
+    @property
+    def unseen(self) -> list[Choice]:
+        """What was left out although nothing is known of it but what it is like."""
+        return [choice for _, choice in (*self.passed, *self.needless)]
+
+    def left_without(self, missed: AbstractSet[Choice]) -> float:
+        """What all that was left out takes, by its passes, where others turn out not to fit. [s]
+
+        Parameters
+        ----------
+        missed
+            What does not fit although it was expected to.
+        """
+        rows = [passes for passes, _ in self.passed]
+        for passes, choice in self.needless if missed else ():
+            if any(one.choice in missed for one in self._with_less_again(choice)):
+                rows.append(passes)
+        return min(rows, default=math.inf)
 
     def fits(self, one: Estimate) -> bool:
         """Whether an estimate is expected to fit."""

@@ -226,7 +226,7 @@ class JointSearch:
                 left = min(left, least, unseen)
             simulations.run(self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
-            others = min([left, *(passes for passes, _ in ranking.passed)])
+            others = min(left, ranking.left_without(missed))
             best = math.inf if simulations.best is None else simulations.best.seconds
             if not missed or others >= best or ranking.cut_short:
                 break
@@ -234,7 +234,7 @@ class JointSearch:
             ranking.refuted |= missed
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
-        return left, [choice for _, choice in ranking.passed]
+        return left, ranking.unseen
 
     def _refined(
         self,

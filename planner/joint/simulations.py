@@ -12,20 +12,21 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import attrgetter
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
+from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime
-from planner.joint.variants import is_variant, turn_of
+from planner.joint.variants import turn_of
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, tried
 from planner.request.setting import Setting
@@ -42,8 +43,6 @@ MOST_MISSES = 8
 # And where others were tried in vain before. [items]
 LATER_MISSES = 2
 _BY_MEMORY = attrgetter("memory", "seconds")
-# What no choice takes less than, the estimate of one like it, and the choice.
-Row = tuple[float, float, Choice]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -244,74 +243,49 @@ class Simulations:
         """
         if self.best is None:
             return 0.0  # there is no plan to bound
-        fastest = self.best.seconds
-        rows: list[Row] = []
-        beside: set[Choice] = set()  # that are bounded with what they are without offload
-        # what does not fit may do with some of it in the hosts
-        fitting = [is_variant(one) or not self.offloads for one in passed]
-        near = (
-            one
-            for one, alone in zip(passed, fitting, strict=True)
-            if bounds.of(one, fitting=alone) < fastest
-        )
-        every = chain(ranked, map(self.estimates.of, near))
-        for one in sorted(every, key=lambda one: len(one.choice.offload)):
-            self.cut_short |= self.pace.deadline.passed
-            if self.pace.deadline.passed:
-                return 0.0
-            refined = one.choice.again or (bounds.hybrid and one.choice.shard_size)
-            if not refined and one.choice not in beside:
-                rows.append((bounds.of(one.choice), one.seconds, one.choice))
-                if self._may_offload(one):
-                    others = bounds.offloaded(one.choice, fastest)
-                    rows += [(least, one.seconds, other) for least, other in others]
-                    beside.update(other for _, other in others)
-        rows = [
-            (least, seconds, way)
-            for row, seconds, choice in rows
-            if row < fastest
-            for least, way in bounds.by_shards(row, choice)
-        ]
-        rows = sorted((row for row in rows if row[0] < fastest), key=lambda row: row[:2])
-        for turn in range(3):
-            left = self._proven([row for row in rows if turn_of(row[2]) == turn], left, bounds)
+        may_offload = self._may_offload if self.offloads else None
+        contenders = Contenders(bounds, ranked, passed, may_offload, self.pace.deadline)
+        for turn in range(TURNS):
+            left = self._proven(contenders, turn, left)
         return left
 
-    def _proven(self, rows: Sequence[Row], left: float, bounds: ChoiceBounds) -> float:
-        """As `prove`, of some choices, those with the least bound first.
+    def _proven(self, contenders: Contenders, turn: int, left: float) -> float:
+        """As `prove`, of the choices of a turn.
 
         Parameters
         ----------
-        rows
-            The choices.
-        left, bounds
+        contenders, turn
+            The choices, and which of them.
+        left
             As of `prove`.
         """
         assert self.best is not None
         work = 0
-        for place, (least, _, choice) in enumerate(rows):
-            fastest = self.best.seconds
-            if least >= fastest:
-                return min(left, least)
-            members = [one for one in bounds.members(choice) if not self._is_settled(one)]
+        while (row := contenders.pop(turn, self.best.seconds)) is not None:
+            members = self._open(contenders, row)
             if not members:
                 continue
-            work += self.pace.work(choice) * len(members)
+            work += self.pace.work(row.choice) * len(members)
             enough = work > MOST_WORK
             for other in () if enough else members:
                 if not self._is_settled(other):
                     # each of them takes time that the next one lacks
                     if enough := not self._has_time(other):
                         break
-                    self._try(other, min(left, least))
+                    self._try(other, min(left, row.least))
             if enough:
-                rest = (
-                    row[0]
-                    for row in rows[place:]
-                    if not all(map(self._is_settled, bounds.members(row[2])))
-                )
-                return min(left, self.best.seconds, *rest)
+                while row is not None and not self._open(contenders, row):
+                    row = contenders.pop(turn, self.best.seconds)
+                left = min(left, self.best.seconds, math.inf if row is None else row.least)
+                break
+        if self.pace.deadline.passed:
+            self.cut_short = True
+            left = min(left, contenders.least(turn))
         return left
+
+    def _open(self, contenders: Contenders, row: Contender) -> list[Choice]:
+        """The choices that a bound holds for, but those that are settled."""
+        return [one for one in contenders.bounds.members(row.choice) if not self._is_settled(one)]
 
     def _may_offload(self, one: Estimate) -> bool:
         """Whether some of a choice may have to wait in the memory of the hosts for it to fit."""

@@ -43,6 +43,13 @@ class Units:
             found[numbers] = values[layers].sum(axis=1)
         return found
 
+    def largest(self, values: Floats) -> Numbers:
+        """The layer of each unit that has the most."""
+        found = np.empty(len(self.firsts), dtype=np.intp)
+        for numbers, layers in self.alike:
+            found[numbers] = layers[np.arange(len(layers)), values[layers].argmax(axis=1)]
+        return found
+
     def at_firsts(self, values: Floats) -> Floats:
         """What values of all layers are for each unit, at its first layer."""
         found = np.zeros(self.num_layers)

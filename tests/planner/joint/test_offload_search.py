@@ -166,6 +166,22 @@ def test_buckets_and_the_room_of_the_update_are_in_estimates(tmp_path, chunks, z
     assert one.seconds == pytest.approx(step.seconds, rel=0.12)
 
 
+@pytest.mark.parametrize("offload", [("activations",), ("weights",), ("optimizer",)])
+def test_estimates_wait_for_what_hosts_launch_beside_copies(tmp_path, offload):
+    # layers so small that devices wait for launches
+    fields = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000}
+    asked = {**QUESTION, "model": config_of(tmp_path / "config.json", **fields)}
+    setting = resolve(make_request("optimize", {**asked, "runtime": "deepspeed"}))
+    runtime = setting.asked_runtime
+    estimates = Estimates(setting, runtime)
+    found = choices(setting, [one for one in insides(setting) if one.recompute == "full"], (0,))
+    (choice, *_) = (one for one in found if one.dp == setting.gpus and one.micro_batches == 1)
+    one = estimates.of(replace(choice, offload=offload))
+    step, reason = tried(setting, one.choice.degrees, runtime)
+    assert step is not None, reason
+    assert one.seconds == pytest.approx(step.seconds, rel=0.05)
+
+
 @pytest.mark.slow
 def test_what_is_kept_of_stages_leaves_no_faster_plan_with_offload(tmp_path):
     # hundreds of choices are faster without it, and none of them fits

@@ -1,0 +1,224 @@
+"""What the weights of the stages of one cut hold, and what exchanges of their gradients take.
+
+Neither recomputation nor the number of samples changes any of that: choices that differ in these
+alone share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.joint.choices import Choice
+from planner.joint.exchanges import Exchanges, Gradients
+from planner.joint.micro_batch import MicroBatch
+from planner.joint.units import Units
+
+Floats = NDArray[np.float64]
+
+
+class StageWeights:
+    """The weights of all stages; rows are chunks, columns groups of devices.
+
+    Parameters
+    ----------
+    choice
+        Stages and shards; whatever else it says does not matter.
+    inside
+        The layers.
+    starts, units
+        The first layer of each stage, and the units of layers.
+    exchanges
+        What messages take.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        inside: MicroBatch,
+        starts: Sequence[int],
+        units: Units,
+        exchanges: Exchanges,
+    ) -> None:
+        self.inside, self.starts, self.units, self.exchanges = inside, starts, units, exchanges
+        self.pp, self.shard_size = choice.pp, choice.shard_size
+        self.shape = (choice.chunks, choice.pp)
+        held = np.add.reduceat(inside.held, starts, axis=1)
+        held = held.reshape(6, len(inside.cuts), *self.shape)
+        # of each group, by how weights are cut; (cuts, groups)
+        groups = held.sum(axis=2)
+        self.parameters: Floats = groups[0]
+        self.weights: Floats = groups[1]
+        self.gradients: Floats = groups[2]
+        self.state: Floats = groups[3]
+        self.update: Floats = groups[4]
+        # gradients of each stage, and in how many messages; (cuts, chunks, groups)
+        self.travels: Floats = held[2]
+        self.buckets: Floats = np.maximum(np.round(held[5] + 0.5), 1.0)
+        ranks = [[exchanges.ranks(self.pp, cut, self.shard_size)] for cut in inside.cuts]
+        # that share the same weight among each other
+        self.ranks: Floats = np.array(ranks, dtype=float).reshape(-1, 1)
+        self.size = float(exchanges.setting.machine.training.activation_size)
+        self._reduced: dict[tuple[str, float, bool], tuple[Floats, Floats]] = {}
+        self._standing: dict[tuple[int, tuple[str, ...]], Floats] = {}
+        self._updates: dict[bool, Floats] = {}
+        self._buffers: dict[float, Floats] = {}
+        self._gathered: Floats | None = None
+        self._largest: float | None = None
+
+    def standing(self, choice: Choice) -> Floats:
+        """Weights, gradients and optimizer state of each group. [B]"""
+        key = (choice.zero, choice.offload)
+        if key not in self._standing:
+            rows = self.gradients / (self.ranks if choice.zero > 1 else 1.0)
+            if "weights" not in choice.offload:
+                rows = rows + self.weights / (self.ranks if choice.zero > 2 else 1.0)
+            if "optimizer" not in choice.offload:
+                rows = rows + self.state / (self.ranks if choice.zero > 0 else 1.0)
+            self._standing[key] = rows.sum(axis=0)
+        return self._standing[key]
+
+    def updates(self, choice: Choice) -> Floats:
+        """Updates of the weights of each group. [s]"""
+        cut = choice.zero > 0
+        if cut not in self._updates:
+            self._updates[cut] = (self.update / (self.ranks if cut else 1.0)).sum(axis=0)
+        return self._updates[cut]
+
+    def reductions(self, choice: Choice) -> tuple[Floats, Floats]:
+        """Reductions of gradients of each stage, and those that wait for its first layer. [s]"""
+        gradients = self.exchanges.gradients(choice.zero)
+        key = (gradients.kind, gradients.part, gradients.by_unit and choice.zero > 2)
+        if key not in self._reduced:
+            self._reduced[key] = (
+                self._reduced_by_unit(choice)
+                if gradients.by_unit
+                else self._reduced_by_bucket(gradients)
+            )
+        return self._reduced[key]
+
+    def _reduced_by_unit(self, choice: Choice) -> tuple[Floats, Floats]:
+        """As `reductions`, where each unit of layers has its own."""
+        _, near, far = self.by_unit(choice)
+        scattered = near + far
+        rows = np.add.reduceat(scattered, self.starts).reshape(self.shape)
+        # all but the last unit are behind the backward pass already
+        firsts = scattered[list(self.starts)].reshape(self.shape)
+        return firsts, np.minimum(firsts, rows)
+
+    def _reduced_by_bucket(self, gradients: Gradients) -> tuple[Floats, Floats]:
+        """As `reductions`, where those of several layers travel together."""
+        part, reduced = gradients.part, self.exchanges.reduced
+        spent, ends = [0.0] * len(self.starts), [0.0] * len(self.starts)
+        first_sizes = (self.inside.gradients[list(self.starts)] * part).tolist()
+        for number, cut in enumerate(self.inside.cuts):
+            known: dict[tuple[float, float, float], tuple[float, float]] = {}
+            alike = zip(
+                (self.travels[number] * part).ravel().tolist(),
+                self.buckets[number].ravel().tolist(),
+                first_sizes,
+                strict=True,
+            )
+            message = (gradients.kind, self.pp, cut)
+            for place, row in enumerate(alike):
+                if row not in known:  # stages are alike
+                    whole, count, first = row
+                    tail = min(max(first, whole / count), whole)
+                    known[row] = (
+                        count * reduced(*message, whole / count, self.shard_size),
+                        reduced(*message, tail, self.shard_size),
+                    )
+                each, end = known[row]
+                spent[place] += each
+                ends[place] = max(ends[place], end)
+        return np.array(spent).reshape(self.shape), np.array(ends).reshape(self.shape)
+
+    def gathered_after(self) -> Floats:
+        """Updated weights, gathered where each rank has updated its part. [s]"""
+        if self._gathered is None:
+            whole = self.parameters * self.size
+            rows = zip(whole.argmax(axis=0).tolist(), whole.sum(axis=0).tolist(), strict=True)
+            cuts, time = self.inside.cuts, self.exchanges.time
+            self._gathered = np.array(
+                [time("all_gather", self.pp, cuts[cut], size) for cut, size in rows]
+            )
+        return self._gathered
+
+    def by_unit(self, choice: Choice) -> tuple[Floats, Floats, Floats]:
+        """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
+
+        Gradients are reduced over the ranks that share weights, and summed up over others then.
+        However stages are cut, that is the same.
+        """
+        exchanges, cuts_weights = self.exchanges, choice.zero > 2
+        gradients = exchanges.gradients(choice.zero)
+        key = (self.inside.weighs, self.pp, cuts_weights, gradients.kind, self.shard_size)
+        if key not in exchanges.by_unit:
+            exchanges.by_unit[key] = self._by_unit(gradients, cuts_weights)
+        return exchanges.by_unit[key]
+
+    def _by_unit(self, gradients: Gradients, cuts_weights: bool) -> tuple[Floats, Floats, Floats]:
+        """As `by_unit`.
+
+        Parameters
+        ----------
+        gradients
+            How they travel.
+        cuts_weights
+            Whether weights are gathered.
+        """
+        inside, exchanges, pp = self.inside, self.exchanges, self.pp
+        gathers, scatters, sums = (np.zeros(len(inside.forward)) for _ in range(3))
+        numbers = self.units.sums(inside.numbers)
+        largest = self.units.largest(inside.numbers)
+        sizes = [
+            self.units.sums(inside.gradients * (inside.cut_of == number)) * gradients.part
+            for number in range(len(inside.cuts))
+        ]
+        # most units are alike
+        known: dict[tuple[float, ...], tuple[float, float, float]] = {}
+        rows = zip(
+            self.units.firsts.tolist(),
+            numbers.tolist(),
+            inside.cut_of[largest].tolist(),
+            *(size.tolist() for size in sizes),
+            strict=True,
+        )
+        for first, count, cut, *each in rows:
+            if count <= 0.0:
+                continue
+            row = (count, cut, *each)
+            if row not in known:
+                gathered = scattered = summed = 0.0
+                if exchanges.ranks(pp, inside.cuts[cut]) > 1 and cuts_weights:
+                    message = ("all_gather", pp, inside.cuts[cut], count * self.size)
+                    gathered = exchanges.time(*message, self.shard_size)
+                for other, size in zip(inside.cuts, each, strict=True):
+                    reduced = (gradients.kind, pp, other, size, self.shard_size)
+                    scattered += exchanges.time(*reduced)
+                    summed += exchanges.summed_up(*reduced)
+                known[row] = gathered, scattered, summed
+            gathers[first], scatters[first], sums[first] = known[row]
+        return gathers, scatters, sums
+
+    def buffers(self, bucket: float) -> Floats:
+        """Two buckets of gradients in each stage of each group. [B]
+
+        Parameters
+        ----------
+        bucket
+            When one is full. [B]
+        """
+        if bucket not in self._buffers:
+            each = np.minimum(2.0 * bucket, self.travels.sum(axis=0))
+            self._buffers[bucket] = each.sum(axis=0)
+        return self._buffers[bucket]
+
+    def largest_units(self) -> float:
+        """Two units of weights as they are gathered, and the gradients of one. [B]"""
+        if self._largest is None:
+            numbers = self.units.sums(self.inside.numbers)
+            self._largest = 3.0 * float(numbers.max(initial=0.0)) * self.size
+        return self._largest
