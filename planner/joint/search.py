@@ -234,6 +234,7 @@ class JointSearch:
             ranking.refuted |= missed
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
+        simulations.run_untried(self.ranked, bound)
         return left, ranking.unseen
 
     def _refined(

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from operator import attrgetter
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
+from planner.joint.alike import BY_MEMORY, alike_but_for_zero
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
@@ -42,7 +42,6 @@ PROMISING_AGAIN = 1.2
 MOST_MISSES = 8
 # And where others were tried in vain before. [items]
 LATER_MISSES = 2
-_BY_MEMORY = attrgetter("memory", "seconds")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -125,7 +124,7 @@ class Simulations:
                 self._compute_fewer_again(rows, bound)
         if self.best is None:
             # where that does not either, what holds the least may do
-            smallest = sorted(timely, key=_BY_MEMORY)
+            smallest = sorted(timely, key=BY_MEMORY)
             self._simulate(smallest[:most], bound)
             if partly:
                 self._compute_fewer_again(smallest, bound)
@@ -138,13 +137,40 @@ class Simulations:
         ranked, bound
             As of `run`.
         """
-        rest = sorted((one for one in ranked if one.choice not in self.tried), key=_BY_MEMORY)
+        rest = sorted((one for one in ranked if one.choice not in self.tried), key=BY_MEMORY)
         most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         cheap = rest[: bisect_right(works, MOST_WORK)]
         self._simulate([one for one in cheap if one.memory <= most], bound)
         if self.best is None:
             self._measure_smallest(bound)
+
+    def run_untried(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what is expected to be faster than the best and may fit, as far as is cheap.
+
+        Most of it does not fit, and is told so before it is simulated.
+
+        Parameters
+        ----------
+        ranked, bound
+            As of `run`.
+        """
+        most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
+        near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
+        for rows in alike_but_for_zero(near, self._expected):
+            for one in rows:
+                if not self._is_settled(one.choice) and self._is_faster(one):
+                    if work > MOST_WORK or not self._has_time(one.choice):
+                        return
+                    found = self._try(one.choice, bound)
+                    work += self.pace.layers if found is None else self.pace.work(one.choice)
+                if one.choice in self.tried - self.fitting:
+                    break
+
+    def _is_faster(self, one: Estimate) -> bool:
+        """Whether an estimate is below the best by more than estimates are off."""
+        best = 0.0 if self.best is None else self.best.seconds
+        return self._expected(one) < best * (1.0 - MARGIN)
 
     def _measure_smallest(self, bound: float) -> None:
         """Simulate what holds the least of all that does not fit: a refusal says what it needs."""
