@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,8 +18,11 @@ from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.curve import CollectiveCurve
+from costmodels.cluster.level import Level
 
 Floats = NDArray[np.float64]
+# Topologies that are remembered: those of the stages and replicas of a few questions. [items]
+MOST_REMEMBERED = 128
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -88,53 +92,11 @@ class Topology:
 
     @classmethod
     def of(cls, cluster: Cluster, shape: tuple[int, ...]) -> Topology:
-        """Build the topology of a job that uses `shape` children per level of the cluster."""
-        levels = cluster.levels
-        assert len(shape) == len(levels), "a shape has one entry a level"
-        links = np.array([level.links for level in levels], dtype=float)
-        link_bandwidth = np.array([level.bandwidth for level in levels], dtype=float)
-        peer_links = np.array([_or_default(level.peer_links, math.inf) for level in levels])
-        wired = np.where([x.send_recv_bandwidth is None for x in levels], peer_links, math.inf)
-        below = np.cumprod([1, *shape[:-1]]).astype(np.int64)
-        return cls(
-            shape=tuple(shape),
-            latency=np.array([level.latency for level in levels], dtype=float),
-            start_latency=np.array([level.start_latency for level in levels], dtype=float),
-            ring_pace=np.array([level.ring_pace or 0.0 for level in levels], dtype=float),
-            ramp=np.array([level.ramp for level in levels], dtype=float),
-            link_bandwidth=link_bandwidth,
-            child_bandwidth=link_bandwidth * links,
-            peer_bandwidth=link_bandwidth * peer_links,
-            group_bandwidth=link_bandwidth * [_or_default(x.group_links, math.inf) for x in levels],
-            core_bandwidth=link_bandwidth * links / [level.oversubscription for level in levels],
-            devices_below=below,
-            in_network_latency=np.array(
-                [_or_default(x.in_network_latency, math.inf) for x in levels]
-            ),
-            in_network_bandwidth=links
-            * np.array([_or_default(x.in_network_bandwidth, 1.0) for x in levels]),
-            send_recv_latency=np.array(
-                [_or_default(x.send_recv_latency, x.start_latency + x.latency) for x in levels]
-            ),
-            # Another path belongs to the child as a whole: each of its links stands for a part.
-            send_recv_bandwidth=np.array(
-                [
-                    x.bandwidth
-                    if x.send_recv_bandwidth is None
-                    else x.send_recv_bandwidth / x.links
-                    for x in levels
-                ]
-            ),
-            send_recv_ramp=np.array(
-                [x.ramp if x.send_recv_latency is None else 0.0 for x in levels]
-            ),
-            links=links,
-            # One message uses the links of one device: all of them between devices, its share of
-            # them (but at least one) where several devices share the links of a child.
-            message_links=np.minimum(np.maximum(1.0, links / below), np.maximum(1.0, wired)),
-            inside_host=np.arange(len(levels)) <= cluster.host_index,
-            curves=cluster.curves,
-        )
+        """The topology of a job that uses `shape` children per level of the cluster.
+
+        The same object as long as it is remembered, so that what is known of it is found again.
+        """
+        return _made(cluster.levels, cluster.host_index, cluster.curves, tuple(map(int, shape)))
 
     @property
     def num_levels(self) -> int:
@@ -157,6 +119,55 @@ class Topology:
 
 # What `Topology.above` made of each, so that what is known of the result is found again.
 _ABOVE: WeakKeyDictionary[Topology, dict[int, Topology]] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=MOST_REMEMBERED)
+def _made(
+    levels: tuple[Level, ...],
+    host_index: int,
+    curves: tuple[CollectiveCurve, ...],
+    shape: tuple[int, ...],
+) -> Topology:
+    """As of `Topology.of`, by all of a cluster that matters for it."""
+    assert len(shape) == len(levels), "a shape has one entry a level"
+    links = np.array([level.links for level in levels], dtype=float)
+    link_bandwidth = np.array([level.bandwidth for level in levels], dtype=float)
+    peer_links = np.array([_or_default(level.peer_links, math.inf) for level in levels])
+    wired = np.where([x.send_recv_bandwidth is None for x in levels], peer_links, math.inf)
+    below = np.cumprod([1, *shape[:-1]]).astype(np.int64)
+    return Topology(
+        shape=shape,
+        latency=np.array([level.latency for level in levels], dtype=float),
+        start_latency=np.array([level.start_latency for level in levels], dtype=float),
+        ring_pace=np.array([level.ring_pace or 0.0 for level in levels], dtype=float),
+        ramp=np.array([level.ramp for level in levels], dtype=float),
+        link_bandwidth=link_bandwidth,
+        child_bandwidth=link_bandwidth * links,
+        peer_bandwidth=link_bandwidth * peer_links,
+        group_bandwidth=link_bandwidth * [_or_default(x.group_links, math.inf) for x in levels],
+        core_bandwidth=link_bandwidth * links / [level.oversubscription for level in levels],
+        devices_below=below,
+        in_network_latency=np.array([_or_default(x.in_network_latency, math.inf) for x in levels]),
+        in_network_bandwidth=links
+        * np.array([_or_default(x.in_network_bandwidth, 1.0) for x in levels]),
+        send_recv_latency=np.array(
+            [_or_default(x.send_recv_latency, x.start_latency + x.latency) for x in levels]
+        ),
+        # Another path belongs to the child as a whole: each of its links stands for a part.
+        send_recv_bandwidth=np.array(
+            [
+                x.bandwidth if x.send_recv_bandwidth is None else x.send_recv_bandwidth / x.links
+                for x in levels
+            ]
+        ),
+        send_recv_ramp=np.array([x.ramp if x.send_recv_latency is None else 0.0 for x in levels]),
+        links=links,
+        # One message uses the links of one device: all of them between devices, its share of
+        # them (but at least one) where several devices share the links of a child.
+        message_links=np.minimum(np.maximum(1.0, links / below), np.maximum(1.0, wired)),
+        inside_host=np.arange(len(levels)) <= host_index,
+        curves=curves,
+    )
 
 
 def _or_default(override: float | None, default: float) -> float:

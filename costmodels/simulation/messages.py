@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,6 +58,10 @@ class Message(NamedTuple):
 
 
 NO_MESSAGE = Message(0.0, 0.0, ())
+# Collectives of stages on the same part of a cluster, wherever they are in it, as long as there are
+# no more. [items]
+MOST_KNOWN = 2**16
+_COLLECTIVES: WeakKeyDictionary[Topology, dict[tuple[object, ...], Message]] = WeakKeyDictionary()
 
 
 class StageLinks:
@@ -110,10 +115,22 @@ class StageLinks:
         num_bytes
             The whole buffer: what each member has before a reduction, or after a gathering. [B]
         """
-        members = np.asarray(group, dtype=np.int64)
-        size = int(members.prod())
-        if size == 1 or num_bytes <= 0.0:
+        members = tuple(map(int, np.asarray(group)))
+        if num_bytes <= 0.0 or math.prod(members) == 1:
             return NO_MESSAGE
+        known = _COLLECTIVES.setdefault(self.topology, {})
+        key = (kind, self.algorithm, self.links, members, num_bytes)
+        if key not in known:
+            if len(known) == MOST_KNOWN:
+                known.clear()
+            known[key] = self._collective(kind, np.array(members), num_bytes)
+        found = known[key]
+        loads = [((level, self.child(level), way), part) for (level, _, way), part in found.loads]
+        return found._replace(loads=tuple(loads))
+
+    def _collective(self, kind: str, members: NDArray[np.int64], num_bytes: float) -> Message:
+        """As `collective`, with the first child of each level, wherever the stage is."""
+        size = int(members.prod())
         near = int(members[self.topology.inside_host].prod())
         ranks = (near, size - near)
         if self.links == "nominal":
@@ -123,7 +140,7 @@ class StageLinks:
         times = self._times(kind, members)(np.array([num_bytes, _NO_BYTES]))
         seconds = float(min(times))
         transfer = float(times[0]) - seconds
-        loads = []
+        loads: list[tuple[Link, float]] = []
         if transfer > 0.0:
             below = members.cumprod() // members
             groups = self.topology.devices_below / below
@@ -131,8 +148,7 @@ class StageLinks:
             busy = traffic / self.topology.child_bandwidth / transfer
             for level in np.flatnonzero(members > 1):
                 part = min(float(busy[level]), 1.0)
-                child = self.child(int(level))
-                loads += [((int(level), child, OUT), part), ((int(level), child, IN), part)]
+                loads += [((int(level), 0, OUT), part), ((int(level), 0, IN), part)]
         return Message(seconds, transfer, tuple(loads), ranks)
 
     def one_way(self, group: ArrayLike) -> float:

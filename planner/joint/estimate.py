@@ -173,12 +173,13 @@ class Estimates:
         if choice.fills_bubbles:
             ends = zero_bubble_ends(choice, forward[0], backward[0], stages.apart[0], sends)
             # gradients are whole with the passes of weights
-            seconds = float((ends + self._tails(choice, stages, stages.apart)).max())
+            early = ends.max() - ends
+            seconds = float((ends + self._tails(choice, stages, stages.apart, early)).max())
         else:
             seconds = staged_time(choice, forward, backward, sends)
             # groups further back are through with their last backward pass earlier
             early = np.append(0.0, np.cumsum(backward[0, :-1] + sends[: choice.pp - 1]))
-            tails = self._tails(choice, stages, backward)
+            tails = self._tails(choice, stages, backward, early)
             if copies is not None:
                 tails += self._copied_update(choice, stages, copies, backward)
             seconds += float((tails - early).max())
@@ -279,15 +280,16 @@ class Estimates:
             self.weights[key] = StageWeights(choice, inside, starts, units, self.exchanges)
         return self.weights[key]
 
-    def _tails(self, choice: Choice, stages: StageCosts, backward: Floats) -> Floats:
+    def _tails(self, choice: Choice, stages: StageCosts, backward: Floats, early: Floats) -> Floats:
         """What gradients and the update add after the last backward pass of each group. [s]
 
         Parameters
         ----------
         choice, stages
             The choice, and what its stages cost.
-        backward
-            Of each stage on one micro-batch. [s]
+        backward, early
+            Of each stage on one micro-batch, and how much earlier than the last one each group is
+            through with them. [s]
         """
         total, last = stages.weights.reductions(choice)
         overlaps = self.exchanges.gradients(choice.zero).overlap
@@ -299,6 +301,7 @@ class Estimates:
         exposed = np.maximum(exchanged(begin, total, end), 0.0)
         hidden = np.maximum(total.sum(axis=0) - exposed, 0.0)
         tail: Floats = exposed + OVERLAP_FACTOR * hidden
+        stages.weights.exchange_shared(tail, early)
         if "optimizer" not in choice.offload:
             tail = tail + stages.weights.updates(choice)
         if 0 < choice.zero < 3:

@@ -67,6 +67,10 @@ class Exchanges:
         self.sizes: dict[tuple[int, Cut, int], int] = {}
         self.travels: dict[int, Gradients] = {}
         self.held: dict[tuple[int, tuple[frozenset[Cut], ...]], float] = {}
+        place = {one.name: n for n, one in enumerate(setting.graph.compute_layers)}
+        sharers = setting.graph.sharers.items()
+        # places of layers, and of others that share their weights
+        self.shared = [(place[owner], place[one]) for owner, names in sharers for one in names]
         self.sent: dict[tuple[int, tuple[float, ...]], Floats] = {}
         # what is exchanged of each unit, see `planner.joint.stage_weights`
         self.by_unit: dict[tuple[int, int, bool, str, int], tuple[Floats, Floats, Floats]] = {}
@@ -251,15 +255,25 @@ class Exchanges:
 
         Parameters
         ----------
-        pp, group
-            Groups of devices, and which of them sends. [items]
+        pp, group, num_bytes
+            As of `between`, and which group sends. [items]
+        """
+        return self.between(pp, group, (group + 1) % pp, num_bytes)
+
+    def between(self, pp: int, one: int, other: int, num_bytes: float) -> float:
+        """A message from each device of a group to its like in another one. [s]
+
+        Parameters
+        ----------
+        pp, one, other
+            Groups of devices, and which of them send and receive. [items]
         num_bytes
             Of each device. [B]
         """
-        key = ("send", pp, group, num_bytes)
+        key = ("send", pp, one, other, num_bytes)
         if key not in self.times:
             each, below = math.prod(self._links(pp).topology.shape), self.whole.devices_below
-            here, there = group * each, (group + 1) % pp * each
+            here, there = one * each, other * each
             # the outermost level at which the stages are below different children
             level = max(
                 at

@@ -213,8 +213,8 @@ class Ranking:
         most
             What its passes may take. [s]
         """
-        if choice.is_split_alone:
-            return False  # of them is told what they are estimated to take
+        if choice.is_split_alone or self.margin == math.inf:
+            return False  # of splits alone is told what they are estimated to take
         # what is computed again only adds to the rest
         less = self._with_less_again(choice)
         passes = max([self.estimates.least(choice), *(one.seconds for one in less)])

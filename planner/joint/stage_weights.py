@@ -146,6 +146,26 @@ class StageWeights:
             )
         return self._gathered
 
+    def exchange_shared(self, tails: Floats, early: Floats) -> None:
+        """Let groups wait for the gradients of weights that layers of several of them share.
+
+        Parameters
+        ----------
+        tails
+            What gradients of each group take after its last backward pass, which grows. [s]
+        early
+            How much earlier than the last one each group is through with its passes. [s]
+        """
+        for owner, sharer in self.exchanges.shared if self.pp > 1 else ():
+            stages = np.searchsorted(self.starts, (owner, sharer), side="right") - 1
+            pair = stages % self.pp
+            if pair[0] == pair[1]:
+                continue
+            size = float(self.inside.gradients[owner])
+            ends = float((tails - early)[pair].max())
+            ends += self.exchanges.between(self.pp, int(pair[0]), int(pair[1]), size)
+            tails[pair] = np.maximum(tails[pair], ends + early[pair])
+
     def by_unit(self, choice: Choice) -> tuple[Floats, Floats, Floats]:
         """Gathers of weights, and what gradients take, at the first layer of each unit. [s]
 
