@@ -35,6 +35,9 @@ from planner.simulation.compiled import compiler_of
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 from search.problem.deadline import Deadline
 
+# Sums of hundreds of sizes, in other orders, differ by that.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedStep:
@@ -306,6 +309,11 @@ def usual_trials(
     """
     rows, longest = [], 0.0
     known = {} if known is None else known
+
+    def too_much(short: float) -> bool:
+        # sums in another order than that of a simulation
+        return short > _ROUNDING * setting.cluster.device.memory
+
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if deadline.remaining > longest:
@@ -313,14 +321,16 @@ def usual_trials(
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
-            (step, reason), costed = tried(setting, degrees, under, known), True
+            share = setting.batch // replicas(degrees, setting.gpus)
+            # what takes fewer samples where it does not fit is not simulated to tell that
+            fewer = degrees.asked_for and (degrees.micro_batch_size or share) > 1
+            step, reason = tried(setting, degrees, under, known, None, too_much if fewer else None)
+            costed, told = True, step is None and not reason
             if step is None and name == "data":
                 step, reason = _with_unequal_shares(setting, under)
-            if step is not None and not step.fits and degrees.asked_for:
-                share = setting.batch // replicas(degrees, setting.gpus)
-                if (degrees.micro_batch_size or share) > 1:
-                    degrees = replace(degrees, micro_batch_size=1)
-                    step, reason = tried(setting, degrees, under, known)
+            if told or (fewer and step is not None and not step.fits):
+                degrees = replace(degrees, micro_batch_size=1)
+                step, reason = tried(setting, degrees, under, known)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

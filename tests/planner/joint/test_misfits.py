@@ -19,6 +19,7 @@ from planner.planning.staged import tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
+from search.problem.deadline import Deadline
 
 
 def asked_for(model, gpus=8, batch=32, **more):
@@ -100,3 +101,15 @@ def test_a_refusal_says_what_the_smallest_holds():
     more = limit + told.value.missing_bytes
     plan = planner.optimize("resnet18", memory=more * 1.001, **asked)
     assert limit < plan.peak_memory <= more * 1.001
+
+
+def test_usual_ways_that_take_fewer_samples_are_laid_out_with_these_alone(monkeypatch):
+    setting, laid_out = asked_for("resnet18", memory="1.3 GiB", batch=256), []
+    run_graph = staged.run_graph
+    monkeypatch.setattr(
+        staged, "run_graph", lambda work, how: laid_out.append(work) or run_graph(work, how)
+    )
+    rows = staged.usual_trials(setting, load_runtime("ddp"), Deadline(None))
+    fewer = [one for one in rows if "micro_batch_size=1" in one.name]
+    assert fewer
+    assert len(laid_out) == sum(one.step is not None for one in rows)
