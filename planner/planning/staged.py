@@ -114,20 +114,31 @@ def simulate_stages(
     known
         Costs of layers of such micro-batches on this cluster, to which new ones are added.
     """
-    runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
-    return _step_of(placed, runtime, degrees, compiler_of(placed, runtime, known=known))
+    found = told_or_simulated(placed, runtime, degrees, known)
+    assert found is not None
+    return found
 
 
-def _step_of(
-    placed: PlacedNetwork, runtime: Runtime, degrees: Degrees | None, compiler: Compiler
-) -> StagedStep:
-    """The step that a compiler lays out.
+def told_or_simulated(
+    placed: PlacedNetwork,
+    runtime: Runtime,
+    degrees: Degrees | None = None,
+    known: KnownPieces | None = None,
+    holds_more: Callable[[float], bool] | None = None,
+) -> StagedStep | None:
+    """As `simulate_stages`, but None where too much is held.
 
     Parameters
     ----------
-    placed, runtime, degrees, compiler
-        As of `StagedStep`.
+    placed, runtime, degrees, known
+        As of `simulate_stages`.
+    holds_more
+        Tells that by how much more than a device has it holds at least, negative below. [B]
     """
+    runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
+    compiler = compiler_of(placed, runtime, known=known)
+    if holds_more is not None and holds_more(compiler.roles.least_short):
+        return None
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -176,11 +187,7 @@ def tried(
             return None, ""
         pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
-        compiler = compiler_of(placed, runtime, known=pieces)
-        if holds_more is not None and holds_more(compiler.roles.least_short):
-            return None, ""
-        return _step_of(placed, runtime, degrees, compiler), ""
+        return told_or_simulated(placed, runtime, degrees, pieces, holds_more), ""
     except InputError as error:
         return None, str(error)
 

@@ -138,7 +138,7 @@ def test_of_splits_that_fit_the_fastest_is_kept_however_little_faster(searched, 
     first = replace(found.best, waiting=found.best.waiting - gain)
     second = replace(first, waiting=first.waiting - 0.1 * LEAST_GAIN * first.seconds)
     steps = {0.0: first, 1.0: second, 2.0: first}
-    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits: steps[splits])
+    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits, most: steps[splits])
     splits = SimpleNamespace(at_price=lambda zero, price: (price,), distributions=lambda c: c[0])
     own.deadline, own.stopped_by = Deadline(None), ""
     for price in steps:
