@@ -7,26 +7,24 @@ gradients, gathering of weights, the update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 
 from costmodels.errors import InputError
-from costmodels.simulation.communicators import communicator_memory
-from costmodels.simulation.execution import ExecutionGraph, Queue, Role, Task
+from costmodels.simulation.execution import ExecutionGraph, Queue, Task
 from costmodels.simulation.folding import FoldedPass, fold_key, fold_stages
-from costmodels.simulation.fragmentation import reserved_memory
 from costmodels.simulation.fusing import gradient_fusion
 from costmodels.simulation.host import wait_for_host
 from costmodels.simulation.host_links import check_offload, room_in_host
 from costmodels.simulation.job import Job
 from costmodels.simulation.ledger import STEP_TAG
 from costmodels.simulation.messages import StageLinks
-from costmodels.simulation.offload import BUFFERS, most_away, offload_activations
+from costmodels.simulation.offload import BUFFERS, offload_activations
 from costmodels.simulation.operations import SENDS, Mark, Operation, Ref
-from costmodels.simulation.pace import Starts, pass_starts
+from costmodels.simulation.roles import Roles
 from costmodels.simulation.runtimes import Runtime
-from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass, group_order
+from costmodels.simulation.schedules import BACKWARD, FORWARD, WEIGHT, StagePass
 from costmodels.simulation.shared_pieces import KnownPieces, holders_of_weights, pieces_of_job
 from costmodels.simulation.stage_machines import handling_of, links_of_weights
 from costmodels.simulation.stage_program import StageProgram
@@ -94,7 +92,6 @@ class Compiler:
             for number, program in enumerate(self.programs):
                 last = number == len(self.programs) - 1
                 self.away[number] = offload_activations(program, follows=last and at_once)
-        self.groups = strategy.groups
         self._begin()
 
     def with_runtime(self, runtime: Runtime) -> Compiler:
@@ -139,6 +136,7 @@ class Compiler:
             self.weights.append(work)
         for work in self.weights:
             work.tie(self.weights)
+        self.roles = Roles(job, self.view, self.weights, self.away)
         self.rows: list[tuple[int, int, int, int, Operation]] = []  # role, step, stage, micro
         self.ids: dict[Mark, int] = {}
         self.extra_after: dict[int, list[Mark]] = {}
@@ -161,9 +159,9 @@ class Compiler:
         self.folded = self._fold(steps)
         self._check_size(steps)
         for step in range(steps):
-            for role, group in enumerate(self.groups):
-                self._role_step(role, group, step)
-        roles = tuple(self._roles())
+            for role in range(len(self.roles.groups)):
+                self._role_step(role, step)
+        roles = self.roles.every
         if job.strategy.offload:
             room_in_host(job.cluster, roles)
         return ExecutionGraph(
@@ -193,14 +191,9 @@ class Compiler:
                 "choose fewer micro-batches or stages"
             )
 
-    def _stages(self, role: int) -> tuple[int, ...]:
-        stages = self.job.strategy.stages
-        return tuple(n for n, stage in enumerate(stages) if stage.group == self.groups[role])
-
-    def _role_step(self, role: int, group: tuple[int, int], step: int) -> None:
+    def _role_step(self, role: int, step: int) -> None:
         schedule = self.job.strategy.schedule
-        stages = self._stages(role)
-        order = group_order(schedule, role, stages, len(self.groups))
+        stages, order = self.roles.stages(role), self.roles.orders[role]
         last = {(run.stage, run.phase): place for place, run in enumerate(order)}
         if self.job.decoding and 0 in stages:
             # the devices that read the samples decode them
@@ -311,49 +304,3 @@ class Compiler:
             op.buffer,
             op.inside,
         )
-
-    def _roles(self) -> Iterator[Role]:
-        """All roles, with what their allocators hold."""
-        schedule, depth = self.job.strategy.schedule, len(self.groups)
-        orders = [group_order(schedule, n, self._stages(n), depth) for n in range(depth)]
-        starts = pass_starts(self.programs, orders) if self.job.runtime.launches_ahead else {}
-        for role, order in enumerate(orders):
-            yield self._role(role, order, starts)
-
-    def _role(self, role: int, order: Sequence[StagePass], starts: Starts) -> Role:
-        stages = self._stages(role)
-        runtime, cluster = self.job.runtime, self.view.stage_links[stages[0]].cluster
-        device = cluster.device
-        fixed = {"reserved": float(device.reserved_memory)}
-        if runtime.caching:
-            fixed["reserved"] += communicator_memory([self.weights[stage] for stage in stages])
-        for stage in stages:
-            for holder, size in self.weights[stage].fixed_memory().items():
-                fixed[holder] = fixed.get(holder, 0.0) + size
-        first, end = self.groups[role]
-        name = _named(stages) if len(self.groups) > 1 else "all devices"
-        if self.job.cluster.groups:
-            name += f" ({' + '.join(g.name for g in self.view.stage_links[stages[0]].groups)})"
-        reserved = lasting = None
-        if runtime.caching:
-            works, room = {stage: self.weights[stage] for stage in stages}, sum(fixed.values())
-            reserved, lasting = reserved_memory(works, order, device.memory - room, starts)
-        return Role(
-            name=name,
-            first_device=first,
-            num_devices=end - first,
-            capacity=float(device.memory),
-            fixed_memory=fixed,
-            reserved=reserved,
-            lasting=lasting,
-            host_memory=sum(self.weights[stage].host_memory for stage in stages)
-            + most_away({stage: self.away[stage] for stage in stages}, order),
-        )
-
-
-def _named(stages: Sequence[int]) -> str:
-    """What the devices of these stages are called; of many stages the first ones and the last."""
-    numbers = [str(stage) for stage in stages]
-    if len(numbers) > 3:
-        numbers = [*numbers[:2], "...", numbers[-1]]
-    return f"stage{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

@@ -28,7 +28,7 @@ def run_job(compiler: Compiler, behaviour: Behaviour) -> tuple[SimulatedStep, in
     # weights pulled while the next step begins make steps reach into each other
     steps = 3 if compiler.job.runtime.gradient == "push_pull" else 1
     schedule = compiler.job.strategy.schedule
-    count, depth = schedule.micro_batches, len(compiler.groups)
+    count, depth = schedule.micro_batches, len(compiler.roles.groups)
     # an interleaved schedule goes by as many micro-batches as there are groups
     unit = depth if schedule.kind == "interleaved" else 1
     few = -(-(2 * depth + 1) // unit) * unit

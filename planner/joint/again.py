@@ -26,13 +26,13 @@ class Again:
         Whether the forward pass of a layer runs again.
     kept
         What waits for the backward pass even so. [B]
-    passing
-        What the recomputation of a block holds at most. [B]
+    beside
+        What is there again of layers before it, in the backward pass of each layer. [B]
     """
 
     computed: NDArray[np.bool_]
     kept: Floats
-    passing: float
+    beside: Floats
 
 
 def units_of(layers: Sequence[str]) -> dict[str, list[int]]:
@@ -75,17 +75,20 @@ class Recomputation:
 
     def none(self, kept: Floats) -> Again:
         """Nothing is computed again."""
-        return Again(computed=np.zeros(len(kept), dtype=bool), kept=kept, passing=0.0)
+        nothing = np.zeros(len(kept))
+        return Again(computed=nothing.astype(bool), kept=kept, beside=nothing)
 
     def selective(self, kept: Floats, output: Floats) -> Again:
         """Attention is computed again; what the next layer reads of it stays. [B]"""
         left = np.where(self.attends, np.minimum(kept, output), kept)
-        most = float((kept - left).max(initial=0.0))
-        return Again(computed=self.attends, kept=left, passing=most)
+        return Again(computed=self.attends, kept=left, beside=np.zeros(len(kept)))
 
-    def full(self, kept: Floats, output: Floats) -> Again:
+    def full(self, kept: Floats, read: Floats) -> Again:
         """Blocks are computed again from what they read of others. [B]"""
-        left = np.where(self.inside, np.where(self.leaves, output, 0.0), kept)
-        saved = kept - left
-        most = max((float(saved[places].sum()) for places in self.blocks), default=0.0)
-        return Again(computed=self.computed, kept=left, passing=max(most, 0.0))
+        left = np.where(self.inside, np.where(self.leaves, read, 0.0), kept)
+        beside = np.zeros(len(kept))
+        for places in self.blocks:
+            saved = kept[places] - left[places]
+            # by the backward pass of a layer, what those behind it kept is gone
+            beside[places] = np.cumsum(saved) - saved
+        return Again(computed=self.computed, kept=left, beside=beside)

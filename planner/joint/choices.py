@@ -77,6 +77,13 @@ class Choice:
         return inside if inside.recompute == "none" else _computing(inside, "none")
 
     @property
+    def layout(self) -> tuple[object, ...]:
+        """How layers and samples lie on devices, whatever is computed again and in which order."""
+        one = self.inside
+        ways = one.tp, one.cp, one.ep, one.cp_kind, self.schedule
+        return *ways, self.dp, self.pp, self.zero, self.offload
+
+    @property
     def fills_bubbles(self) -> bool:
         """Whether backward passes of weights run by themselves, where a stage has time."""
         return self.schedule == "zero-bubble"

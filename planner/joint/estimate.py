@@ -321,9 +321,9 @@ class Estimates:
         runtime = choice_runtime(self.runtime, choice.zero)
         buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
         if choice.zero == 3:
-            buffers += weights.largest_units()
+            buffers = buffers + weights.largest_units()
         elif self.runtime.views_buckets or packed:
-            buffers = packed * float(weights.parameters.sum(axis=0).max())
+            buffers = packed * weights.parameters.sum(axis=0)
         if choice.fills_bubbles:
             kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])
         else:
@@ -336,14 +336,13 @@ class Estimates:
         held = standing + kept
         if "weights" in choice.offload and choice.zero < 3:
             held = held + UNITS * float(stages.units.sums(inside.weights).max(initial=0.0))
-        most = float(held.max()) + inside.passing
-        updating = 0.0
+        most, updating = float((held + stages.passing + buffers).max()), 0.0
         if not {"optimizer", "weights"}.intersection(choice.offload):
             # by then activations are gone
             recipe = self.insides(choice.zero).setting.machine.training.held
             scratch = weights.parameters * recipe.update / (weights.ranks if choice.zero else 1.0)
-            updating = float((standing + scratch.sum(axis=0)).max())
+            updating = float((standing + scratch.sum(axis=0) + buffers).max())
         reserved = self.setting.cluster.device.reserved_memory
         if runtime.caching:
             reserved += self.exchanges.communicators(choice, inside.cuts)
-        return max(most, updating) + buffers + reserved
+        return max(most, updating) + reserved

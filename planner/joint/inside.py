@@ -34,9 +34,10 @@ from planner.joint.choices import Choice
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.operations import (
     full_buckets,
+    held_beside,
     held_for_weights,
-    held_in_passing,
     launched_of_layers,
+    read_by_others,
     seconds_of_layers,
     spans_of_units,
     without_weights,
@@ -88,7 +89,8 @@ class Insides:
         # of each layer, a number for its unit
         self.unit_of_layer = np.unique([*map(unit_of, self.layers)], return_inverse=True)[1]
         place = {name: number for number, name in enumerate(self.layers)}
-        several = several_layers(blocks_of_layers(setting.graph))
+        self.block_of = blocks_of_layers(setting.graph)
+        several = several_layers(self.block_of)
         self.blocks = [[place[name] for name in names] for names in several.values()]
         self.sums_of_blocks = Units(self.blocks)
         # whether no two units are under way between the same computations
@@ -138,9 +140,11 @@ class Insides:
             again[places] = seen[stage] <= choice.again
         mixed = {
             name: np.where(again, getattr(whole, name), getattr(kept, name))
-            for name in ("backward", "computed", "launched", "least", "least_before", "kept")
+            for name in (
+                *("backward", "computed", "launched", "least", "least_before", "kept", "beside"),
+            )
         }
-        return replace(kept, passing=whole.passing, **mixed)
+        return replace(kept, **mixed)
 
     def most_again(self, starts: Sequence[int]) -> int:
         """Blocks of the stage that has the most of those that can be computed again. [items]"""
@@ -171,7 +175,7 @@ class Insides:
         again = {
             "none": self.recomputation.none(whole.kept),
             "selective": self.recomputation.selective(whole.kept, whole.output),
-            "full": self.recomputation.full(whole.kept, whole.output),
+            "full": self.recomputation.full(whole.kept, whole.left),
         }
         for what, rows in again.items():
             anew = whole.forward * rows.computed
@@ -186,7 +190,7 @@ class Insides:
                     whole, rows, what, whole.computed - whole.apart, whole.least_before
                 ),
                 kept=rows.kept,
-                passing=whole.passing + rows.passing,
+                beside=whole.beside + rows.beside,
             )
 
     def _least(
@@ -270,7 +274,7 @@ class Insides:
             for tensor, holder, size in operation.makes
             if holder == ACTIVATIONS
         }
-        kept: dict[str, float] = {}
+        kept = dict.fromkeys(pieces, 0.0)
         for operation in phases[BACKWARD]:
             for tensor in (*operation.takes, *operation.uses):
                 kept[tensor[1]] = kept.get(tensor[1], 0.0) + made.pop(tensor, 0.0)
@@ -292,8 +296,11 @@ class Insides:
             kept=self._rows(kept),
             waiting=self._rows(held_for_weights(phases, weighted)),
             output=self._of_pieces(pieces, "output"),
+            left=self._rows(
+                read_by_others(compiler.programs[0], self.block_of, self.runtime.stops_early)
+            ),
             sent=self._sent(compiler.view),
-            passing=held_in_passing(compiler, sum(kept.values())),
+            beside=self._rows(held_beside(compiler, kept)),
             **self._weights(small.machine.topology.shape, pieces),
         )
 

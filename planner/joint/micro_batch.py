@@ -43,10 +43,11 @@ class MicroBatch:
     parameters, numbers, weights, gradients, state, update
         Of the local blocks of weights: those trained, all, sizes, and time to update them; 0 for
         layers that share the weight of another one. [items], [B], [s]
-    output, sent
-        Size of the output of every layer, and what of it a device sends to another stage. [B]
-    passing
-        What a pass over the network holds on top of all that. [B]
+    output, sent, left
+        Size of the output of every layer, what of it a device sends to another stage, and what
+        blocks that are computed again keep of it. [B]
+    beside
+        What passes of each layer hold beside what layers before it keep. [B]
     cuts
         Ways that weights are cut at each level of the cluster, without repetition. [ways]
     cut_of
@@ -79,11 +80,23 @@ class MicroBatch:
     update: Floats
     output: Floats
     sent: Floats
-    passing: float
+    left: Floats
+    beside: Floats
     cuts: tuple[tuple[int, ...], ...]
     cut_of: NDArray[np.int64]
     full: NDArray[np.bool_]
     weighs: int
+
+    @cached_property
+    def held_before(self) -> Floats:
+        """What the layers before each one, and all of them in the end, keep for backward. [B]"""
+        return np.concatenate(([0.0], np.cumsum(self.kept)))
+
+    @cached_property
+    def passing(self) -> float:
+        """What a pass over the network holds on top of what it keeps for backward. [B]"""
+        most = float((self.held_before[:-1] + self.beside).max(initial=0.0))
+        return max(most - self.total_kept, 0.0)
 
     @cached_property
     def total(self) -> float:

@@ -177,8 +177,9 @@ class MixedSearch:
         self.stopped_by = self.stopped_by or found.stopped_by
         self.num_choices += found.num_choices
         self.num_simulated += len(found.simulated)
-        for one in found.simulated:
-            self.tightest = min(self.tightest, one.short)
+        self.tightest = min(
+            [self.tightest, *(one.short for one in found.simulated), *found.misfits]
+        )
         if found.best is not None and found.best.degrees is not None:
             self._keep(tried(part, found.best.degrees, found.best.runtime)[0])
         if part is self.setting:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.simulation import Behaviour, Compiler, Queue, run_graph
+from costmodels.simulation import Compiler, Queue
 from costmodels.simulation.buckets import unit_of
 from costmodels.simulation.host import launches
+from costmodels.simulation.least_held import StageLives
 from costmodels.simulation.operations import Key, Operation
 from costmodels.simulation.pieces import Piece
 from costmodels.simulation.schedules import BACKWARD
+from costmodels.simulation.stage_program import StageProgram
 from costmodels.simulation.tensors import ACTIVATIONS, GRADIENTS, JobView
+from costmodels.simulation.updates import update_operations
 
 # Kinds of operations: a backward pass of a weight by itself, and what is gathered again for one.
 WEIGHT_PASS, GATHERED = "backward of weight", "change for backward"
-# What stays throughout the step, by holder.
-STANDING = ("weights", "weight gradients", "optimizer state", "communication buffers", "reserved")
 
 
 def layer_of(name: str, known: Mapping[str, object]) -> str:
@@ -175,26 +176,63 @@ def full_buckets(
     return full
 
 
-def held_in_passing(compiler: Compiler, kept: float) -> float:
-    """What a pass over the network holds besides what stays and what is kept for backward. [B]
+def read_by_others(
+    program: StageProgram, block_of: Mapping[str, str], stops_early: bool
+) -> dict[str, float]:
+    """What layers of other blocks read of each output where blocks are computed again. [B]
+
+    Parameters
+    ----------
+    program
+        Of the whole network as one stage.
+    block_of
+        The block of each layer.
+    stops_early
+        Whether what is computed again ends with the last tensor that a backward pass reads, so that
+        it may read less.
+    """
+    tensors, found = program.tensors, {}
+    for name, piece in program.pieces.items():
+        sizes: dict[bytes, float] = {}
+        for edge in program.graph.consumers[name]:
+            again = program.graph.layers[edge.target].keeps_inputs or not stops_early
+            if not again or block_of[edge.target] == block_of[name]:
+                continue
+            # as many copies as there are layouts that it is read in
+            if tensors.change(edge).copies and not tensors.gathered_again(edge):
+                reader = program.pieces[edge.target]
+                sizes[reader.codes_read[edge.slot]] = reader.inputs[edge.slot]
+            else:
+                sizes[b""] = piece.output
+        found[name] = sum(sizes.values())
+    return found
+
+
+def held_beside(compiler: Compiler, kept: Mapping[str, float]) -> dict[str, float]:
+    """What passes of each layer hold beside what layers before it keep and what stays. [B]
 
     Parameters
     ----------
     compiler
-        Of a step of one micro-batch.
+        Of a step of one micro-batch in one stage.
     kept
-        All that is kept for backward. [B]
+        What is kept for backward of each layer. [B]
     """
-    work = compiler.compile(1)
-    # what the update needs depends on how many weights a device has, and on who updates them;
-    # an allocator that is short of memory gives it back
-    update = 0.0
-    if compiler.job.training.held.update:
-        update = sum(task.scratch for task in work.tasks if task.kind == "update")
-        tasks = (t._replace(scratch=0.0) if t.kind == "update" else t for t in work.tasks)
-        work = replace(work, tasks=tuple(tasks))
-    step = run_graph(work, Behaviour(overlap_factor=0.0))
-    memory = step.peak.memory
-    standing = sum(memory.holders.get(name, 0.0) for name in STANDING)
-    standing += min(memory.holders.get("fragmentation", 0.0), update)
-    return max(memory.total - standing - kept, 0.0)
+    (work,) = compiler.weights
+    before = dict(zip(kept, accumulate(kept.values(), initial=0.0), strict=False))
+    lives = StageLives(work)
+    # weights that are gathered count with those that stay
+    held = lives.held("weights")
+    found = dict.fromkeys(kept, 0.0)
+    for operation, size in zip(lives.computed, held, strict=True):
+        name = layer_of(operation.name, found)
+        if name in found:
+            found[name] = max(found[name], size - before[name])
+    pieces = compiler.roles.every[0].reserved
+    if pieces is not None:
+        # what lies between tensors; an allocator that is short of memory gives back what the update
+        # needs, and how much that is depends on the number of devices
+        update = max(op.scratch for _, op in update_operations([work]))
+        between = max(pieces - max(lives.held()) - update, 0.0)
+        found = {name: size + between for name, size in found.items()}
+    return found

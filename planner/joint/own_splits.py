@@ -27,6 +27,7 @@ from costmodels.strategy.usual import single_stage
 from planner.joint.activations import LeastOfStages
 from planner.joint.choices import divisors
 from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import ROUNDING
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
 from planner.joint.result import JointResult
@@ -36,7 +37,7 @@ from planner.joint.simulations import MOST_COMPARED
 from planner.joint.verdict import least_held
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep, simulate_stages
+from planner.planning.staged import StagedStep, told_or_simulated
 from planner.request.by_degrees import micro_graph, pieces_of_batch, with_sharding
 from planner.request.placement import PlacedNetwork
 from planner.request.recomputation import with_recomputation
@@ -228,7 +229,7 @@ class OwnSplits:
         # of what cuts no weights the least and the most
         for zero in (*dict.fromkeys([*whole[:1], *whole[-1:]]), *zeros[len(whole) :]):
             way = Way(micro_batches=count, zero=zero, again=blocks[0])
-            free = self._try(splits, way, 0.0)
+            free = self._try(splits, way, 0.0, least if zero == zeros[-1] else math.inf)
             if free is None or free.fits or free.seconds >= self.limit:
                 return
             # what is gathered may take more than what is cut
@@ -289,7 +290,9 @@ class OwnSplits:
                 return
             low, high = (low, middle) if found.fits else (middle, high)
 
-    def _try(self, splits: LayerSplits, way: Way, price: float) -> StagedStep | None:
+    def _try(
+        self, splits: LayerSplits, way: Way, price: float, most: float = math.inf
+    ) -> StagedStep | None:
         """Simulate a way, unless it was; keep it where it is the best that fits.
 
         Parameters
@@ -298,10 +301,12 @@ class OwnSplits:
             As of `_fit`.
         price
             Of memory, as of `LayerSplits.at_price`.
+        most
+            What does not fit and holds more is of no use. [B]
 
         Returns
         -------
-        None where it cannot run, or there was no time.
+        None where it cannot run, is of no use, or there was no time.
         """
         choices = splits.at_price(way.zero, price)
         key = (way, choices)
@@ -309,7 +314,7 @@ class OwnSplits:
             if not self._has_time() or self.work >= MOST_COMPARED:
                 return None
             began = time.monotonic()
-            self.tried[key] = found = self._simulate(way, splits.distributions(choices))
+            self.tried[key] = found = self._simulate(way, splits.distributions(choices), most)
             self.longest = max(self.longest, time.monotonic() - began)
             layers = len(choices)
             self.work += layers * (ONCE + min(way.micro_batches, FEW_LAID_OUT))
@@ -322,8 +327,13 @@ class OwnSplits:
                     self.options.tell("splitting layers", found.seconds)
         return self.tried[key]
 
-    def _simulate(self, way: Way, splits: Mapping[str, Distribution]) -> StagedStep | None:
-        """The step of a way, None where it cannot run."""
+    def _simulate(
+        self, way: Way, splits: Mapping[str, Distribution], most: float
+    ) -> StagedStep | None:
+        """The step of a way, None where it cannot run, or does not fit and holds more than that."""
+        memory = self.setting.cluster.device.memory
+        # sums in another order than that of a simulation
+        too_much = max(most - memory, 0.0) + ROUNDING * memory
         runtime = choice_runtime(self.runtime, way.zero)
         setting = self.setting.under(runtime) if runtime is not self.runtime else self.setting
         graph = micro_graph(setting, way.micro_batches)
@@ -337,6 +347,6 @@ class OwnSplits:
                 strategy = with_sharding(strategy, graph, way.zero)
             placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=NAME)
             pieces = pieces_of_batch(self.known, setting, way.micro_batches)
-            return simulate_stages(placed, runtime, None, pieces)
+            return told_or_simulated(placed, runtime, None, pieces, lambda short: short > too_much)
         except InputError:
             return None

@@ -88,9 +88,20 @@ class Pace:
     @contextmanager
     def measured(self, choice: Choice) -> Iterator[None]:
         """Time the simulation of a choice."""
-        began, work = time.monotonic(), self.work(choice)
+        began = time.monotonic()
         yield
-        self.seconds = (time.monotonic() - began) / self._effort(work)
+        self.took(choice, time.monotonic() - began)
+
+    def took(self, choice: Choice, seconds: float) -> None:
+        """Learn from the simulation of a choice.
+
+        Parameters
+        ----------
+        choice, seconds
+            The choice, and how long it took. [s]
+        """
+        work = self.work(choice)
+        self.seconds = seconds / self._effort(work)
         self.most = max(self.most, work)
 
     def _effort(self, work: int) -> int:

@@ -23,6 +23,8 @@ class JointResult:
         The fastest strategy that fits, None where none was found.
     simulated
         All strategies that were simulated.
+    misfits
+        By how much others were told not to fit before that, at least. [B]
     bound
         What no step of any choice takes less than. [s]
     any_split
@@ -72,6 +74,7 @@ class JointResult:
     runtime: str | None = None
     no_splits: Note | None = None
     own_splits: tuple[StagedStep, ...] = ()
+    misfits: tuple[float, ...] = ()
 
     def without_splits(self, note: Note, least: float = math.inf) -> JointResult:
         """The same without the splits of one stage layer by layer.

@@ -22,6 +22,7 @@ from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.hybrid import with_fewer_shards
+from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
 from planner.joint.pace import Pace
@@ -110,7 +111,7 @@ class JointSearch:
             pace=self.pace,
             offloads=self._offloads,
             left_out=self.left_out,
-            least=self.least,
+            misfits=Misfits(setting=self.setting, least=self.least),
         )
         apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
         reduced = self.estimates.plain.reduced
@@ -161,6 +162,7 @@ class JointSearch:
         return JointResult(
             best=simulations.best,
             simulated=tuple(simulations.simulated),
+            misfits=tuple(simulations.misfits.short.values()),
             bound=bound,
             any_split=anyhow,
             runtime=None if asked is None else asked.name,
@@ -232,6 +234,7 @@ class JointSearch:
             ranking.refuted |= missed
         if simulations.best is None:
             simulations.run_cheap(self.ranked, bound)
+        simulations.run_untried(self.ranked, bound)
         return left, ranking.unseen
 
     def _refined(

@@ -7,6 +7,7 @@ after all others. They take no places of theirs: whoever rules them out gets no 
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,13 @@ from itertools import accumulate
 
 from costmodels.simulation import Runtime
 from costmodels.simulation.shared_pieces import PiecesByBatch
-from costmodels.strategy import Strategy
-from planner.joint.activations import LeastOfStages
+from planner.joint.alike import BY_MEMORY, alike_but_for_zero
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
-from planner.joint.estimate import ROUNDING, Estimate, Estimates
+from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
+from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
 from planner.joint.runtimes import choice_runtime
@@ -59,6 +60,8 @@ class Simulations:
         Whether what does not fit may wait in the memory of the hosts.
     left_out
         Why ways to train were left out, to which others are added.
+    misfits
+        What is told not to fit before it is simulated.
     simulated, best
         All that was simulated, and the fastest that fits.
     cut_short
@@ -70,8 +73,6 @@ class Simulations:
         above what a device holds those of memory were, the most. [times]
     known
         What layers cost in all that was simulated.
-    least
-        What stages hold at least, None for a network with attention.
     """
 
     setting: Setting
@@ -81,6 +82,7 @@ class Simulations:
     pace: Pace
     offloads: bool
     left_out: list[str]
+    misfits: Misfits
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     cut_short: bool = False
@@ -89,7 +91,6 @@ class Simulations:
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
     above: float = 1.0
     known: PiecesByBatch = field(default_factory=dict)
-    least: LeastOfStages | None = None
 
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
@@ -123,7 +124,7 @@ class Simulations:
                 self._compute_fewer_again(rows, bound)
         if self.best is None:
             # where that does not either, what holds the least may do
-            smallest = _smallest_first(timely)
+            smallest = sorted(timely, key=BY_MEMORY)
             self._simulate(smallest[:most], bound)
             if partly:
                 self._compute_fewer_again(smallest, bound)
@@ -136,11 +137,51 @@ class Simulations:
         ranked, bound
             As of `run`.
         """
-        rest = _smallest_first([one for one in ranked if one.choice not in self.tried])
+        rest = sorted((one for one in ranked if one.choice not in self.tried), key=BY_MEMORY)
         most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         cheap = rest[: bisect_right(works, MOST_WORK)]
         self._simulate([one for one in cheap if one.memory <= most], bound)
+        if self.best is None:
+            self._measure_smallest(bound)
+
+    def run_untried(self, ranked: Sequence[Estimate], bound: float) -> None:
+        """Simulate what is expected to be faster than the best and may fit, as far as is cheap.
+
+        Most of it does not fit, and is told so before it is simulated.
+
+        Parameters
+        ----------
+        ranked, bound
+            As of `run`.
+        """
+        most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
+        near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
+        for rows in alike_but_for_zero(near, self._expected):
+            for one in rows:
+                if not self._is_settled(one.choice) and self._is_faster(one):
+                    if work > MOST_WORK or not self._has_time(one.choice):
+                        return
+                    found = self._try(one.choice, bound)
+                    work += self.pace.layers if found is None else self.pace.work(one.choice)
+                if one.choice in self.tried - self.fitting:
+                    break
+
+    def _is_faster(self, one: Estimate) -> bool:
+        """Whether an estimate is below the best by more than estimates are off."""
+        best = 0.0 if self.best is None else self.best.seconds
+        return self._expected(one) < best * (1.0 - MARGIN)
+
+    def _measure_smallest(self, bound: float) -> None:
+        """Simulate what holds the least of all that does not fit: a refusal says what it needs."""
+        work = 0
+        for choice in self.misfits.smallest_first():
+            least = min((one.short for one in self.simulated), default=math.inf)
+            work += self.pace.layers * choice.micro_batches  # as much, if none are folded
+            enough = self.misfits.short[choice] >= least or work > MOST_COMPARED
+            if enough or not self._has_time(choice):
+                return
+            self._try(choice, bound, anyhow=True)
 
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
@@ -160,16 +201,17 @@ class Simulations:
             if enough and self._expected(one) > best * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
-            # of what does not fit none is the best
             count += found is not None and found.fits
             if found is not None:
-                layout, off = _laid_out(one.choice), found.seconds / one.seconds
+                layout, off = one.choice.layout, found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
                 self.above = max(self.above, one.memory / found.peak_memory)
+            elif one.choice in self.misfits.short:
+                self.above = max(self.above, one.memory / self.misfits.held(one.choice))
 
     def _expected(self, one: Estimate) -> float:
         """An estimate as far off as those of the same layout were. [s]"""
-        return one.seconds * self.off.get(_laid_out(one.choice), 1.0)
+        return one.seconds * self.off.get(one.choice.layout, 1.0)
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
@@ -286,52 +328,38 @@ class Simulations:
         """Whether a choice was simulated, or fits with less computed again, which is faster."""
         return choice in self.tried or not self.fitting.isdisjoint(choice.less_again())
 
-    def _is_too_large(self, choice: Choice, strategy: Strategy) -> bool:
-        """Whether a strategy is known not to fit; while nothing does, all are simulated to tell.
+    def _try(self, choice: Choice, bound: float, *, anyhow: bool = False) -> StagedStep | None:
+        """Simulate a choice, unless it was; keep it where it is the best that fits.
 
         Parameters
         ----------
-        choice, strategy
-            The choice, and what it comes to.
+        choice, bound
+            As above.
+        anyhow
+            Whether it is simulated although it is known not to fit.
         """
-        if self.least is None or self.best is None:
-            return False
-        device = self.setting.cluster.device
-        held = self.least.of(choice, strategy.stages) * (1.0 - ROUNDING)
-        return held > device.memory - device.reserved_memory
-
-    def _try(self, choice: Choice, bound: float) -> StagedStep | None:
-        """Simulate a choice, unless it was; keep it where it is the best that fits."""
-        if choice in self.tried:
+        if choice in self.tried and not anyhow:
             return None
         self.tried.add(choice)
-        runtime = choice_runtime(self.runtime, choice.zero)
-        with self.pace.measured(choice):
-            found, reason = tried(
-                self.setting,
-                choice.degrees,
-                runtime,
-                self.known,
-                partial(self._is_too_large, choice),
-            )
+        misfits, began = self.misfits, time.monotonic()
+        found, reason = tried(
+            self.setting,
+            choice.degrees,
+            choice_runtime(self.runtime, choice.zero),
+            self.known,
+            # what is the smallest of all that do not fit is told where nothing does
+            partial(misfits.keeps_more, choice) if self.best is not None else None,
+            None if anyhow else partial(misfits.holds_more, choice),
+        )
         if found is None:
             self.left_out += [reason] if reason else []
             return None
+        self.pace.took(choice, time.monotonic() - began)
         self.simulated.append(found)
+        misfits.short.pop(choice, None)
         if found.fits:
             self.fitting.add(choice)
         if found.fits and (self.best is None or found.seconds < self.best.seconds):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
-
-
-def _smallest_first(rows: Sequence[Estimate]) -> list[Estimate]:
-    return sorted(rows, key=lambda one: (one.memory, one.seconds))
-
-
-def _laid_out(choice: Choice) -> tuple[object, ...]:
-    """How layers and samples lie on devices, whatever is computed again and in which order."""
-    one = choice.inside
-    ways = one.tp, one.cp, one.ep, one.cp_kind, choice.schedule
-    return *ways, choice.dp, choice.pp, choice.zero, choice.offload

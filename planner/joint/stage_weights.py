@@ -64,7 +64,7 @@ class StageWeights:
         self._reduced: dict[tuple[str, float, bool], tuple[Floats, Floats]] = {}
         self._standing: dict[tuple[int, tuple[str, ...]], Floats] = {}
         self._updates: dict[bool, Floats] = {}
-        self._buffers: dict[float, float] = {}
+        self._buffers: dict[float, Floats] = {}
         self._gathered: Floats | None = None
         self._largest: float | None = None
 
@@ -223,8 +223,8 @@ class StageWeights:
             gathers[first], scatters[first], sums[first] = known[row]
         return gathers, scatters, sums
 
-    def buffers(self, bucket: float) -> float:
-        """Two buckets of gradients in each stage of a group. [B]
+    def buffers(self, bucket: float) -> Floats:
+        """Two buckets of gradients in each stage of each group. [B]
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class StageWeights:
         """
         if bucket not in self._buffers:
             each = np.minimum(2.0 * bucket, self.travels.sum(axis=0))
-            self._buffers[bucket] = float(each.sum(axis=0).max())
+            self._buffers[bucket] = each.sum(axis=0)
         return self._buffers[bucket]
 
     def largest_units(self) -> float:

@@ -33,6 +33,8 @@ class StageCosts:
     kept, apart, waiting
         What a micro-batch leaves for its backward pass, what backward passes of weights take by
         themselves, and what waits for these. [B], [s], [B]
+    passing
+        What a pass of each group holds on top of what it leaves. [B]
     weights
         What their weights cost.
     sends
@@ -50,6 +52,7 @@ class StageCosts:
     kept: Floats
     apart: Floats
     waiting: Floats
+    passing: Floats
     weights: StageWeights
     sends: Floats
 
@@ -74,6 +77,9 @@ class StageCosts:
         shape = (choice.chunks, choice.pp)
         rows = np.add.reduceat(inside.passes, starts, axis=1).reshape(-1, *shape)
         ends = [start - 1 for start in starts[1:]]
+        before = inside.held_before
+        most = np.maximum.reduceat(before[:-1] + inside.beside, starts)
+        passing = (most - before[[*starts[1:], -1]]).reshape(shape).max(axis=0)
         return cls(
             inside=inside,
             starts=starts,
@@ -86,6 +92,7 @@ class StageCosts:
             kept=rows[5],
             apart=rows[6],
             waiting=rows[7],
+            passing=passing.clip(min=0.0),
             weights=weights,
             sends=weights.exchanges.sends(choice.pp, tuple(inside.sent[ends].tolist())),
         )

@@ -127,17 +127,19 @@ def infeasible(setting: Setting, found: JointResult, layer: str = "") -> Infeasi
     layer
         That holds the most, where no split of one stage layer by layer fits.
     """
-    if found.stopped_by and not found.every_step:
+    if found.stopped_by and not (found.every_step or found.misfits):
         return stopped_error(found.stopped_by)
     device = setting.cluster.device
     held, what = _least_on_devices(setting, found)
     least = held / setting.gpus + device.reserved_memory
     proven = least > device.memory
-    tightest = min((one.capacity + one.short for one in found.every_step), default=math.inf)
+    needed = [one.capacity + one.short for one in found.every_step]
+    needed += [device.memory + short for short in found.misfits]
+    tightest = min(needed, default=math.inf)
     short = max(least if proven else tightest, least) - device.memory
     smallest = (
-        f"the smallest of {len(found.every_step)} simulated needs {format_bytes(tightest)} a GPU"
-        if found.every_step
+        f"the smallest of {len(needed)} simulated needs {format_bytes(tightest)} a GPU"
+        if needed
         else "none could be simulated"
     )
     own = len(found.own_splits)

@@ -35,6 +35,9 @@ from planner.simulation.compiled import compiler_of
 from planner.simulation.run import OVERLAP_FACTOR, computing_time, plan_runtime, waiting_time
 from search.problem.deadline import Deadline
 
+# Sums of hundreds of sizes, in other orders, differ by that.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedStep:
@@ -111,9 +114,31 @@ def simulate_stages(
     known
         Costs of layers of such micro-batches on this cluster, to which new ones are added.
     """
-    setting = placed.setting
-    runtime = plan_runtime(runtime, setting.machine.training.bucket_bytes)
+    found = told_or_simulated(placed, runtime, degrees, known)
+    assert found is not None
+    return found
+
+
+def told_or_simulated(
+    placed: PlacedNetwork,
+    runtime: Runtime,
+    degrees: Degrees | None = None,
+    known: KnownPieces | None = None,
+    holds_more: Callable[[float], bool] | None = None,
+) -> StagedStep | None:
+    """As `simulate_stages`, but None where too much is held.
+
+    Parameters
+    ----------
+    placed, runtime, degrees, known
+        As of `simulate_stages`.
+    holds_more
+        Tells that by how much more than a device has it holds at least, negative below. [B]
+    """
+    runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     compiler = compiler_of(placed, runtime, known=known)
+    if holds_more is not None and holds_more(compiler.roles.least_short):
+        return None
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
         placed=placed,
@@ -132,6 +157,7 @@ def tried(
     runtime: Runtime,
     known: PiecesByBatch | None = None,
     too_large: Callable[[Strategy], bool] | None = None,
+    holds_more: Callable[[float], bool] | None = None,
 ) -> tuple[StagedStep | None, str]:
     """A strategy by its degrees, simulated; or why it cannot run.
 
@@ -147,6 +173,8 @@ def tried(
         Costs of layers, of the same question under any runtime, to which new ones are added.
     too_large
         Tells strategies that do not fit, and are not simulated for no reason.
+    holds_more
+        The same by how much more than a device has it holds at least, negative below. [B]
     """
     if runtime.name != DEFAULT_RUNTIME:
         setting = setting.under(runtime)
@@ -159,7 +187,7 @@ def tried(
             return None, ""
         pieces = pieces_of_batch(known, setting, strategy.schedule.micro_batches)
         placed = PlacedNetwork(setting=setting, graph=graph, strategy=strategy, name=name)
-        return simulate_stages(placed, runtime, degrees, pieces), ""
+        return told_or_simulated(placed, runtime, degrees, pieces, holds_more), ""
     except InputError as error:
         return None, str(error)
 
@@ -288,6 +316,11 @@ def usual_trials(
     """
     rows, longest = [], 0.0
     known = {} if known is None else known
+
+    def too_much(short: float) -> bool:
+        # sums in another order than that of a simulation
+        return short > _ROUNDING * setting.cluster.device.memory
+
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if deadline.remaining > longest:
@@ -295,14 +328,16 @@ def usual_trials(
             other = usual_runtime(name, degrees)
             under = runtime if other is None or under_one else load_runtime(other)
             _, degrees = with_default_micro_batches(setting, degrees)
-            (step, reason), costed = tried(setting, degrees, under, known), True
+            share = setting.batch // replicas(degrees, setting.gpus)
+            # what takes fewer samples where it does not fit is not simulated to tell that
+            fewer = degrees.asked_for and (degrees.micro_batch_size or share) > 1
+            step, reason = tried(setting, degrees, under, known, None, too_much if fewer else None)
+            costed, told = True, step is None and not reason
             if step is None and name == "data":
                 step, reason = _with_unequal_shares(setting, under)
-            if step is not None and not step.fits and degrees.asked_for:
-                share = setting.batch // replicas(degrees, setting.gpus)
-                if (degrees.micro_batch_size or share) > 1:
-                    degrees = replace(degrees, micro_batch_size=1)
-                    step, reason = tried(setting, degrees, under, known)
+            if told or (fewer and step is not None and not step.fits):
+                degrees = replace(degrees, micro_batch_size=1)
+                step, reason = tried(setting, degrees, under, known)
             if degrees.asked_for:
                 (name,) = named(name.partition(":")[0], degrees)
             longest = max(longest, time.monotonic() - began)

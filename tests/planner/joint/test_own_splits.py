@@ -9,14 +9,17 @@ import pytest
 
 import planner
 from planner.errors import InfeasibleError
+from planner.joint import own_splits
 from planner.joint.activations import LeastOfStages
+from planner.joint.layer_splits import LayerSplits
 from planner.joint.own_splits import LEAST_GAIN, OwnSplits, Way
 from planner.joint.result import JointResult
 from planner.joint.runtimes import searched_runtime
 from planner.joint.search import JointSearch
 from planner.plan import Plan
 from planner.planning.options import SearchOptions
-from planner.planning.staged import StagedStep
+from planner.planning.staged import StagedStep, told_or_simulated
+from planner.request.by_degrees import micro_graph
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from search.problem.deadline import Deadline
@@ -138,7 +141,7 @@ def test_of_splits_that_fit_the_fastest_is_kept_however_little_faster(searched, 
     first = replace(found.best, waiting=found.best.waiting - gain)
     second = replace(first, waiting=first.waiting - 0.1 * LEAST_GAIN * first.seconds)
     steps = {0.0: first, 1.0: second, 2.0: first}
-    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits: steps[splits])
+    monkeypatch.setattr(OwnSplits, "_simulate", lambda self, way, splits, most: steps[splits])
     splits = SimpleNamespace(at_price=lambda zero, price: (price,), distributions=lambda c: c[0])
     own.deadline, own.stopped_by = Deadline(None), ""
     for price in steps:
@@ -189,3 +192,23 @@ def test_who_interrupts_gets_the_best_so_far(searched):
     assert own.stopped_by == "interrupt"
     assert own.best is not found.best
     assert own.best is own.simulated[-1]
+
+
+def test_weights_that_are_cut_are_not_laid_out_where_more_is_held(monkeypatch):
+    asked = {"model": "resnet18", "gpus": 8, "global_batch_size": 512, "memory": "1.4 GiB"}
+    search, found = by_degrees(asked)
+    own = beside(search, found.best, Deadline(None))
+    left_out = [key for key, step in own.tried.items() if step is None]
+    assert left_out
+    monkeypatch.setattr(
+        own_splits, "told_or_simulated", lambda *asked: told_or_simulated(*asked[:4])
+    )
+    for way, choices in left_out:
+        graph = micro_graph(own.setting, way.micro_batches)
+        splits = LayerSplits.of(own.setting, graph, way.micro_batches, Deadline(None))
+        step = own._simulate(way, splits.distributions(choices), 0.0)
+        whole = replace(way, zero=2)
+        least = min(one.peak_memory for (way, _), one in own.tried.items() if way == whole and one)
+        assert way.zero == 3
+        assert not step.fits
+        assert step.peak_memory >= least

@@ -11,6 +11,7 @@ import pytest
 from planner.joint import simulations
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.runtimes import searched_runtime
 from planner.planning.options import SearchOptions
@@ -121,6 +122,7 @@ def test_what_does_not_fit_takes_no_place_of_what_may_be_the_best(monkeypatch):
         pace=Pace(deadline=Deadline(None), layers=len(setting.graph.compute_layers)),
         offloads=False,
         left_out=[],
+        misfits=Misfits(setting=setting, least=None),
     )
     rows = zip(some, (0.99, 0.99, 1.01, 1.03, 1.04), strict=True)
     ranked = [Estimate(choice=one, seconds=seconds, memory=room) for one, seconds in rows]

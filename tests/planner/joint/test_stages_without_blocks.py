@@ -70,3 +70,37 @@ def test_bounds_of_interleaved_stages_hold():
         assert bounds.of(choice, fitting=False) <= found.seconds
         inside = estimates.insides(choice.zero).of(choice.inside, choice.samples)
         assert bounds.least_memory(choice, inside) <= found.peak_memory
+
+
+def test_what_is_kept_of_split_channels_is_estimated_as_it_is_read():
+    # a convolution reads all channels, of which each device makes a part
+    setting, estimates = asked_for("resnet18", "dgx-a100", 8, 64)
+    reserved, known = setting.cluster.device.reserved_memory, {}
+    rows = [
+        one
+        for one in choices(setting, list(insides(setting)), (0, 2))
+        if one.inside.tp > 1 and one.pp == 1 and one.inside.recompute == "full"
+    ]
+    for choice in random.Random(5).sample(rows, 8):
+        found, _ = tried(setting, choice.degrees, estimates.runtime, known)
+        assert found is not None
+        held = found.peak_memory - reserved
+        assert estimates.of(choice).memory - reserved == pytest.approx(held, rel=0.1)
+
+
+def test_what_a_stage_holds_is_estimated_stage_by_stage():
+    # the one that keeps the most is not the one whose passes hold the most beside
+    setting, estimates = asked_for("resnet18", "dgx-a100", 8, 64)
+    reserved, known, off = setting.cluster.device.reserved_memory, {}, []
+    rows = [
+        one
+        for one in choices(setting, list(insides(setting)), (0, 1, 2))
+        if one.pp > 1 and one.micro_batches <= 32
+    ]
+    for choice in random.Random(3).sample(rows, 24):
+        found, _ = tried(setting, choice.degrees, estimates.runtime, known)
+        assert found is not None
+        held = found.peak_memory - reserved
+        off.append(abs((estimates.of(choice).memory - reserved) / held - 1.0))
+    assert statistics.median(off) < 0.01
+    assert statistics.mean(off) < 0.02
