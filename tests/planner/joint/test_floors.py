@@ -19,6 +19,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import choices, insides
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate, Estimates
+from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.reduced import Reduced
 from planner.joint.runtimes import choice_runtime
@@ -27,11 +28,12 @@ from planner.joint.series import longest_series, series_starts
 from planner.joint.simulations import Simulations
 from planner.planning.bounds.left_out import LayerComputation
 from planner.planning.options import SearchOptions
-from planner.planning.staged import simulate_stages, tried
+from planner.planning.staged import tried
 from planner.request.parts import Degrees
 from planner.request.request import make_request
 from planner.request.setting import resolve
 from planner.request.training_graphs import training_graph
+from planner.simulation.compiled import compiler_of
 from search.problem.deadline import Deadline
 
 RUNTIME = load_runtime("ddp")
@@ -221,11 +223,11 @@ def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
     setting = replace(free, cluster=replace(free.cluster, device=device))
     laid_out = []
 
-    def counted(*args):
+    def counted(*args, **others):
         laid_out.append(args)
-        return simulate_stages(*args)
+        return compiler_of(*args, **others)
 
-    monkeypatch.setattr("planner.planning.staged.simulate_stages", counted)
+    monkeypatch.setattr("planner.planning.staged.compiler_of", counted)
     tries = Simulations(
         setting=setting,
         runtime=RUNTIME,
@@ -234,14 +236,17 @@ def test_what_cannot_fit_is_not_laid_out_to_prove_it(monkeypatch):
         pace=Pace(deadline=Deadline(None), layers=1),
         offloads=False,
         left_out=[],
-        least=LeastOfStages(setting),
+        misfits=Misfits(setting=setting, least=LeastOfStages(setting)),
     )
     # while nothing fits, all that is tried says how much is missing
-    assert not tries._try(large, 0.0).fits
+    assert tries._try(large, 0.0) is None
+    assert tries.misfits.short[large] > 0.0
+    assert not tries._try(large, 0.0, anyhow=True).fits
     assert tries._try(small, 0.0).fits
     tries.tried.clear()
     assert tries._try(large, 0.0) is None
-    assert len(laid_out) == len(tries.simulated) == 2
+    assert len(laid_out) == 3
+    assert len(tries.simulated) == 2
     assert tries.left_out == []
 
 
@@ -269,6 +274,7 @@ def test_what_is_estimated_to_hold_much_too_much_is_not_simulated_at_last():
         pace=Pace(deadline=Deadline(None), layers=1),
         offloads=False,
         left_out=[],
+        misfits=Misfits(setting=setting, least=None),
     )
     near = Estimate(choice=one, seconds=1.0, memory=1.01 * device.memory)
     far = Estimate(choice=other, seconds=1.0, memory=1.2 * device.memory)

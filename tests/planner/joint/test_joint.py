@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -512,11 +513,12 @@ def test_an_interrupt_of_the_splits_of_one_stage_is_told(config, monkeypatch, le
         searched.append(asked)
         if left == "nothing":
             raise stopped_error("interrupt")
-        plan = plan_for(*asked)
+        setting, options, *others = asked
+        plan = plan_for(setting, replace(options, limit=math.inf), *others)
         return replace(plan, search=replace(plan.search, stopped_by="interrupt"))
 
     monkeypatch.setattr(answer, "plan_for", interrupted)
-    monkeypatch.setattr(answer, "_worth_splitting", lambda *_: True)
+    monkeypatch.setattr(answer, "left_splits", lambda setting, found, limit: found)
     plan = planner.optimize(config, **QUESTION)
     assert searched
     assert plan.search.stopped_by == "interrupt"
