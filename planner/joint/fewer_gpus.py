@@ -31,7 +31,7 @@ from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
 from planner.planning.staged import tried, usual_degrees, usual_trials
-from planner.planning.summary import PROVEN_GAP
+from planner.planning.summary import bounded
 from planner.request.named_degrees import usual_runtime
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
@@ -92,6 +92,8 @@ class FewerGpus:
                 if isinstance(other, Plan) and other.step_time_s < best:
                     best = other.step_time_s
                     plan = _left_idle(other, self.setting.gpus - part.gpus, plan)
+                elif isinstance(other, Plan) and isinstance(plan, Plan):
+                    plan = _bounded_by(plan, other)
         except KeyboardInterrupt:
             stopped = "interrupt"
         if self.deadline.passed:
@@ -229,21 +231,16 @@ def _left_idle(plan: Plan, idle: int, other: Plan | InfeasibleError) -> Plan:
     other
         That of more GPUs, or why there was none.
     """
-    bound, choices = plan.search.lower_bound_s, plan.search.num_choices
     if isinstance(other, Plan):
-        bound = min(bound, other.search.lower_bound_s)
-        choices += other.search.num_choices
-    gap = (plan.step_time_s - bound) / plan.step_time_s
-    search = replace(
-        plan.search,
-        lower_bound_s=bound,
-        gap=gap,
-        proven_optimal=gap <= PROVEN_GAP,
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        num_choices=choices,
-    )
-    # others are compared with as they are on all GPUs, if any can use them
-    baselines = plan.baselines
-    if isinstance(other, Plan) and any(one.step_time_s for one in other.baselines):
-        baselines = other.baselines
-    return replace(plan, search=search, idle_gpus=idle, baselines=baselines)
+        plan = _bounded_by(plan, other)
+        # others are compared with as they are on all GPUs, if any can use them
+        if any(one.step_time_s for one in other.baselines):
+            plan = replace(plan, baselines=other.baselines)
+    return replace(plan, idle_gpus=idle)
+
+
+def _bounded_by(plan: Plan, other: Plan) -> Plan:
+    """A plan with a bound that holds for what another one is the answer to as well."""
+    found = bounded(plan, other.search.lower_bound_s)
+    choices = plan.search.num_choices + other.search.num_choices
+    return replace(found, search=replace(found.search, num_choices=choices))

@@ -12,7 +12,7 @@ from planner.notes import words
 from planner.plan import Finalist, Plan
 from planner.planning.staged import StagedStep, UsualTrial
 from planner.planning.staged_plan import plan_of_stages
-from planner.planning.summary import PROVEN_GAP
+from planner.planning.summary import bounded
 from planner.request.setting import Setting
 from search.problem.notes import Note
 
@@ -66,17 +66,9 @@ def joint_single(single: Plan, found: JointResult) -> Plan:
         simulated=len(found.simulated),
         bound=format_seconds(found.bound),
     )
-    bound = min(single.search.lower_bound_s, found.bound)
-    gap = (single.step_time_s - bound) / single.step_time_s
-    search = replace(
-        single.search,
-        lower_bound_s=bound,
-        gap=gap,
-        proven_optimal=gap <= PROVEN_GAP,
-        status="optimal" if gap <= PROVEN_GAP else "feasible",
-        stopped_by=single.search.stopped_by or found.stopped_by,
-    )
-    return replace(single, search=search, fallbacks=(*single.fallbacks, words(note)))
+    plan, stopped = bounded(single, found.bound), single.search.stopped_by or found.stopped_by
+    search = replace(plan.search, stopped_by=stopped)
+    return replace(plan, search=search, fallbacks=(*single.fallbacks, words(note)))
 
 
 def with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodels.units import format_bytes, format_seconds
-from planner.plan import SearchSummary
+from planner.plan import Plan, SearchSummary
 from planner.planning.decision.decide import Decision
 from planner.planning.tuning import Attempt
 from search.problem.notes import Note
@@ -43,6 +45,26 @@ def summarise(found: Attempt, decision: Decision, step: float) -> SearchSummary:
         stopped_by=decision.stopped_by,
         memory_binds=found.result.memory_binds,
     )
+
+
+def bounded(plan: Plan, least: float) -> Plan:
+    """A plan as the answer over a larger space, some steps of which take no less than a bound.
+
+    Parameters
+    ----------
+    plan, least
+        The plan, and the bound of what its own does not hold for. [s]
+    """
+    bound = min(plan.search.lower_bound_s, least)
+    gap = (plan.step_time_s - bound) / plan.step_time_s
+    search = replace(
+        plan.search,
+        lower_bound_s=bound,
+        gap=gap,
+        proven_optimal=gap <= PROVEN_GAP,
+        status="optimal" if gap <= PROVEN_GAP else "feasible",
+    )
+    return replace(plan, search=search)
 
 
 def summary_notes(summary: SearchSummary, bound_found: float) -> tuple[Note, ...]:

@@ -86,6 +86,26 @@ def test_smaller_numbers_are_told_of_the_best_plan_so_far(tmp_path, monkeypatch)
     assert (plan.step_time_s, plan.idle_gpus) == (0.8 * seconds, 1)
 
 
+def test_bounds_hold_for_smaller_numbers_that_are_slower(monkeypatch):
+    question = {"model": "gpt2", "gpus": 8, "cluster": "dgx-h100", "global_batch_size": 16}
+    setting = resolve(make_request("optimize", question))
+    plan = planner.optimize("gpt2", gpus=8, cluster="dgx-h100", global_batch_size=16)
+    part = on_gpus(setting, 4)
+    least = 0.5 * plan.search.lower_bound_s
+    slower = replace(
+        plan,
+        step_time_s=2.0 * plan.step_time_s,
+        search=replace(plan.search, lower_bound_s=least),
+    )
+    monkeypatch.setattr(FewerGpus, "_promising", lambda self, best: [(0.0, None, part)])
+    fewer = FewerGpus(setting, NO_WISHES, None, None, Deadline(None))
+    found = fewer.faster_plan(plan, lambda part, limit: slower)
+    assert found.step_time_s == plan.step_time_s
+    assert found.search.lower_bound_s == least
+    assert found.search.gap == pytest.approx(1.0 - least / plan.step_time_s)
+    assert not found.search.proven_optimal
+
+
 def test_links_that_are_faster_hide_no_plan_of_fewer_gpus(tmp_path):
     # one GPU computes a block less again than is estimated to fit, and is the fastest of all
     path = tmp_path / "config.json"
