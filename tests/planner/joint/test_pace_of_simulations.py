@@ -96,7 +96,8 @@ def test_usual_ways_are_simulated_as_long_as_time_allows(monkeypatch, limit, num
         "planner.planning.staged.with_default_micro_batches", lambda setting, given: (1, given)
     )
     usual = {"data": Degrees(), "zero1": Degrees(zero=1), "fsdp": Degrees(fsdp=True)}
-    trials = usual_trials(None, None, Deadline(limit), usual, under_one=True)
+    setting = resolve(make_request("optimize", {"model": "alexnet", "gpus": 8, "cluster": "abci"}))
+    trials = usual_trials(setting, None, Deadline(limit), usual, under_one=True)
     assert [one.costed for one in trials] == [True] * number + [False] * (3 - number)
 
 
