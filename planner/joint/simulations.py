@@ -38,10 +38,9 @@ MOST_SIMULATED = 3
 MOST_WORK, MOST_COMPARED = 6_000, 40_000
 # What is slower than the best by more is not faster with a block less computed again. [times]
 PROMISING_AGAIN = 1.2
-# Of the fastest, and then of the smallest: so many are simulated until one fits. [items]
-MOST_MISSES = 8
-# And where others were tried in vain before. [items]
-LATER_MISSES = 2
+# Of the fastest, and then of the smallest: so many are simulated until one fits, and so many where
+# others were tried in vain before. [items]
+MOST_MISSES, LATER_MISSES = 8, 2
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -342,15 +341,11 @@ class Simulations:
             return None
         self.tried.add(choice)
         misfits, began = self.misfits, time.monotonic()
-        found, reason = tried(
-            self.setting,
-            choice.degrees,
-            choice_runtime(self.runtime, choice.zero),
-            self.known,
-            # what is the smallest of all that do not fit is told where nothing does
-            partial(misfits.keeps_more, choice) if self.best is not None else None,
-            None if anyhow else partial(misfits.holds_more, choice),
-        )
+        runtime = choice_runtime(self.runtime, choice.zero)
+        # what is the smallest of all that do not fit is told where nothing does
+        keeps = None if self.best is None else partial(misfits.keeps_more, choice)
+        holds = None if anyhow else partial(misfits.holds_more, choice)
+        found, reason = tried(self.setting, choice.degrees, runtime, self.known, keeps, holds)
         if found is None:
             self.left_out += [reason] if reason else []
             return None
