@@ -54,8 +54,7 @@ class Misfits:
         short
             By how much it holds more than a device has at least, negative below. [B]
         """
-        # sums in another order than that of a simulation
-        if short <= ROUNDING * self.setting.cluster.device.memory:
+        if short <= 0.0:
             return False
         self.short[choice] = short
         return True

@@ -137,7 +137,9 @@ def told_or_simulated(
     """
     runtime = plan_runtime(runtime, placed.setting.machine.training.bucket_bytes)
     compiler = compiler_of(placed, runtime, known=known)
-    if holds_more is not None and holds_more(compiler.roles.least_short):
+    # sums in another order than that of a simulation
+    rounding = _ROUNDING * placed.setting.cluster.device.memory
+    if holds_more is not None and holds_more(compiler.roles.least_short - rounding):
         return None
     step = run_graph(compiler.compile(1), Behaviour(overlap_factor=OVERLAP_FACTOR))
     return StagedStep(
@@ -286,6 +288,10 @@ class UsualTrial:
         )
 
 
+def _is_positive(short: float) -> bool:
+    return short > 0.0
+
+
 def usual_trials(
     setting: Setting,
     runtime: Runtime,
@@ -316,11 +322,6 @@ def usual_trials(
     """
     rows, longest = [], 0.0
     known = {} if known is None else known
-
-    def too_much(short: float) -> bool:
-        # sums in another order than that of a simulation
-        return short > _ROUNDING * setting.cluster.device.memory
-
     for name, degrees in (usual or usual_degrees(setting)).items():
         step, reason, costed = None, "the time limit left no time", False
         if deadline.remaining > longest:
@@ -331,7 +332,8 @@ def usual_trials(
             share = setting.batch // replicas(degrees, setting.gpus)
             # what takes fewer samples where it does not fit is not simulated to tell that
             fewer = degrees.asked_for and (degrees.micro_batch_size or share) > 1
-            step, reason = tried(setting, degrees, under, known, None, too_much if fewer else None)
+            too_much = _is_positive if fewer else None
+            step, reason = tried(setting, degrees, under, known, None, too_much)
             costed, told = True, step is None and not reason
             if step is None and name == "data":
                 step, reason = _with_unequal_shares(setting, under)
