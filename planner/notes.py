@@ -85,10 +85,6 @@ WORDS: Mapping[str, str] = {
         "split between neighbours instead of {others}, and {slower:.1%} slower"
     ),
     # the search over stages
-    "pipelines-estimated": (
-        "{choices:,} ways to train with stages, micro-batches, sharding and recomputation were "
-        "estimated, and {simulated} simulated; no step of any takes less than {bound}"
-    ),
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "

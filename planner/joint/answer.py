@@ -11,9 +11,10 @@ from costmodels.strategy.blocks import is_transformer
 from planner.errors import ConflictError, InfeasibleError
 from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
+from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
 from planner.joint.own_splits import with_own_splits
-from planner.joint.plans import faster_plan, with_usual
+from planner.joint.plans import plan_or_error, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
@@ -47,9 +48,8 @@ def joint_plan(
 ) -> Plan:
     """The fastest plan that fits in memory, of one stage or of several.
 
-    Transformers are searched in the whole joint space. Other networks are where memory binds, or
-    something is held fixed or ruled out. Where nothing is, no usual way to train is faster than the
-    answer.
+    Splits of one stage are searched layer by layer, and all else beside them: of transformers
+    first, of other networks as far as it can be faster by more than a simpler plan is worth.
 
     Parameters
     ----------
@@ -112,10 +112,12 @@ def _joint_plan(
         As of `joint_plan`.
     """
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
-    if by_layer and not wishes.any and not is_transformer(setting.graph):
-        return _splits_first(setting, options, deadline, known)
-    asked = partial(_plan_of_all, deadline=deadline, known=known, wishes=wishes)
+    how = _splits_first if by_layer and not is_transformer(setting.graph) else _plan_of_all
+    asked = partial(how, deadline=deadline, known=known, wishes=wishes)
     found, plan = asked(setting, options)
+    if found is None:
+        assert isinstance(plan, Plan), "where nothing else was searched, splits were found"
+        return plan
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
@@ -155,10 +157,7 @@ def _plan_of_all(
         found = left_splits(setting, found, options.limit)
     if by_layer and found.stopped_by != "interrupt" and found.no_splits is None:
         single, found = _single_stage(setting, options, deadline, known, found)
-    try:
-        return found, faster_plan(setting, found, usual, single)
-    except InfeasibleError as error:
-        return found, error
+    return found, plan_or_error(setting, found, usual, single)
 
 
 def _single_stage(
@@ -197,17 +196,25 @@ def _single_stage(
 
 
 def _splits_first(
-    setting: Setting, options: SearchOptions, deadline: Deadline, known: Answers | None
-) -> Plan:
-    """The plan of a network without attention: its splits, and all else where memory binds.
+    setting: Setting,
+    options: SearchOptions,
+    deadline: Deadline,
+    known: Answers | None,
+    wishes: Wishes,
+) -> tuple[JointResult | None, Plan | InfeasibleError]:
+    """As `_plan_of_all`, of a network without attention: its splits first, and all else then.
 
     Parameters
     ----------
-    setting, options, deadline, known
+    setting, options, deadline, known, wishes
         As of `joint_plan`.
+
+    Returns
+    -------
+    The search behind the plan is None where only splits were searched.
     """
     single, proven, early, least = None, False, deadline, LeastOfStages(setting)
-    others = cache(partial(_searched, setting, options, deadline, NO_WISHES, until=deadline))
+    others = cache(partial(_searched, setting, options, deadline, wishes, until=deadline))
 
     def rival() -> float:
         found, _ = others()
@@ -225,21 +232,24 @@ def _splits_first(
             single = plan_for(setting, options, early, known)
     except Overtaken as error:
         found, usual = others()
-        return faster_plan(setting, found.without_splits(error.note, error.bound), usual, None)
+        found = found.without_splits(error.note, error.bound)
+        return found, plan_or_error(setting, found, usual, None)
     except InfeasibleError as error:
         if error.stopped_by == "interrupt":
             raise
         crowded, proven = error.layer, error.proven
-    if single is not None and (
-        not single.search.memory_binds or single.search.stopped_by == "interrupt"
-    ):
-        return single
+    if single is not None and single.search.stopped_by == "interrupt":
+        return None, single
+    if single is not None and not single.search.memory_binds:
+        splits = KnownSplits.of(single)
+        found, usual = _searched(setting, options, deadline, wishes, until=deadline, splits=splits)
+        return found, plan_or_error(setting, found, usual, single)
     found, usual = others()
     if not least.fits_in_one_stage(1, "none"):
         found = left_splits(setting, found)
     elif single is None and not proven:
         found = unproven_splits(found)
-    return faster_plan(setting, found, usual, single, crowded)
+    return found, plan_or_error(setting, found, usual, single, crowded)
 
 
 def _fits_as_usual(setting: Setting) -> bool:
@@ -255,6 +265,7 @@ def _searched(
     wishes: Wishes,
     *,
     until: Deadline,
+    splits: KnownSplits = NO_SPLITS,
 ) -> tuple[JointResult, tuple[UsualTrial, ...]]:
     """What the search over global choices comes to, and the usual ways to train beside it.
 
@@ -264,6 +275,8 @@ def _searched(
         As of `joint_plan`.
     deadline, until
         When the search, and when the comparison is to be there.
+    splits
+        Splits of one stage that are known.
     """
     options.tell("estimating pipelines")
     search = JointSearch(
@@ -272,11 +285,17 @@ def _searched(
         options=options,
         deadline=deadline,
         wishes=wishes,
+        splits=splits,
     )
     found = search.run()
     if found.stopped_by == "interrupt" or found.refused:
         # who interrupts does not wait for comparisons, and what is refused has none
         until = Deadline(0.0)
+    if splits.any:
+        found = with_own_splits(search, found)
+        if found.best is None:
+            # splits that are known are compared already
+            return found, ()
     until = until.earlier(search.pace.assembly)
     usual: tuple[UsualTrial, ...] = ()
     try:
@@ -290,4 +309,5 @@ def _searched(
         )
     except KeyboardInterrupt:
         found = replace(found, stopped_by="interrupt")
-    return with_own_splits(search, found if wishes.any else with_usual(found, usual)), usual
+    found = found if wishes.any else with_usual(found, usual)
+    return found if splits.any else with_own_splits(search, found), usual

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.joint.as_cut import Waits, least_as_cut, read_layers
 from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
@@ -29,7 +31,7 @@ from planner.simulation.run import OVERLAP_FACTOR, waiting_time
 Floats = NDArray[np.float64]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class ChoiceBounds:
     """Bounds of choices by what they cannot avoid.
 
@@ -56,6 +58,8 @@ class ChoiceBounds:
         default_factory=dict
     )
     filled: dict[tuple[object, ...], float] = field(default_factory=dict)
+    cut: dict[tuple[object, ...], float] = field(default_factory=dict)
+    waits: dict[tuple[object, ...], Waits] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
         """The choices that the bound of one holds for, wherever it is cut."""
@@ -129,7 +133,7 @@ class ChoiceBounds:
         found += slowed
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
-            found = max(found, self._in_series(choice))
+            found = max(found, self._in_series(choice), self._as_cut(choice))
         if choice.pp == choice.micro_batches == 1 and not choice.offload:
             if choice.inside.recompute != "none":
                 # what is computed again only adds to passes, but may fill what they wait
@@ -162,6 +166,39 @@ class ChoiceBounds:
         if not choice.fills_bubbles:
             return self.floors.staged(every, pp, choice.chunks, count)
         return self.floors.filled(every, self._sums(choice, kept, apart=True), pp, count)
+
+    def _as_cut(self, choice: Choice) -> float:
+        """What stages take that are cut by the work of their layers, as they are simulated. [s]"""
+        cuts, pp, count = self.estimates.cuts, choice.pp, choice.micro_batches
+        if pp == 1 or cuts.first:
+            return 0.0
+        cut = (pp, choice.chunks, count, choice.fills_bubbles)
+        key = (choice.split, choice.samples, choice.zero > 2, *cut)
+        if key not in self.cut:
+            kept = self._kept(choice)
+            found = least_as_cut(
+                choice, self._waits(choice, kept), _least_spent(choice, kept), kept
+            )
+            self.cut[key] = found + waiting_time(
+                count * kept.total_computed / pp, self.setting.gpus
+            )
+        return self.cut[key]
+
+    def _waits(self, choice: Choice, kept: MicroBatch) -> Waits:
+        """What its stages wait for each other, however many micro-batches there are."""
+        key = (choice.split, choice.samples, choice.zero > 2, choice.parts, choice.fills_bubbles)
+        if key not in self.waits:
+            starts = self.estimates.cuts.starts(choice.parts, work=kept.balance)
+            backward = kept.computed - kept.forward_computed
+            if choice.fills_bubbles:
+                backward = backward - kept.apart
+            self.waits[key] = Waits(self.reads, starts, kept.forward_computed, backward)
+        return self.waits[key]
+
+    @cached_property
+    def reads(self) -> list[list[int]]:
+        """Of each layer, which ones it reads."""
+        return read_layers(self.setting.graph)
 
     def _sums(self, choice: Choice, kept: MicroBatch, *, apart: bool) -> tuple[float, Floats]:
         """Sums of computation, as of `PipelineBounds.sums`; apart without that of weights. [s]"""

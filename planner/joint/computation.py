@@ -14,6 +14,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import hybrid
+from planner.joint.bubbles import least_filled_by_layers
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.least_passes import LeastPasses, least_passes
@@ -67,8 +68,11 @@ class PipelineBounds:
         self.by_degrees: dict[tuple[int, int], tuple[float, Floats]] = {}
         # and of all passes but those of weights, whatever the split
         self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
+        # of all layers both passes by these degrees, all but those of weights, and forward passes
+        self.layers: dict[tuple[int, int], Floats] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
+        self.sharp: dict[tuple[int, int, int, int], float] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
         self.attends = is_transformer(setting.graph)
 
@@ -116,6 +120,10 @@ class PipelineBounds:
                 if key not in self.known:
                     self.known[key] = self.sums([rows[name].whole for name in layers])
                     self.before[key] = self.sums([rows[name].before for name in layers])
+                    if not self.chain:
+                        each = [rows[name] for name in layers]
+                        times = [(one.split, one.before, one.forward) for one in each]
+                        self.layers[key] = np.array(times).T
                     self.by_degrees[key] = self.known[key]
                     if key[0] > 1 and not self.attends:
                         self.by_degrees[key] = self.sums([rows[name].split for name in layers])
@@ -253,6 +261,33 @@ class PipelineBounds:
         (total, _), (_, cut) = each, before
         least = max(count * total / pp, float(cut[min(pp, len(cut)) - 1]))
         return least + waiting_time(count * total / pp, self.setting.gpus)
+
+    def sharper(self, choice: Choice) -> float:
+        """As `floor`, in more time where stages may be cut within blocks and fill bubbles. [s]"""
+        floor = self.floor(choice)
+        if self.chain or self.attends or not choice.fills_bubbles:
+            return floor
+        on, pp, count = _on_devices(choice), choice.pp, choice.micro_batches
+        key = (*on, pp, count)
+        if key not in self.sharp:
+            whole, before, forward = self.layers[on]
+            self.sharp[key] = least_filled_by_layers(
+                pp, count, whole, before, self._waits(forward), self._waits(before)
+            )
+        waiting = waiting_time(count * self.known[on][0] / pp, self.setting.gpus)
+        return max(floor, self.sharp[key] + waiting)
+
+    def _waits(self, times: Floats) -> Floats:
+        """What the blocks before that of each layer take in series, and all of them. [s]
+
+        Parameters
+        ----------
+        times
+            Of each layer. [s]
+        """
+        longest = longest_series(self.setting.graph, (times * self.waits).tolist(), self.starts)
+        before = np.concatenate(([0.0], np.cumsum(longest)))
+        return np.repeat(before, [*np.diff([*self.starts, len(times)]), 1])
 
     def least(self, deadline: Deadline) -> float:
         """What no step takes less than, whatever the stages and micro-batches. [s]

@@ -144,8 +144,12 @@ class FewerGpus:
         return sorted(rows, key=lambda row: row[0])
 
     def _usual(self, part: Setting) -> float:
-        """The fastest usual way with a runtime of its own, which no choice stands for. [s]"""
-        if self.wishes.any or part.asked_runtime is not None or part.batch % part.gpus:
+        """The fastest usual way with a runtime of its own, which no choice stands for. [s]
+
+        Of networks without attention those are no part of what is searched for.
+        """
+        alike = self.wishes.any or not self.floors.attends
+        if alike or part.asked_runtime is not None or part.batch % part.gpus:
             return math.inf
         apart = {
             name: degrees
@@ -187,7 +191,8 @@ class FewerGpus:
         # what is known of them costs less than all that they can be combined with
         most = limit * (1.0 + MARGIN)
         quick = (one for one in found if estimates.known_least(one) <= most)
-        below = [(floor, one) for one in quick if (floor := floors.floor(one)) < limit]
+        low = (one for one in quick if floors.floor(one) < limit)
+        below = [(floor, one) for one in low if (floor := floors.sharper(one)) < limit]
         rows = sorted(
             (
                 (floor, other)

@@ -20,14 +20,16 @@ class LeastPasses(NamedTuple):
 
     Parameters
     ----------
-    whole, before
-        With the backward pass of the weight, and without, whatever the split. [s]
+    whole, before, forward
+        With the backward pass of the weight, without, and the forward pass alone, each of them
+        whatever the split. [s]
     split
         With it, as the layer is split, where that is known. [s]
     """
 
     whole: float
     before: float
+    forward: float
     split: float
 
 
@@ -86,11 +88,12 @@ def least_passes(
     before = times.forward + times.backward_data
     passes = before + times.backward_weight
     # attention has a second product backwards, but no weight
-    both = np.stack([passes, before if layer.parameters else passes])[:, places]
-    least = np.minimum.reduceat(both, starts[:-1], axis=1).T.tolist()
+    forward = np.broadcast_to(times.forward, passes.shape)
+    each = np.stack([passes, before if layer.parameters else passes, forward])[:, places]
+    least = np.minimum.reduceat(each, starts[:-1], axis=1).T.tolist()
     return [
-        LeastPasses(whole, part, whole if place is None else float(both[0, place]))
-        for (whole, part), place in zip(least, places_of, strict=True)
+        LeastPasses(whole, part, ahead, whole if place is None else float(each[0, place]))
+        for (whole, part, ahead), place in zip(least, places_of, strict=True)
     ]
 
 

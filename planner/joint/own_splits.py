@@ -92,10 +92,17 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
         least=search.least or LeastOfStages(setting),
         known=search.simulations.known,
         best=found.best,
+        rival=search.splits.seconds,
     )
-    own.run()
+    if search.splits.any:
+        # micro-batches and recomputation make no split faster that fits without
+        own.shard(search.splits.distributions if search.splits.worth_sharding else {})
+    else:
+        own.run()
     simulated = tuple(own.simulated)
     found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
+    if search.splits.any and found.best is not None:
+        found = replace(found, any_split=search.floors.least(search.deadline))
     # the bound of choices is none of splits beside them
     return found if found.is_by_degrees else replace(found, bound=found.any_split)
 
@@ -139,6 +146,8 @@ class OwnSplits:
         What layers cost, as of `planner.planning.staged.tried`.
     best
         The fastest that fits, of choices before.
+    rival
+        The step of a plan that is known: others matter where they are faster. [s]
     beside
         What steps must take less than to be better than these. [s]
     """
@@ -152,6 +161,7 @@ class OwnSplits:
     least: LeastOfStages
     known: PiecesByBatch
     best: StagedStep | None
+    rival: float = math.inf
     simulated: list[StagedStep] = field(default_factory=list)
     tried: dict[tuple[Way, tuple[int, ...]], StagedStep | None] = field(default_factory=dict)
     work: int = 0
@@ -174,10 +184,27 @@ class OwnSplits:
         except KeyboardInterrupt:
             self.stopped_by = "interrupt"
 
+    def shard(self, distributions: Mapping[str, Distribution]) -> None:
+        """Try every stage of ZeRO on splits that are known, if there are any.
+
+        Parameters
+        ----------
+        distributions
+            Of all layers.
+        """
+        for zero in self._zeros() if distributions and 1 in self._counts() else ():
+            if zero and 0 in self._blocks(self.setting.graph) and self._has_time():
+                way = Way(micro_batches=1, zero=zero, again=0)
+                found = self._simulate(way, distributions, math.inf)
+                self.simulated += [] if found is None else [found]
+                if found is not None and found.fits and found.seconds < self.limit:
+                    self.best = found
+
     @property
     def limit(self) -> float:
         """What a step must take less than to be worth it. [s]"""
-        return math.inf if self.best is None else self.best.seconds * (1.0 - LEAST_GAIN)
+        best = math.inf if self.best is None else self.best.seconds * (1.0 - LEAST_GAIN)
+        return min(best, self.rival)
 
     def _has_time(self) -> bool:
         """Whether there is time for as much as took the longest so far."""

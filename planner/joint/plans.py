@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodels.units import format_seconds
+from planner.errors import InfeasibleError
 from planner.joint.result import JointResult
 from planner.joint.verdict import infeasible, search_notes, summary
 from planner.notes import words
@@ -15,6 +15,20 @@ from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import bounded
 from planner.request.setting import Setting
 from search.problem.notes import Note
+
+
+def plan_or_error(
+    setting: Setting,
+    found: JointResult,
+    usual: Sequence[UsualTrial],
+    single: Plan | None,
+    crowded: str = "",
+) -> Plan | InfeasibleError:
+    """The faster of two plans, or why there is neither; as of `faster_plan`."""
+    try:
+        return faster_plan(setting, found, usual, single, crowded)
+    except InfeasibleError as error:
+        return error
 
 
 def faster_plan(
@@ -60,15 +74,12 @@ def faster_plan(
 
 def joint_single(single: Plan, found: JointResult) -> Plan:
     """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
-    note = Note.of(
-        "pipelines-estimated",
-        choices=found.num_choices,
-        simulated=len(found.simulated),
-        bound=format_seconds(found.bound),
-    )
     plan, stopped = bounded(single, found.bound), single.search.stopped_by or found.stopped_by
-    search = replace(plan.search, stopped_by=stopped)
-    return replace(plan, search=search, fallbacks=(*single.fallbacks, words(note)))
+    search = replace(plan.search, stopped_by=stopped, num_choices=found.num_choices)
+    said = single.fallbacks
+    if stopped != single.search.stopped_by:
+        said = (*said, words(Note.of("search-stopped", reason=stopped)))
+    return replace(plan, search=search, fallbacks=said)
 
 
 def with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:

@@ -22,6 +22,7 @@ from planner.joint.contradiction import contradiction, leaves_nothing
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import with_fewer_again
 from planner.joint.hybrid import with_fewer_shards
+from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
 from planner.joint.offloading import heavy_rows, with_offload
@@ -62,6 +63,8 @@ class JointSearch:
         What is held fixed or ruled out.
     passes_over
         Whether what is slower than others by its passes alone is not estimated in full.
+    splits
+        Splits of one stage that are known: others matter where they are faster.
     """
 
     setting: Setting
@@ -70,6 +73,7 @@ class JointSearch:
     deadline: Deadline
     wishes: Wishes = NO_WISHES
     passes_over: bool = True
+    splits: KnownSplits = NO_SPLITS
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
@@ -111,6 +115,7 @@ class JointSearch:
             pace=self.pace,
             offloads=self._offloads,
             left_out=self.left_out,
+            splits=self.splits,
             misfits=Misfits(setting=self.setting, least=self.least),
         )
         apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
@@ -131,12 +136,14 @@ class JointSearch:
             early = self.deadline.part(BOUND_SHARE)
             rows = self._floors(floors, early)
             bound = min((floor for floor, _ in rows), default=math.inf)
-            anyhow, single = floors.least(early), floors.of(1, 1, 1)
+            if not self.splits.any:
+                anyhow, single = floors.least(early), floors.of(1, 1, 1)
+            rows = self.splits.others(rows, floors)
             ranking = Ranking(
                 estimates=self.estimates,
                 deadline=self.deadline.part(ESTIMATE_SHARE),
                 capacity=self.setting.cluster.device.memory,
-                margin=PASSED_OVER if self.passes_over else math.inf,
+                margin=self._margin,
                 left_out=self.left_out,
             )
             if simulates:
@@ -204,7 +211,9 @@ class JointSearch:
         variants = [row for row in rows if is_variant(row[1])]
         for turn in range(1, MOST_ROUNDS + 1):
             last = turn == MOST_ROUNDS and simulations.best is None
-            ranking.limit = self._of_replicas(ranking, rows) if bounds.partly else math.inf
+            ranking.limit = self.splits.seconds
+            if bounds.partly and not self.splits.any:
+                ranking.limit = self._of_replicas(ranking, rows)
             found, left = ranking.of(plain, every=last)
             found = self._refined(found, ranking, bounds)
             # they take no places of the others, and are compared with all of them
@@ -215,7 +224,7 @@ class JointSearch:
             )
             found[count:] = self._refined(found[count:], ranking, bounds, best)
             self.ranked = sorted(found, key=lambda one: one.seconds)
-            if simulations.best is None and self._is_refuted(rows, left, bounds):
+            if simulations.rival == math.inf and self._is_refuted(rows, left, bounds):
                 return left, []
             if simulations.offloads:
                 heavy, unseen = heavy_rows(
@@ -227,12 +236,11 @@ class JointSearch:
             simulations.run(self.ranked, bound, partly=bounds.partly)
             missed = simulations.refuted(self.ranked) - ranking.refuted
             others = min(left, ranking.left_without(missed))
-            best = math.inf if simulations.best is None else simulations.best.seconds
-            if not missed or others >= best or ranking.cut_short:
+            if not missed or others >= simulations.rival or ranking.cut_short:
                 break
             # what is slower is estimated as well
             ranking.refuted |= missed
-        if simulations.best is None:
+        if simulations.rival == math.inf:
             simulations.run_cheap(self.ranked, bound)
         simulations.run_untried(self.ranked, bound)
         return left, ranking.unseen
@@ -310,6 +318,16 @@ class JointSearch:
         found = with_fewer_again(self.estimates, found, ranking.refuted)
         fitting = (one for one in found if one.choice not in ranking.refuted)
         return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)
+
+    @property
+    def _margin(self) -> float:
+        """What takes longer than the best by more, by its passes alone, is not estimated. [parts]
+
+        Where the best is known, there is nothing to allow for but what estimates are off.
+        """
+        if not self.passes_over:
+            return math.inf
+        return MARGIN if self.splits.any else PASSED_OVER
 
     @property
     def _offloads(self) -> bool:

@@ -22,6 +22,7 @@ from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
+from planner.joint.known_splits import KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
@@ -36,6 +37,9 @@ MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
 # nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_COMPARED = 6_000, 40_000
+# As `MOST_WORK`, beside splits of one stage that are known and bounded: those are nearly always the
+# answer. [items]
+MOST_BESIDE = 1_500
 # What is slower than the best by more is not faster with a block less computed again. [times]
 PROMISING_AGAIN = 1.2
 # Of the fastest, and then of the smallest: so many are simulated until one fits, and so many where
@@ -61,6 +65,8 @@ class Simulations:
         Why ways to train were left out, to which others are added.
     misfits
         What is told not to fit before it is simulated.
+    splits
+        As of `planner.joint.search.JointSearch`.
     simulated, best
         All that was simulated, and the fastest that fits.
     cut_short
@@ -82,6 +88,7 @@ class Simulations:
     offloads: bool
     left_out: list[str]
     misfits: Misfits
+    splits: KnownSplits
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     cut_short: bool = False
@@ -90,6 +97,11 @@ class Simulations:
     off: dict[tuple[object, ...], float] = field(default_factory=dict)
     above: float = 1.0
     known: PiecesByBatch = field(default_factory=dict)
+
+    @property
+    def rival(self) -> float:
+        """What is to be faster than this to be the best, +inf where nothing is known. [s]"""
+        return min(self.splits.seconds, math.inf if self.best is None else self.best.seconds)
 
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
@@ -121,7 +133,7 @@ class Simulations:
             self._simulate([*fitting[:most], *surely[:most]], bound)
             if partly:
                 self._compute_fewer_again(rows, bound)
-        if self.best is None:
+        if self.rival == math.inf:
             # where that does not either, what holds the least may do
             smallest = sorted(timely, key=BY_MEMORY)
             self._simulate(smallest[:most], bound)
@@ -190,7 +202,7 @@ class Simulations:
         """
         work, count = 0, 0
         for one in rows:
-            best = math.inf if self.best is None else self.best.seconds
+            best = self.rival
             if one.seconds > best * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
             if self.simulated and not self._has_time(one.choice):
@@ -266,7 +278,7 @@ class Simulations:
         -------
         What no choice that fits takes less than. [s]
         """
-        if self.best is None:
+        if self.rival == math.inf:
             return 0.0  # there is no plan to bound
         may_offload = self._may_offload if self.offloads else None
         contenders = Contenders(bounds, ranked, passed, may_offload, self.pace.deadline)
@@ -290,7 +302,7 @@ class Simulations:
             if not members:
                 continue
             work += self.pace.work(row.choice) * len(members)
-            enough = work > MOST_WORK
+            enough = work > (MOST_BESIDE if self.splits.any else MOST_WORK)
             for other in () if enough else members:
                 if not self._is_settled(other):
                     # each of them takes time that the next one lacks
@@ -309,9 +321,9 @@ class Simulations:
 
     @property
     def _limit(self) -> float:
-        """The best step that is known: what takes as long does not matter. [s]"""
-        assert self.best is not None
-        return min(self.best.seconds, self.options.limit)
+        """The best step that is known, or a bound of splits: others matter if less. [s]"""
+        best = math.inf if self.best is None else self.best.seconds
+        return min(best, self.options.limit, self.splits.bound)
 
     def _open(self, contenders: Contenders, row: Contender) -> list[Choice]:
         """The choices that a bound holds for, but those that are settled."""
@@ -354,7 +366,7 @@ class Simulations:
         misfits.short.pop(choice, None)
         if found.fits:
             self.fitting.add(choice)
-        if found.fits and (self.best is None or found.seconds < self.best.seconds):
+        if found.fits and found.seconds < self.rival:
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found
