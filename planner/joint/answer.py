@@ -14,7 +14,7 @@ from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
 from planner.joint.own_splits import with_own_splits
-from planner.joint.plans import plan_or_error, with_usual
+from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
 from planner.joint.search import JointSearch
@@ -214,7 +214,8 @@ def _splits_first(
     The search behind the plan is None where only splits were searched.
     """
     single, proven, early, least = None, False, deadline, LeastOfStages(setting)
-    others = cache(partial(_searched, setting, options, deadline, wishes, until=deadline))
+    searched = partial(_searched, setting, options, deadline, wishes, until=deadline)
+    others = cache(partial(searched, splits=KnownSplits.limited(options.limit)))
 
     def rival() -> float:
         found, _ = others()
@@ -241,8 +242,12 @@ def _splits_first(
     if single is not None and single.search.stopped_by == "interrupt":
         return None, single
     if single is not None and not single.search.memory_binds:
-        splits = KnownSplits.of(single)
-        found, usual = _searched(setting, options, deadline, wishes, until=deadline, splits=splits)
+        if single.search.stopped_by and early is deadline:
+            return None, single  # there is no time left for others
+        try:
+            found, usual = searched(splits=KnownSplits.of(single))
+        except KeyboardInterrupt:
+            return None, stopped_plan(single, "interrupt")
         return found, plan_or_error(setting, found, usual, single)
     found, usual = others()
     if not least.fits_in_one_stage(1, "none"):
@@ -278,7 +283,8 @@ def _searched(
     splits
         Splits of one stage that are known.
     """
-    options.tell("estimating pipelines")
+    known = splits if splits.distributions else NO_SPLITS
+    options.tell("estimating pipelines", known.step, known.bound if known.any else 0.0)
     search = JointSearch(
         setting=setting,
         runtime=searched_runtime(setting),

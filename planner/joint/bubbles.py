@@ -75,10 +75,8 @@ def least_filled(
     return low
 
 
-def least_filled_by_layers(
-    pp: int, count: int, whole: Floats, before: Floats, ahead: Floats, around: Floats
-) -> float:
-    """What no step takes less than, wherever layers that may work beside each other are cut. [s]
+class FilledByLayers:
+    """What pipelines take at least, wherever layers that may work beside each other are cut.
 
     As `least_filled`, one of the things that a stage waits for at a time. What it waits for jumps
     where a block ends. That counts as far as the work on the layers up to there does not take as
@@ -94,55 +92,53 @@ def least_filled_by_layers(
         What a micro-batch waits at least for the blocks before that of each layer, and in the end
         for all of them, in the forward pass, and in both of them without that of weights. [s]
     """
-    size = len(whole)
-    # a stage that ends with a layer waits for the blocks after that of the layer
-    after = around[-1] - np.concatenate((around[:1], _after_blocks(around)))
 
-    def condition(work: Floats, waits: Floats, rest: Floats) -> tuple[list[float], list[float]]:
-        """Work up to each layer, and what a step must have beside it for a stage from there on."""
-        ends = np.concatenate(([0.0], np.cumsum(work)))
-        least = np.minimum.accumulate((ends + rest)[::-1])[::-1]
-        return least.tolist(), np.maximum.accumulate(ends - waits).tolist()
+    def __init__(
+        self, pp: int, count: int, whole: Floats, before: Floats, ahead: Floats, around: Floats
+    ) -> None:
+        self.pp, self.count, self.size = pp, count, len(whole)
+        # a stage that ends with a layer waits for the blocks after that of the layer
+        after = around[-1] - np.concatenate((around[:1], _after_blocks(around)))
+        none, numbers = np.zeros(self.size + 1), range(1, min(pp, count) + 1)
+        self.first = _condition(count * whole, ahead, none)
+        self.last = [_condition(n * before + (count - n) * whole, around, none) for n in numbers]
+        self.flying = [_condition((count - n + 1) * whole, ahead, after) for n in numbers]
 
-    none = np.zeros(size + 1)
-    first = condition(count * whole, ahead, none)
-    last = [
-        condition(n * before + (count - n) * whole, around, none)
-        for n in range(1, min(pp, count) + 1)
-    ]
-    flying = [
-        condition((count - n + 1) * whole, ahead, after) for n in range(1, min(pp, count) + 1)
-    ]
-
-    def fits(seconds: float) -> bool:
-        begin = 0
-        for stage in range(pp):
+    def fits(self, seconds: float) -> bool:
+        """Whether a step might take no longer. [s]"""
+        begin, count = 0, self.count
+        for stage in range(self.pp):
             conditions = (
-                first,
-                last[min(stage + 1, count) - 1],
-                flying[min(pp - stage, count) - 1],
+                self.first,
+                self.last[min(stage + 1, count) - 1],
+                self.flying[min(self.pp - stage, count) - 1],
             )
-            reached = (
+            reached = min(
                 bisect_right(least, seconds + waited[begin]) - 1 for least, waited in conditions
             )
-            begin = max(begin, min(reached))
-            if begin >= size:
+            begin = max(begin, reached)
+            if begin >= self.size:
                 return True
         return False
 
-    low = count * float(whole.sum()) / pp
-    high = count * float(whole.sum()) + float(around[-1])
-    while high > low * (1.0 + EXACT):
-        middle = (low + high) / 2.0
-        if fits(middle):
-            high = middle
-        else:
-            low = middle
-    return low
+
+def _condition(work: Floats, waits: Floats, rest: Floats) -> tuple[list[float], list[float]]:
+    """Work up to each layer, and what a step must have beside it for a stage from there on. [s]
+
+    Parameters
+    ----------
+    work
+        On each layer. [s]
+    waits, rest
+        What a stage that begins, or ends with a layer waits for. [s]
+    """
+    ends = np.concatenate(([0.0], np.cumsum(work)))
+    least = np.minimum.accumulate((ends + rest)[::-1])[::-1]
+    return least.tolist(), np.maximum.accumulate(ends - waits).tolist()
 
 
 def _after_blocks(waits: Floats) -> Floats:
-    """Of each layer, what those wait for that follow its block, as of `least_filled_by_layers`."""
+    """Of each layer, what those wait for that follow its block, as of `FilledByLayers`."""
     place = np.searchsorted(waits, waits[:-1], side="right")
     found: Floats = waits[np.minimum(place, len(waits) - 1)]
     return found

@@ -14,7 +14,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import hybrid
-from planner.joint.bubbles import least_filled_by_layers
+from planner.joint.bubbles import FilledByLayers
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.least_passes import LeastPasses, least_passes
@@ -72,7 +72,7 @@ class PipelineBounds:
         self.layers: dict[tuple[int, int], Floats] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
-        self.sharp: dict[tuple[int, int, int, int], float] = {}
+        self.filled_by_layers: dict[tuple[int, int, int, int], FilledByLayers] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
         self.attends = is_transformer(setting.graph)
 
@@ -262,20 +262,29 @@ class PipelineBounds:
         least = max(count * total / pp, float(cut[min(pp, len(cut)) - 1]))
         return least + waiting_time(count * total / pp, self.setting.gpus)
 
-    def sharper(self, choice: Choice) -> float:
-        """As `floor`, in more time where stages may be cut within blocks and fill bubbles. [s]"""
-        floor = self.floor(choice)
+    def may_take(self, choice: Choice, seconds: float) -> bool:
+        """Whether a step of a choice might take less, by computation alone.
+
+        More is found out than `floor` does where stages may be cut within blocks and fill bubbles.
+
+        Parameters
+        ----------
+        choice, seconds
+            The choice, and what it is to take less than. [s]
+        """
+        if self.floor(choice) >= seconds:
+            return False
         if self.chain or self.attends or not choice.fills_bubbles:
-            return floor
+            return True
         on, pp, count = _on_devices(choice), choice.pp, choice.micro_batches
         key = (*on, pp, count)
-        if key not in self.sharp:
+        if key not in self.filled_by_layers:
             whole, before, forward = self.layers[on]
-            self.sharp[key] = least_filled_by_layers(
+            self.filled_by_layers[key] = FilledByLayers(
                 pp, count, whole, before, self._waits(forward), self._waits(before)
             )
         waiting = waiting_time(count * self.known[on][0] / pp, self.setting.gpus)
-        return max(floor, self.sharp[key] + waiting)
+        return self.filled_by_layers[key].fits(seconds - waiting)
 
     def _waits(self, times: Floats) -> Floats:
         """What the blocks before that of each layer take in series, and all of them. [s]

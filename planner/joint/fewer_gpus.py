@@ -131,16 +131,18 @@ class FewerGpus:
         What the fastest with each is estimated to take [s], the choice unless it is a usual way to
         train under a runtime of its own, and the question for it.
         """
-        self.weights = LeastWeights(self.setting)
+        self.weights, known = LeastWeights(self.setting), seconds
         rows: list[tuple[float, Choice | None, Setting]] = []
         for part in self._parts(seconds):
             if self.deadline.passed:
                 break
-            expected, usual = self._expected(part, seconds), self._usual(part)
+            expected, usual = self._expected(part, known), self._usual(part)
             if usual < seconds:
                 rows.append((usual, None, part))
             elif expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
                 rows.append((expected.seconds, expected.choice, part))
+                # of those that are slower by more than estimates are off one is tried
+                known = min(known, expected.seconds * (1.0 + MARGIN))
         return sorted(rows, key=lambda row: row[0])
 
     def _usual(self, part: Setting) -> float:
@@ -191,8 +193,7 @@ class FewerGpus:
         # what is known of them costs less than all that they can be combined with
         most = limit * (1.0 + MARGIN)
         quick = (one for one in found if estimates.known_least(one) <= most)
-        low = (one for one in quick if floors.floor(one) < limit)
-        below = [(floor, one) for one in low if (floor := floors.sharper(one)) < limit]
+        below = [(floors.floor(one), one) for one in quick if floors.may_take(one, limit)]
         rows = sorted(
             (
                 (floor, other)
@@ -211,18 +212,19 @@ class FewerGpus:
             estimates=estimates,
             deadline=self.deadline,
             capacity=capacity,
-            limit=limit,
-            margin=MARGIN,
+            limit=most,
+            # what is slower than another by its passes alone is not the fastest
+            margin=0.0,
         )
         ranked, _ = ranking.of(rows, every=False)
-        most = capacity * (1.0 + MEMORY_MARGIN)
+        room = capacity * (1.0 + MEMORY_MARGIN)
         if self.wishes.leaves_some_again:
             ranked = with_fewer_again(estimates, ranked)
             full = (one for one in ranked if one.choice.inside.recompute == "full")
-            near = next((one.choice for one in full if one.memory <= most), None)
+            near = next((one.choice for one in full if one.memory <= room), None)
             # a block less, which may fit although it is not estimated to, is looked at as well
             ranked += [] if near is None else one_fewer_again(estimates, near)
-        rivals = (one for one in ranked if one.memory <= most)
+        rivals = (one for one in ranked if one.memory <= room)
         return min(rivals, key=lambda one: one.seconds, default=None)
 
 

@@ -22,18 +22,19 @@ class KnownSplits:
 
     Parameters
     ----------
-    seconds
-        What other ways to train must take less than. [s]
-    bound
-        What no split takes less than. [s]
+    step, bound
+        Of the plan, and what no split takes less than. [s]
+    within
+        By how much others must be faster to take its place. [parts]
     distributions
-        How layers are split.
+        How layers are split, nothing where only the time is known.
     updates
         What cutting the state of the optimizer over replicas can save at most. [s]
     """
 
-    seconds: float = math.inf
+    step: float = math.inf
     bound: float = math.inf
+    within: float = 0.0
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     updates: float = 0.0
 
@@ -41,26 +42,37 @@ class KnownSplits:
     def of(cls, plan: Plan) -> KnownSplits:
         """Those of a plan."""
         return cls(
-            seconds=plan.step_time_s / (1.0 + SIMPLER_WITHIN),
+            step=plan.step_time_s,
             bound=plan.search.lower_bound_s,
+            within=SIMPLER_WITHIN,
             distributions=plan.strategy.distributions,
             updates=plan.breakdown_s.get("update", 0.0),
         )
 
+    @classmethod
+    def limited(cls, seconds: float) -> KnownSplits:
+        """Some plan that takes so long. [s]"""
+        return cls(step=seconds, bound=seconds)
+
+    @property
+    def seconds(self) -> float:
+        """What other ways to train must take less than. [s]"""
+        return self.step / (1.0 + self.within)
+
     @property
     def worth_sharding(self) -> bool:
         """Whether cutting the state of these splits over replicas may be worth it."""
-        return self.any and self.updates > SIMPLER_WITHIN * self.seconds
+        return self.updates > self.within * self.step
 
     @property
     def any(self) -> bool:
         """Whether there are any."""
-        return self.seconds < math.inf
+        return self.step < math.inf
 
     def others(
         self, rows: Iterable[tuple[float, Choice]], floors: PipelineBounds
     ) -> list[tuple[float, Choice]]:
-        """Choices that may be faster than splits alone, and are none themselves.
+        """Choices that may be faster, and are no splits alone where those are known.
 
         Parameters
         ----------
@@ -72,12 +84,13 @@ class KnownSplits:
         if not self.any:
             return list(rows)
         most = max(self.seconds, self.bound)
-        found = (
-            (floors.sharper(choice), choice)
+        return [
+            (least, choice)
             for least, choice in rows
-            if least < most and not choice.is_split_alone
-        )
-        return sorted((row for row in found if row[0] < most), key=lambda row: row[0])
+            if least < most
+            and not (self.distributions and choice.is_split_alone)
+            and floors.may_take(choice, most)
+        ]
 
 
 NO_SPLITS = KnownSplits()

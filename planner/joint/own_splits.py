@@ -94,13 +94,16 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
         best=found.best,
         rival=search.splits.seconds,
     )
-    if search.splits.any:
+    if search.splits.distributions:
         # micro-batches and recomputation make no split faster that fits without
         own.shard(search.splits.distributions if search.splits.worth_sharding else {})
     else:
         own.run()
     simulated = tuple(own.simulated)
     found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
+    if search.splits.distributions:
+        bound = min([found.bound, *(one.seconds for one in simulated if one.fits)])
+        found = replace(found, bound=bound)
     if search.splits.any and found.best is not None:
         found = replace(found, any_split=search.floors.least(search.deadline))
     # the bound of choices is none of splits beside them

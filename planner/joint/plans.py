@@ -61,25 +61,34 @@ def faster_plan(
         return joint_single(single, found)
     if best is None:
         raise infeasible(setting, found, crowded)
+    rows = [one.baseline for one in usual]
     if single is not None:
         found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
+        # those of the same names, under the buckets that suit them
+        known = {one.name for one in single.baselines}
+        rows = [*single.baselines, *(row for row in rows if row.name not in known)]
     return plan_of_stages(
         best,
         summary(found, best),
         notes=search_notes(found, best),
-        baselines=tuple(one.baseline for one in usual),
+        baselines=tuple(rows),
         finalists=_finalists(found, best),
     )
 
 
 def joint_single(single: Plan, found: JointResult) -> Plan:
     """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
-    plan, stopped = bounded(single, found.bound), single.search.stopped_by or found.stopped_by
-    search = replace(plan.search, stopped_by=stopped, num_choices=found.num_choices)
-    said = single.fallbacks
-    if stopped != single.search.stopped_by:
-        said = (*said, words(Note.of("search-stopped", reason=stopped)))
-    return replace(plan, search=search, fallbacks=said)
+    plan = stopped_plan(bounded(single, found.bound), found.stopped_by)
+    return replace(plan, search=replace(plan.search, num_choices=found.num_choices))
+
+
+def stopped_plan(plan: Plan, stopped_by: str) -> Plan:
+    """A plan the search for which was cut short, if it was, unless it says so already."""
+    if plan.search.stopped_by or not stopped_by:
+        return plan
+    said = words(Note.of("search-stopped", reason=stopped_by))
+    search = replace(plan.search, stopped_by=stopped_by)
+    return replace(plan, search=search, fallbacks=(*plan.fallbacks, said))
 
 
 def with_usual(found: JointResult, usual: Sequence[UsualTrial]) -> JointResult:

@@ -149,8 +149,9 @@ class JointSearch:
             if simulates:
                 left, passed = self._simulate(ranking, rows, bounds, bound)
                 bound = simulations.prove(self.ranked, passed, left, bounds)
-                best = simulations.best
-                bound = bound if best is None else min(bound, best.seconds, self.options.limit)
+                fitting = [one.seconds for one in simulations.simulated if one.fits]
+                limit = self.options.limit if simulations.best is not None else math.inf
+                bound = min([bound, *fitting, limit])
             else:
                 plain = [row for row in rows if not is_variant(row[1])]
                 self.ranked, left = ranking.of(plain or rows, every=True)
@@ -370,7 +371,7 @@ class JointSearch:
         self.num_choices += len(every)
         if self.wishes.any and every and not self.num_wished:
             self.refused = contradiction(self.setting, self.wishes, every)
-        if not floors.attends:
+        if not (floors.attends or deadline.passed):
             floors.learn_of(fitting)
         rows = [(0.0 if deadline.passed else floors.floor(one), one) for one in fitting]
         return sorted(rows, key=lambda row: row[0])

@@ -22,7 +22,7 @@ from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
 from planner.joint.fewer_again import one_fewer_again
-from planner.joint.known_splits import KnownSplits
+from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, MEMORY_MARGIN
@@ -88,7 +88,7 @@ class Simulations:
     offloads: bool
     left_out: list[str]
     misfits: Misfits
-    splits: KnownSplits
+    splits: KnownSplits = NO_SPLITS
     simulated: list[StagedStep] = field(default_factory=list)
     best: StagedStep | None = None
     cut_short: bool = False

@@ -103,15 +103,25 @@ def how(plan: Plan) -> str:
 
 def searched(plan: Plan) -> str:
     """What a proof is about."""
-    choices = plan.search.num_choices
-    return f"{choices:,} ways to train" if choices else "all splits of the layers"
+    splits, choices = "all splits of the layers", plan.search.num_choices
+    if not choices:
+        return splits
+    split = plan.search.num_candidates
+    return f"{splits} and {_others(plan)}" if split else f"{choices:,} ways to train"
+
+
+def _others(plan: Plan) -> str:
+    """What was searched besides splits of the layers."""
+    return f"{plan.search.num_choices:,} other ways to train"
 
 
 def _all_of(plan: Plan) -> str:
     """What a bound holds for."""
-    if plan.search.num_choices:
-        return f"none of the {searched(plan)} that were searched"
-    return "no split of the layers"
+    if not plan.search.num_choices:
+        return "no split of the layers"
+    if plan.search.num_candidates:
+        return f"no split of the layers and none of {_others(plan)}"
+    return f"none of the {searched(plan)} that were searched"
 
 
 def space_sentence(plan: Plan) -> str:
@@ -119,7 +129,7 @@ def space_sentence(plan: Plan) -> str:
     found = plan.search
     if found.status == "given":
         return found.solver
-    if found.num_choices:
+    if found.num_choices and not found.num_candidates:
         return (
             f"{found.num_choices:,} ways to train (stages, micro-batches, degrees, sharding, "
             f"recomputation), of which {found.num_costed:,} were simulated; by {found.solver}"
@@ -133,6 +143,8 @@ def space_sentence(plan: Plan) -> str:
     else:
         text += ", all sensible ones"
     text += f"; {found.num_costed:,} assignments costed" if found.num_costed > 1 else ""
+    if found.num_choices:
+        text += f"; {_others(plan)} (stages, micro-batches, sharding, recomputation)"
     return f"{text}; by {found.solver}"
 
 

@@ -44,9 +44,11 @@ def _rest(plan: Plan) -> str:
     found = plan.search
     if found.lower_bound_s <= 0.0:
         return "how much faster another plan could be is not known"
+    every = found.num_choices > 0
+    others = "nothing in the searched space" if every else "no other split of the layers"
     if found.proven_optimal or found.gap < LEAST_SHOWN:
-        return "no other split of the layers is faster"
-    return f"no other split of the layers is more than {figures.percent(found.gap)} faster"
+        return f"{others} is faster"
+    return f"{others} is more than {figures.percent(found.gap)} faster"
 
 
 def _distance(plan: Plan) -> str:
@@ -62,4 +64,6 @@ def _distance(plan: Plan) -> str:
 def _space(plan: Plan) -> str:
     """What was searched."""
     choices = plan.search.num_choices
+    if choices and plan.search.num_candidates:
+        return "in the searched space"
     return f"of {choices:,} ways to train" if choices else "split there is"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from questions import SPLITS_ALONE
 from random_plans import random_choices, random_formulation
 
 import planner
@@ -28,9 +29,6 @@ from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
 from search.problem.deadline import Deadline
 from search.problem.problem import costs_and_peaks
-
-# leaves the splits of one stage to search
-SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
 
 NO_LIMIT = Deadline(None)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
+from questions import SPLITS_ALONE
 
 import planner
 from planner.cli.command import planner_command
@@ -27,9 +28,6 @@ from search.elimination import k_best
 from search.problem import deadline as deadlines
 from search.problem.answers import no_assignment
 from search.problem.deadline import Deadline, OutOfTime
-
-# leaves the splits of one stage to search
-SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
 
 QUESTION = {"gpus": 8, "input_size": 64, "cluster": "lassen", "global_batch_size": 64, "cap": 16}
 ARGUMENTS = "resnet18 --gpus 8 --input-size 64 --cluster lassen --cap 16 --global-batch-size"

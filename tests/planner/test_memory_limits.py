@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from machines import cluster, graph, machine
+from questions import SPLITS_ALONE
 
 import planner
 from planner.cli.command import planner_command
@@ -25,9 +26,6 @@ from planner.planning.search_plan import search_plan
 from planner.planning.space.costing import cost
 from planner.planning.space.formulate import Formulation, formulate
 from search.elimination.k_best import k_best
-
-# leaves the splits of one stage to search
-SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
 
 GIB = 2.0**30
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from questions import SPLITS_ALONE
 
 import planner
 from costmodels.distribution import Distribution, devices_at_work
@@ -42,7 +43,9 @@ def test_replication_combines_with_samples_and_another_dim_across_hosts():
 
 @pytest.fixture(scope="module")
 def crowded():
-    return planner.optimize("alexnet", gpus=64, cluster="dgx-a100", global_batch_size=4)
+    return planner.optimize(
+        "alexnet", gpus=64, cluster="dgx-a100", global_batch_size=4, forbid=SPLITS_ALONE
+    )
 
 
 def test_gpus_without_work_are_said_first(crowded):
@@ -66,9 +69,8 @@ def test_one_gpu_is_said_as_one(tmp_path):
 
 
 def test_as_many_gpus_as_are_enough_do_as_well(crowded):
-    alone = planner.optimize(
-        "alexnet", gpus=crowded.gpus_at_work, cluster="dgx-a100", global_batch_size=4
-    )
+    question = {"cluster": "dgx-a100", "global_batch_size": 4, "forbid": SPLITS_ALONE}
+    alone = planner.optimize("alexnet", gpus=crowded.gpus_at_work, **question)
     # on more hosts they may have more links
     assert crowded.step_time_s <= alone.step_time_s * 1.001
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from machines import cluster, graph, machine
+from questions import SPLITS_ALONE
 
 import planner
 from costmodels.cluster import Cluster, load_cluster
@@ -22,9 +23,6 @@ from planner.planning.decision.simulator import PlanSimulator
 from planner.planning.search_plan import PlanSearchResult, search_plan
 from planner.planning.space.costing import Costed, cost
 from planner.planning.space.formulate import Formulation, formulate
-
-# leaves the splits of one stage to search
-SPLITS_ALONE = "pipeline,accumulation,sharding,recompute"
 
 LASSEN = load_cluster("lassen")
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from questions import SPLITS_ALONE
 
 import planner
 from costmodels.errors import InputError
@@ -23,6 +24,8 @@ QUESTION = {
     "input_size": 64,
     "global_batch_size": 32,
     "cap": 16,
+    # splits alone: with these samples pipelines are faster
+    "forbid": SPLITS_ALONE,
 }
 
 

@@ -19,7 +19,7 @@ from planner.request.request import make_request
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {"cluster": "lassen", "global_batch_size": 64, "cap": 16}
-PHASES = ["costing splits", "searching", "simulating the best"]
+PHASES = ["costing splits", "searching", "simulating the best", "estimating pipelines"]
 
 
 def told(request) -> list[tuple[str, float, float]]:
@@ -48,7 +48,7 @@ def test_what_is_tried_from_outside_is_one_phase():
     assert list(dict.fromkeys(phases)) == [
         *PHASES[:2],
         "trying other settings",
-        PHASES[-1],
+        *PHASES[2:],
     ]
 
 

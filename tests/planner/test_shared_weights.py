@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from questions import SPLITS_ALONE
 
 import planner
 from costmodels.cluster import load_cluster
@@ -99,8 +100,7 @@ def test_memory_by_moment_counts_the_union():
 
 def test_plans_hold_what_both_users_need():
     # sharding would cut the state of both over the replicas
-    splits = "pipeline,accumulation,sharding,recompute"
-    plan = planner.optimize("gpt2", gpus=16, forbid=splits)
+    plan = planner.optimize("gpt2", gpus=16, forbid=SPLITS_ALONE)
     users = [plan.layers[name] for name in ("token_embedding", "head")]
     total = sum(u.weights_bytes + u.gradients_bytes + u.state_bytes for u in users)
     for user in users:

@@ -46,9 +46,11 @@ def with_search(plan: Plan, **changes) -> Plan:
 def test_data_parallelism_is_called_so(data):
     known = with_search(data, gap=0.0123, lower_bound_s=1e-3, proven_optimal=False)
     assert verdict(known) == (
-        "Use plain data parallelism: no other split of the layers is more than 1.2 % faster"
+        "Use plain data parallelism: nothing in the searched space is more than 1.2 % faster"
     )
-    assert verdict(with_search(known, proven_optimal=True)).endswith("of the layers is faster")
+    assert verdict(with_search(known, proven_optimal=True)).endswith("searched space is faster")
+    alone = with_search(known, num_choices=0)
+    assert "no other split of the layers is more than 1.2 % faster" in verdict(alone)
     assert verdict(with_search(known, lower_bound_s=0.0)).endswith("is not known")
     stopped = with_search(known, stopped_by="time limit")
     assert verdict(stopped).endswith("more than 1.2 % faster (stopped early by time limit)")
@@ -68,7 +70,7 @@ def test_another_split_is_compared_with_the_best_usual_strategy(split):
     text = verdict(replace(known, baselines=tuple(rows)))
     assert text.startswith("Split sample 2 x ")
     assert text.endswith(
-        ": 2.10x as fast as data parallelism, within 2.0 % of the best split there is"
+        ": 2.10x as fast as data parallelism, within 2.0 % of the best in the searched space"
     )
     assert "none of the usual strategies can be used" in verdict(replace(known, baselines=()))
 

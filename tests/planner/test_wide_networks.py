@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from questions import SPLITS_ALONE
 
 import planner
 from benchmarks.planning.wide import (
@@ -51,7 +52,13 @@ def narrow_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan_of(network: Network, **options: object) -> planner.Plan:
     # the launches of such small layers would take nearly all of the step, however they are split
     return planner.optimize(
-        network, gpus=16, global_batch_size=32, cap=8, launch_time="0 s", **options
+        network,
+        gpus=16,
+        global_batch_size=32,
+        cap=8,
+        launch_time="0 s",
+        forbid=SPLITS_ALONE,
+        **options,
     )
 
 

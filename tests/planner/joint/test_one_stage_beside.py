@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from questions import SPLITS_ALONE
 
 import planner
 
@@ -33,9 +34,7 @@ def test_splits_of_one_stage_are_searched_though_degrees_make_them_slow(tmp_path
     path = tmp_path / "config.json"
     path.write_text(json.dumps(WIDE_ENDS))
     everything = planner.optimize(str(path), **QUESTION)
-    alone = planner.optimize(
-        str(path), **QUESTION, forbid="pipeline,accumulation,sharding,recompute"
-    )
+    alone = planner.optimize(str(path), **QUESTION, forbid=SPLITS_ALONE)
     assert everything.step_time_s <= alone.step_time_s
     assert everything.search.lower_bound_s <= alone.step_time_s
 
@@ -66,8 +65,6 @@ def test_a_search_that_ends_early_keeps_the_bound(memory):
     limits = {} if memory is None else {"memory": memory}
     question = {"gpus": 8, "cluster": "dgx-a100", "global_batch_size": 64, **limits}
     everything = planner.optimize("bert-base", **question)
-    alone = planner.optimize(
-        "bert-base", **question, forbid="pipeline,accumulation,sharding,recompute"
-    )
+    alone = planner.optimize("bert-base", **question, forbid=SPLITS_ALONE)
     assert everything.step_time_s <= alone.step_time_s * 1.001
     assert everything.search.lower_bound_s <= alone.step_time_s

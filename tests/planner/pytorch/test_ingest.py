@@ -16,6 +16,7 @@ torch_extra.require("torch")
 
 import plain_models as plain
 import torch
+from questions import SPLITS_ALONE
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -74,7 +75,13 @@ def test_a_resnet_written_out_is_the_built_in_one():
     called = {b.name: a.name for a, b in pairs} | {"input": "input"}
     assert edges == {(called[e.source], called[e.target], e.slot) for e in known.edges}
     # and so is its plan, where layers are split in different ways
-    question = {"gpus": 8, "cluster": "lassen", "global_batch_size": 4, "cap": 16}
+    question = {
+        "gpus": 8,
+        "cluster": "lassen",
+        "global_batch_size": 4,
+        "cap": 16,
+        "forbid": SPLITS_ALONE,
+    }
     plan = planner.optimize(plain.ResNet50(), inputs=(8, 3, 224, 224), **question)
     usual = planner.optimize("resnet50", **question)
     assert plan.step_time == usual.step_time

@@ -1,0 +1,145 @@
+"""Networks without attention: all ways to train are searched beside the splits of one stage."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+
+import pytest
+from questions import SPLITS_ALONE
+
+import planner
+from planner.joint import answer
+from planner.joint.bounds import ChoiceBounds
+from planner.joint.choices import choices, insides
+from planner.joint.computation import PipelineBounds
+from planner.joint.estimate import Estimates
+from planner.joint.known_splits import SIMPLER_WITHIN
+from planner.joint.runtimes import choice_runtime, searched_runtime
+from planner.joint.search import JointSearch
+from planner.joint.variants import with_variants
+from planner.planning.staged import tried
+from planner.request.request import make_request
+from planner.request.setting import resolve
+
+# so few samples that launches take most of a step, which stages share out
+FEW = {"gpus": 4, "cluster": "lassen", "global_batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def few() -> planner.Plan:
+    return planner.optimize("resnet18", **FEW)
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        {"forbid": SPLITS_ALONE},
+        {"forbid": "zero-bubble"},
+        {"forbid": "data"},
+        {"keep": "zero=3"},
+        {"keep": "pp=2"},
+        {"keep": "pp=4,micro_batches=2"},
+        {"memory": "1.2 GiB"},
+    ],
+)
+def test_no_narrower_question_has_a_faster_answer(few, narrower):
+    plan = planner.optimize("resnet18", **FEW, **narrower)
+    assert few.step_time_s <= plan.step_time_s * (1.0 + SIMPLER_WITHIN)
+    assert few.search.lower_bound_s <= plan.step_time_s
+
+
+def test_stages_are_the_plan_where_they_are_faster(few):
+    alone = planner.optimize("resnet18", **FEW, forbid=SPLITS_ALONE)
+    assert few.num_groups > 1
+    assert few.step_time_s < 0.97 * alone.step_time_s
+    assert few.search.num_choices > 0
+    # compared with the same strategies, under the buckets that suit them
+    rows = {row.name: row for row in few.baselines}
+    assert all(rows[row.name] == row for row in alone.baselines)
+    assert "zero1" in rows
+
+
+def test_splits_are_the_plan_where_nothing_is_faster_by_more_than_they_are_simpler():
+    question = {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 512}
+    free = planner.optimize("resnet50", **question)
+    alone = planner.optimize("resnet50", **question, forbid=SPLITS_ALONE)
+    assert not free.is_staged
+    assert free.layers == alone.layers
+    assert free.step_time_s == alone.step_time_s
+    # the bound is of all of them
+    assert free.search.lower_bound_s <= alone.search.lower_bound_s
+    assert free.search.num_choices > 0 == alone.search.num_choices
+    kept = planner.optimize("resnet50", **question, keep="zero=3")
+    assert free.search.lower_bound_s <= kept.step_time_s
+    assert free.step_time_s <= kept.step_time_s * (1.0 + SIMPLER_WITHIN)
+
+
+def test_more_gpus_than_stages_and_samples_need_are_left_without_work():
+    plans = [planner.optimize("alexnet", **{**FEW, "gpus": gpus}) for gpus in (4, 12, 16)]
+    for one, other in itertools.pairwise(plans):
+        assert other.step_time_s <= one.step_time_s * 1.001
+
+
+def test_splits_of_a_plan_are_sharded_where_updates_take_long(monkeypatch):
+    question = {"gpus": 16, "cluster": "lassen", "global_batch_size": 64, "optimizer": "adam"}
+    shards = []
+    run = answer.with_own_splits
+
+    def watched(search, found):
+        found = run(search, found)
+        shards.extend(found.own_splits if search.splits.distributions else ())
+        return found
+
+    monkeypatch.setattr(answer, "with_own_splits", watched)
+    plan = planner.optimize("vgg16", **question)
+    assert shards
+    fitting = [one.seconds for one in shards if one.fits]
+    assert plan.step_time_s <= min(fitting) * (1.0 + SIMPLER_WITHIN)
+
+
+def test_an_interrupt_leaves_the_splits(monkeypatch):
+    def interrupted(self, **_):
+        raise KeyboardInterrupt
+
+    for name in ("run", "_result"):
+        with monkeypatch.context() as patched:
+            patched.setattr(JointSearch, name, interrupted)
+            plan = planner.optimize("alexnet", **FEW)
+        assert plan.search.stopped_by == "interrupt"
+        assert not plan.is_staged
+        assert any("stopped early by interrupt" in note for note in plan.fallbacks)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus", "batch"),
+    [
+        ("resnet18", "dgx-a100", 8, 64),
+        # branches whose layers may work beside those of another stage
+        ("googlenet", "lassen", 8, 32),
+        ("densenet121", "abci", 4, 16),
+        ("unet", "dgx-a100", 8, 12),
+    ],
+)
+def test_bounds_of_stages_hold_wherever_layers_wait(model, cluster, gpus, batch):
+    asked = {"model": model, "gpus": gpus, "cluster": cluster, "global_batch_size": batch}
+    setting = resolve(make_request("optimize", asked))
+    estimates = Estimates(setting, searched_runtime(setting))
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
+    every = with_variants(setting, choices(setting, list(insides(setting)), (0, 2, 3)))
+    staged = [one for one in every if one.pp > 1 and one.micro_batches <= 16]
+    near = {"1f1b": [], "zero-bubble": []}
+    for choice in random.Random(11).sample(staged, 16):
+        found, reason = tried(
+            setting, choice.degrees, choice_runtime(estimates.runtime, choice.zero)
+        )
+        if found is None:
+            assert "fewer than the 4 ways" in reason
+            continue
+        assert bounds.of(choice, fitting=False) <= found.seconds
+        assert floors.may_take(choice, found.seconds * (1.0 + 1e-9))
+        assert not floors.may_take(choice, floors.floor(choice))
+        near.get(choice.schedule, []).append(bounds.of(choice, fitting=False) / found.seconds)
+    assert all(statistics.median(rows) > 0.5 for rows in near.values())
