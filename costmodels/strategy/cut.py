@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -188,8 +189,6 @@ def cut_graph(
     if not any(row):
         row = [1.0] * len(layers)
     crossing = crossing_tensors(graph)
-    anywhere = cut_evenly(row, parts, [float(size) for _, size in crossing])
-    assert anywhere is not None
     # a loss stays with the layer it reads, whose output is often the largest of all
     clean = cut_evenly(
         row,
@@ -199,10 +198,11 @@ def cut_graph(
             for layer, (n, size) in zip(layers, crossing, strict=True)
         ],
     )
-    starts = anywhere
-    if clean is not None:
-        tolerated = CLEAN_CUT_TOLERANCE * _heaviest(row, anywhere)
-        starts = clean if _heaviest(row, clean) <= tolerated else anywhere
+    tolerated = CLEAN_CUT_TOLERANCE * _lightest_heaviest([0.0, *accumulate(row)], parts)
+    starts = clean if clean is not None and _heaviest(row, clean) <= tolerated else None
+    if starts is None:
+        starts = cut_evenly(row, parts, [float(size) for _, size in crossing])
+        assert starts is not None, "there are as many layers as parts"
     ends = [*starts[1:], len(layers)]
     return tuple(
         tuple(layer.name for layer in layers[start:end])

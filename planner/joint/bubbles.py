@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Condition = tuple[list[float], list[float]]
 # The bound is found by bisection, up to that part of itself.
 EXACT = 1e-3
 
@@ -75,8 +76,16 @@ def least_filled(
     return low
 
 
-class FilledByLayers:
-    """What pipelines take at least, wherever layers that may work beside each other are cut.
+def may_fill_by_layers(
+    pp: int,
+    count: int,
+    whole: Floats,
+    before: Floats,
+    ahead: Floats,
+    around: Floats,
+    seconds: float,
+) -> bool:
+    """Whether a step might take no longer, wherever layers that may work beside others are cut.
 
     As `least_filled`, one of the things that a stage waits for at a time. What it waits for jumps
     where a block ends. That counts as far as the work on the layers up to there does not take as
@@ -91,38 +100,35 @@ class FilledByLayers:
     ahead, around
         What a micro-batch waits at least for the blocks before that of each layer, and in the end
         for all of them, in the forward pass, and in both of them without that of weights. [s]
+    seconds
+        The step. [s]
     """
+    size = len(whole)
+    # a stage that ends with a layer waits for the blocks after that of the layer
+    after = around[-1] - np.concatenate((around[:1], _after_blocks(around)))
+    none = np.zeros(size + 1)
 
-    def __init__(
-        self, pp: int, count: int, whole: Floats, before: Floats, ahead: Floats, around: Floats
-    ) -> None:
-        self.pp, self.count, self.size = pp, count, len(whole)
-        # a stage that ends with a layer waits for the blocks after that of the layer
-        after = around[-1] - np.concatenate((around[:1], _after_blocks(around)))
-        none, numbers = np.zeros(self.size + 1), range(1, min(pp, count) + 1)
-        self.first = _condition(count * whole, ahead, none)
-        self.last = [_condition(n * before + (count - n) * whole, around, none) for n in numbers]
-        self.flying = [_condition((count - n + 1) * whole, ahead, after) for n in numbers]
+    @cache
+    def last(n: int) -> Condition:
+        return _condition(n * before + (count - n) * whole, around, none)
 
-    def fits(self, seconds: float) -> bool:
-        """Whether a step might take no longer. [s]"""
-        begin, count = 0, self.count
-        for stage in range(self.pp):
-            conditions = (
-                self.first,
-                self.last[min(stage + 1, count) - 1],
-                self.flying[min(self.pp - stage, count) - 1],
-            )
-            reached = min(
-                bisect_right(least, seconds + waited[begin]) - 1 for least, waited in conditions
-            )
-            begin = max(begin, reached)
-            if begin >= self.size:
-                return True
-        return False
+    @cache
+    def flying(n: int) -> Condition:
+        return _condition((count - n + 1) * whole, ahead, after)
+
+    first, begin = _condition(count * whole, ahead, none), 0
+    for stage in range(pp):
+        conditions = first, last(min(stage + 1, count)), flying(min(pp - stage, count))
+        reached = min(
+            bisect_right(least, seconds + waited[begin]) - 1 for least, waited in conditions
+        )
+        begin = max(begin, reached)
+        if begin >= size:
+            return True
+    return False
 
 
-def _condition(work: Floats, waits: Floats, rest: Floats) -> tuple[list[float], list[float]]:
+def _condition(work: Floats, waits: Floats, rest: Floats) -> Condition:
     """Work up to each layer, and what a step must have beside it for a stage from there on. [s]
 
     Parameters
@@ -138,7 +144,7 @@ def _condition(work: Floats, waits: Floats, rest: Floats) -> tuple[list[float], 
 
 
 def _after_blocks(waits: Floats) -> Floats:
-    """Of each layer, what those wait for that follow its block, as of `FilledByLayers`."""
+    """Of each layer, what those wait for that follow its block, as of `may_fill_by_layers`."""
     place = np.searchsorted(waits, waits[:-1], side="right")
     found: Floats = waits[np.minimum(place, len(waits) - 1)]
     return found

@@ -14,7 +14,7 @@ from costmodels.errors import InputError
 from costmodels.graph import Graph
 from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import hybrid
-from planner.joint.bubbles import FilledByLayers
+from planner.joint.bubbles import may_fill_by_layers
 from planner.joint.choices import Choice, divisors
 from planner.joint.cuts import Cuts
 from planner.joint.least_passes import LeastPasses, least_passes
@@ -72,7 +72,7 @@ class PipelineBounds:
         self.layers: dict[tuple[int, int], Floats] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
-        self.filled_by_layers: dict[tuple[int, int, int, int], FilledByLayers] = {}
+        self.may_fill: dict[tuple[int, int, int, int, float], bool] = {}
         # the layers of a transformer may have dims that follow the samples otherwise
         self.attends = is_transformer(setting.graph)
 
@@ -277,14 +277,13 @@ class PipelineBounds:
         if self.chain or self.attends or not choice.fills_bubbles:
             return True
         on, pp, count = _on_devices(choice), choice.pp, choice.micro_batches
-        key = (*on, pp, count)
-        if key not in self.filled_by_layers:
+        seconds -= waiting_time(count * self.known[on][0] / pp, self.setting.gpus)
+        key = (*on, pp, count, seconds)
+        if key not in self.may_fill:
             whole, before, forward = self.layers[on]
-            self.filled_by_layers[key] = FilledByLayers(
-                pp, count, whole, before, self._waits(forward), self._waits(before)
-            )
-        waiting = waiting_time(count * self.known[on][0] / pp, self.setting.gpus)
-        return self.filled_by_layers[key].fits(seconds - waiting)
+            waits = self._waits(forward), self._waits(before)
+            self.may_fill[key] = may_fill_by_layers(pp, count, whole, before, *waits, seconds)
+        return self.may_fill[key]
 
     def _waits(self, times: Floats) -> Floats:
         """What the blocks before that of each layer take in series, and all of them. [s]

@@ -61,8 +61,12 @@ class KnownSplits:
 
     @property
     def worth_sharding(self) -> bool:
-        """Whether cutting the state of these splits over replicas may be worth it."""
-        return self.updates > self.within * self.step
+        """Whether cutting the state of these splits over replicas may be worth it.
+
+        That of plain data parallelism is among all other ways to train.
+        """
+        alone = all(set(split.degrees) <= {"sample"} for split in self.distributions.values())
+        return self.updates > self.within * self.step and not alone
 
     @property
     def any(self) -> bool:
@@ -88,9 +92,14 @@ class KnownSplits:
             (least, choice)
             for least, choice in rows
             if least < most
-            and not (self.distributions and choice.is_split_alone)
+            and not (self.distributions and _is_no_faster(choice))
             and floors.may_take(choice, most)
         ]
+
+
+def _is_no_faster(choice: Choice) -> bool:
+    """Whether a choice is a split alone, or one of which some is computed again besides."""
+    return choice.parts == choice.micro_batches == 1 and not (choice.zero or choice.offload)
 
 
 NO_SPLITS = KnownSplits()
