@@ -85,6 +85,10 @@ WORDS: Mapping[str, str] = {
         "split between neighbours instead of {others}, and {slower:.1%} slower"
     ),
     # the search over stages
+    "splits-are-simpler": (
+        "splits of the layers alone were chosen: with stages, micro-batches, sharding or "
+        "recomputation a step takes {seconds}, {gain:.1%} less, which is too little to use them for"
+    ),
     "splits-by-degrees": (
         "within each way to train, layers are split by degrees of data, tensor, sequence, context "
         "and expert parallelism, which the bound is of; with other splits of layers no step on "

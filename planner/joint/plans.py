@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodels.units import format_seconds
 from planner.errors import InfeasibleError
 from planner.joint.result import JointResult
 from planner.joint.verdict import infeasible, search_notes, summary
 from planner.notes import words
 from planner.plan import Finalist, Plan
+from planner.planning.decision.choice import EQUAL
 from planner.planning.staged import StagedStep, UsualTrial
 from planner.planning.staged_plan import plan_of_stages
 from planner.planning.summary import bounded
@@ -79,7 +82,14 @@ def faster_plan(
 def joint_single(single: Plan, found: JointResult) -> Plan:
     """A plan of one stage as the answer over all ways to train: no bound above theirs holds."""
     plan = stopped_plan(bounded(single, found.bound), found.stopped_by)
-    return replace(plan, search=replace(plan.search, num_choices=found.num_choices))
+    said, others = plan.fallbacks, [one.seconds for one in found.every_step if one.fits]
+    least = min(others, default=math.inf)
+    if least * (1.0 + EQUAL) < plan.step_time_s:
+        gain = 1.0 - least / plan.step_time_s
+        note = Note.of("splits-are-simpler", seconds=format_seconds(least), gain=gain)
+        said = (*said, words(note))
+    search = replace(plan.search, num_choices=found.num_choices)
+    return replace(plan, search=search, fallbacks=said)
 
 
 def stopped_plan(plan: Plan, stopped_by: str) -> Plan:
