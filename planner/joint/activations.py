@@ -235,3 +235,22 @@ def _kept(
                 count += counts * _least_part(tensor.size, tensor.dims, split)
         found[layer.name] = count
     return found
+
+
+def least_of_heavy(
+    setting: Setting, heavy: Iterable[Choice], least: LeastOfStages | None
+) -> list[float]:
+    """What a device holds at least of choices whose weights alone are too much. [B]
+
+    Parameters
+    ----------
+    setting, heavy
+        The question, and the choices.
+    least
+        Knows what stages keep at least, where that is known.
+    """
+    weights, reserved = LeastWeights(setting), setting.cluster.device.reserved_memory
+    rows = ((one, weights.of(one)) for one in heavy)
+    if least is None:
+        return [reserved + held for _, held in rows]
+    return [reserved + max(held, least.anyhow(one)) for one, held in rows]

@@ -13,7 +13,6 @@ from planner.joint.activations import LeastOfStages
 from planner.joint.fewer_gpus import FewerGpus
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.mixed import MixedSearch
-from planner.joint.own_splits import with_own_splits
 from planner.joint.plans import plan_or_error, stopped_plan, with_usual
 from planner.joint.result import JointResult
 from planner.joint.runtimes import refuse_by_layer, searched_runtime, splits_by_layer
@@ -25,6 +24,7 @@ from planner.joint.verdict import (
     usual_of,
 )
 from planner.joint.wishes import NO_WISHES, Wishes
+from planner.joint.with_own_splits import with_own_splits
 from planner.plan import Plan
 from planner.planning.answer import Answers
 from planner.planning.optimize import plan_for

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from costmodels.graph import Graph
 from planner.joint.choices import Choice
+from planner.joint.cuts import Cuts
 from planner.joint.micro_batch import MicroBatch
+from planner.request.setting import Setting
+from planner.simulation.run import waiting_time
 
 Floats = NDArray[np.float64]
 
@@ -97,37 +100,76 @@ class Waits:
         return begins, ends
 
 
-def least_as_cut(choice: Choice, waits: Waits, least: Floats, kept: MicroBatch) -> float:
-    """What no pipeline takes less than whose stages are cut like that. [s]
-
-    A group of devices works on all micro-batches. It waits for the first one to come; where it has
-    one stage, for that to come back, as far as other forward passes leave it time; and in the end
-    for the groups before it, whose last backward passes follow its own. Passes of weights that run
-    by themselves fill that.
+class BoundsAsCut:
+    """What pipelines take at least whose stages are cut by the work of their layers.
 
     Parameters
     ----------
-    choice
-        Groups, stages of each, micro-batches, and the schedule.
-    waits
-        Of its stages.
-    least
-        What a device spends on each layer and micro-batch at least. [s]
-    kept
-        A micro-batch of which nothing is computed again.
+    setting
+        The question.
+    cuts
+        Cuts its network.
     """
-    pp, count = choice.pp, choice.micro_batches
 
-    def of_groups(rows: Floats) -> Floats:
-        """Sums of all stages of each group."""
-        sums: Floats = np.add.reduceat(rows, waits.starts).reshape(-1, pp).sum(axis=0)
-        return sums
+    def __init__(self, setting: Setting, cuts: Cuts) -> None:
+        self.setting, self.cuts = setting, cuts
+        self.reads = read_layers(setting.graph)
+        self.known: dict[tuple[object, ...], float] = {}
+        self.waits: dict[tuple[object, ...], Waits] = {}
 
-    groups = np.arange(pp)
-    steps = count * of_groups(least) + waits.ahead[:pp]
-    if choice.chunks == 1:
-        flying, left = np.minimum(pp - groups, count), np.minimum(groups + 1, count)
-        apart = left * of_groups(kept.apart) if choice.fills_bubbles else 0.0
-        steps += np.maximum(waits.beyond - (flying - 1) * of_groups(kept.forward_computed), 0.0)
-        steps += np.maximum(waits.back - apart, 0.0)
-    return float(steps.max())
+    def of(self, choice: Choice, kept: MicroBatch) -> float:
+        """What no step of a choice takes less than, 0 where its stages are of blocks. [s]
+
+        Parameters
+        ----------
+        choice
+            The choice.
+        kept
+            Its micro-batch of which nothing is computed again.
+        """
+        if choice.pp == 1 or self.cuts.first:
+            return 0.0
+        filled = choice.fills_bubbles
+        alike = (choice.split, choice.samples, choice.zero > 2, choice.parts, filled)
+        key = (*alike, choice.pp, choice.micro_batches)
+        if key not in self.known:
+            if alike not in self.waits:
+                self.waits[alike] = self._waits(choice, kept)
+            waiting = choice.micro_batches * kept.total_computed / choice.pp
+            self.known[key] = self._least(choice, self.waits[alike], kept) + waiting_time(
+                waiting, self.setting.gpus
+            )
+        return self.known[key]
+
+    def _waits(self, choice: Choice, kept: MicroBatch) -> Waits:
+        """What its stages wait for each other, however many micro-batches there are."""
+        backward = kept.computed - kept.forward_computed
+        if choice.fills_bubbles:
+            backward = backward - kept.apart
+        starts = self.cuts.starts(choice.parts, work=kept.balance)
+        return Waits(self.reads, starts, kept.forward_computed, backward)
+
+    def _least(self, choice: Choice, waits: Waits, kept: MicroBatch) -> float:
+        """What no pipeline takes less than, without waiting for slower devices. [s]
+
+        A group of devices works on all micro-batches. It waits for the first one to come; where it
+        has one stage, for that to come back, as far as other forward passes leave it time; and in
+        the end for the groups before it, whose last backward passes follow its own. Passes of
+        weights that run by themselves fill that.
+        """
+        pp, count = choice.pp, choice.micro_batches
+
+        def of_groups(rows: Floats) -> Floats:
+            """Sums of all stages of each group."""
+            sums: Floats = np.add.reduceat(rows, waits.starts).reshape(-1, pp).sum(axis=0)
+            return sums
+
+        groups = np.arange(pp)
+        least = kept.least_spent(filled=choice.fills_bubbles)
+        steps = count * of_groups(least) + waits.ahead[:pp]
+        if choice.chunks == 1:
+            flying, left = np.minimum(pp - groups, count), np.minimum(groups + 1, count)
+            apart = left * of_groups(kept.apart) if choice.fills_bubbles else 0.0
+            again = (flying - 1) * of_groups(kept.forward_computed)
+            steps += np.maximum(waits.beyond - again, 0.0) + np.maximum(waits.back - apart, 0.0)
+        return float(steps.max())

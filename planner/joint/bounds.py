@@ -7,13 +7,16 @@ memory; docs/joint-search.md has the proofs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.joint.as_cut import Waits, least_as_cut, read_layers
+from costmodels.errors import InputError
+from planner.joint.as_cut import BoundsAsCut
 from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
@@ -58,8 +61,6 @@ class ChoiceBounds:
         default_factory=dict
     )
     filled: dict[tuple[object, ...], float] = field(default_factory=dict)
-    cut: dict[tuple[object, ...], float] = field(default_factory=dict)
-    waits: dict[tuple[object, ...], Waits] = field(default_factory=dict)
 
     def members(self, choice: Choice) -> list[Choice]:
         """The choices that the bound of one holds for, wherever it is cut."""
@@ -133,7 +134,8 @@ class ChoiceBounds:
         found += slowed
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
-            found = max(found, self._in_series(choice), self._as_cut(choice))
+            least = self.as_cut.of(choice, self._kept(choice))
+            found = max(found, self._in_series(choice), least)
         if choice.pp == choice.micro_batches == 1 and not choice.offload:
             if choice.inside.recompute != "none":
                 # what is computed again only adds to passes, but may fill what they wait
@@ -167,38 +169,10 @@ class ChoiceBounds:
             return self.floors.staged(every, pp, choice.chunks, count)
         return self.floors.filled(every, self._sums(choice, kept, apart=True), pp, count)
 
-    def _as_cut(self, choice: Choice) -> float:
-        """What stages take that are cut by the work of their layers, as they are simulated. [s]"""
-        cuts, pp, count = self.estimates.cuts, choice.pp, choice.micro_batches
-        if pp == 1 or cuts.first:
-            return 0.0
-        cut = (pp, choice.chunks, count, choice.fills_bubbles)
-        key = (choice.split, choice.samples, choice.zero > 2, *cut)
-        if key not in self.cut:
-            kept = self._kept(choice)
-            found = least_as_cut(
-                choice, self._waits(choice, kept), _least_spent(choice, kept), kept
-            )
-            self.cut[key] = found + waiting_time(
-                count * kept.total_computed / pp, self.setting.gpus
-            )
-        return self.cut[key]
-
-    def _waits(self, choice: Choice, kept: MicroBatch) -> Waits:
-        """What its stages wait for each other, however many micro-batches there are."""
-        key = (choice.split, choice.samples, choice.zero > 2, choice.parts, choice.fills_bubbles)
-        if key not in self.waits:
-            starts = self.estimates.cuts.starts(choice.parts, work=kept.balance)
-            backward = kept.computed - kept.forward_computed
-            if choice.fills_bubbles:
-                backward = backward - kept.apart
-            self.waits[key] = Waits(self.reads, starts, kept.forward_computed, backward)
-        return self.waits[key]
-
     @cached_property
-    def reads(self) -> list[list[int]]:
-        """Of each layer, which ones it reads."""
-        return read_layers(self.setting.graph)
+    def as_cut(self) -> BoundsAsCut:
+        """What stages take at least as they are simulated."""
+        return BoundsAsCut(self.setting, self.estimates.cuts)
 
     def _sums(self, choice: Choice, kept: MicroBatch, *, apart: bool) -> tuple[float, Floats]:
         """Sums of computation, as of `PipelineBounds.sums`; apart without that of weights. [s]"""
@@ -256,7 +230,8 @@ class ChoiceBounds:
         room = choice.pp * (device.memory - device.reserved_memory)
         short = float(self._standing(choice, kept).sum() + kept.kept.sum()) - room
         blocks = self.estimates.insides(choice.zero).sums_of_blocks
-        more = _least_spent(choice, again) - _least_spent(choice, kept)
+        filled = choice.fills_bubbles
+        more = again.least_spent(filled=filled) - kept.least_spent(filled=filled)
         each: list[float] = blocks.sums(more).clip(min=0.0).tolist()
         saved: list[float] = blocks.sums(kept.kept - again.kept).tolist()
         ratios = (time / size for time, size in zip(each, saved, strict=True) if size > 0.0)
@@ -319,6 +294,13 @@ class ChoiceBounds:
         """Ranks that hold the weight of each layer. [items]"""
         return self.estimates.ranks(choice, inside)
 
+    def least_memories(self, choices: Iterable[Choice]) -> Iterator[float]:
+        """As `least_memory`, of all choices that can run. [B]"""
+        for choice in choices:
+            insides = self.estimates.insides(choice.zero)
+            with suppress(InputError):
+                yield self.least_memory(choice, insides.of(choice.inside, choice.samples))
+
     def least_memory(self, choice: Choice, inside: MicroBatch) -> float:
         """What some device holds at least, wherever the stages are cut. [B]
 
@@ -365,12 +347,6 @@ class ChoiceBounds:
 
 
 def _total_least(choice: Choice, inside: MicroBatch) -> float:
-    """The sum of `_least_spent` over all layers. [s]"""
+    """What no device spends less on both passes of all layers of a micro-batch. [s]"""
     filled = choice.fills_bubbles
-    return float(_least_spent(choice, inside).sum()) if filled else inside.total_least
-
-
-def _least_spent(choice: Choice, inside: MicroBatch) -> Floats:
-    """What no device spends less on both passes of a micro-batch. [s]"""
-    # between the two a device may do something else
-    return inside.least_before + inside.apart if choice.fills_bubbles else inside.least
+    return float(inside.least_spent(filled=filled).sum()) if filled else inside.total_least

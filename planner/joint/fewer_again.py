@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -15,6 +15,8 @@ MOST_REFINED = 64
 # Parts of the memory of a device that are filled: estimates are not exact, and what does not fit
 # when it is simulated has one beside it that is a little smaller.
 FILLED = (1.0, 0.96)
+# What is slower than the best by more is not faster with a block less computed again. [times]
+PROMISING_AGAIN = 1.2
 
 
 def with_fewer_again(
@@ -64,6 +66,23 @@ def with_fewer_again(
             [best, *(new.seconds for new in found[-len(FILLED) :] if new.memory <= capacity)]
         )
     return sorted(found, key=lambda one: one.seconds)
+
+
+def those_with_fewer_again(
+    estimates: Estimates, ranked: Iterable[Estimate], best: float
+) -> list[Estimate]:
+    """Those that compute a block less again than others, which are not much slower than the best.
+
+    Parameters
+    ----------
+    estimates, ranked
+        Makes them, and those of the others.
+    best
+        The best step. [s]
+    """
+    full = (one for one in ranked if one.choice.inside.recompute == "full")
+    near = [one.choice for one in full if one.seconds < best * PROMISING_AGAIN]
+    return [one for choice in near for one in one_fewer_again(estimates, choice)]
 
 
 def one_fewer_again(estimates: Estimates, choice: Choice) -> list[Estimate]:

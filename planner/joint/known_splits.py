@@ -10,10 +10,9 @@ from costmodels.distribution import Distribution
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.plan import Plan
-
-# A plan with stages, micro-batches, sharding or recomputation is no simpler than splits alone: it
-# takes their place where it is faster by more than that.
-SIMPLER_WITHIN = 0.01
+from planner.planning.decision.choice import EQUAL
+from planner.planning.decision.finals import SIMPLER_WITHIN
+from planner.planning.staged import StagedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +21,10 @@ class KnownSplits:
 
     Parameters
     ----------
-    step, bound
-        Of the plan, and what no split takes less than. [s]
-    within
-        By how much others must be faster to take its place. [parts]
+    step, peak
+        Of the plan, and what a device holds at most. [s], [B]
+    bound
+        What no split takes less than. [s]
     distributions
         How layers are split, nothing where only the time is known.
     updates
@@ -33,8 +32,8 @@ class KnownSplits:
     """
 
     step: float = math.inf
+    peak: float = math.inf
     bound: float = math.inf
-    within: float = 0.0
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     updates: float = 0.0
 
@@ -43,8 +42,8 @@ class KnownSplits:
         """Those of a plan."""
         return cls(
             step=plan.step_time_s,
+            peak=plan.peak_memory,
             bound=plan.search.lower_bound_s,
-            within=SIMPLER_WITHIN,
             distributions=plan.strategy.distributions,
             updates=plan.breakdown_s.get("update", 0.0),
         )
@@ -57,7 +56,21 @@ class KnownSplits:
     @property
     def seconds(self) -> float:
         """What other ways to train must take less than. [s]"""
-        return self.step / (1.0 + self.within)
+        return self.step / (1.0 + EQUAL) if self.distributions else self.step
+
+    def give_way_to(self, other: StagedStep) -> bool:
+        """Whether another way to train is the plan instead, if it fits.
+
+        Splits alone are simpler: it must be faster by more than that is worth, or need no more
+        memory. So more memory never gives a slower plan of these.
+
+        Parameters
+        ----------
+        other
+            Its step.
+        """
+        worth = SIMPLER_WITHIN if self.distributions and other.peak_memory > self.peak else 0.0
+        return other.seconds < min(self.step / (1.0 + worth), self.seconds)
 
     @property
     def worth_sharding(self) -> bool:
@@ -66,7 +79,7 @@ class KnownSplits:
         That of plain data parallelism is among all other ways to train.
         """
         alone = all(set(split.degrees) <= {"sample"} for split in self.distributions.values())
-        return self.updates > self.within * self.step and not alone
+        return self.updates > SIMPLER_WITHIN * self.step and not alone
 
     @property
     def any(self) -> bool:

@@ -87,6 +87,16 @@ class MicroBatch:
     full: NDArray[np.bool_]
     weighs: int
 
+    def least_spent(self, *, filled: bool) -> Floats:
+        """What no device spends less on both passes of each layer. [s]
+
+        Parameters
+        ----------
+        filled
+            Whether passes of weights fill bubbles: between the two a device may do something else.
+        """
+        return self.least_before + self.apart if filled else self.least
+
     @cached_property
     def held_before(self) -> Floats:
         """What the layers before each one, and all of them in the end, keep for backward. [B]"""

@@ -22,19 +22,16 @@ from costmodels.simulation import Runtime
 from costmodels.simulation.segments import blocks_of_layers, several_layers
 from costmodels.simulation.shared_pieces import PiecesByBatch
 from costmodels.strategy import Schedule
-from costmodels.strategy.blocks import is_transformer
 from costmodels.strategy.usual import single_stage
 from planner.joint.activations import LeastOfStages
 from planner.joint.choices import divisors
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import ROUNDING
+from planner.joint.known_splits import KnownSplits
 from planner.joint.layer_splits import LayerSplits
 from planner.joint.pace import FEW_LAID_OUT, ONCE
-from planner.joint.result import JointResult
-from planner.joint.runtimes import choice_runtime, splits_by_layer, stages_of_zero
-from planner.joint.search import JointSearch
+from planner.joint.runtimes import choice_runtime, stages_of_zero
 from planner.joint.simulations import MOST_COMPARED
-from planner.joint.verdict import least_held
 from planner.joint.wishes import Wishes
 from planner.planning.options import SearchOptions
 from planner.planning.staged import StagedStep, told_or_simulated
@@ -50,64 +47,6 @@ LEAST_GAIN = 0.005
 LOWEST_PRICE, HIGHEST_PRICE, HALVINGS = -8.0, 4.0, 5
 # What the layers of such a plan are split by.
 NAME = "splits layer by layer"
-
-# What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
-_FREE = frozenset({"pp", "micro_batches", "zero", "recompute", "schedule", "offload"})
-_NEEDED = frozenset({"data", "tensor"})
-
-
-def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
-    """What a search came to, or layers that are each split in their own way where that is faster.
-
-    Parameters
-    ----------
-    search
-        The search, in whose time it is found.
-    found
-        What it came to.
-    """
-    setting, wishes = search.setting, search.wishes
-    usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
-    free = (
-        wishes.framework is None
-        and _FREE.issuperset(wishes.keep)
-        and _NEEDED.isdisjoint(wishes.forbid)
-        and all(wishes.keep.get(name, value) == value for name, value in usual.items())
-    )
-    of_one_stage = setting.gpus > 1 and not setting.cluster.groups and splits_by_layer(setting)
-    if found.stopped_by or not free or not of_one_stage or is_transformer(setting.graph):
-        return found
-    if (
-        found.best is None
-        and least_held(setting) / setting.gpus > setting.cluster.device.usable_memory
-    ):
-        return found  # nor would anything else fit
-    own = OwnSplits(
-        setting=setting,
-        runtime=search.runtime,
-        options=search.options,
-        wishes=wishes,
-        deadline=search.deadline.earlier(search.pace.assembly),
-        floors=search.floors,
-        least=search.least or LeastOfStages(setting),
-        known=search.simulations.known,
-        best=found.best,
-        rival=search.splits.seconds,
-    )
-    if search.splits.distributions:
-        # micro-batches and recomputation make no split faster that fits without
-        own.shard(search.splits.distributions if search.splits.worth_sharding else {})
-    else:
-        own.run()
-    simulated = tuple(own.simulated)
-    found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
-    if search.splits.distributions:
-        bound = min([found.bound, *(one.seconds for one in simulated if one.fits)])
-        found = replace(found, bound=bound)
-    if search.splits.any and found.best is not None:
-        found = replace(found, any_split=search.floors.least(search.deadline))
-    # the bound of choices is none of splits beside them
-    return found if found.is_by_degrees else replace(found, bound=found.any_split)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,20 +126,22 @@ class OwnSplits:
         except KeyboardInterrupt:
             self.stopped_by = "interrupt"
 
-    def shard(self, distributions: Mapping[str, Distribution]) -> None:
-        """Try every stage of ZeRO on splits that are known, if there are any.
+    def shard(self, splits: KnownSplits) -> None:
+        """Try every stage of ZeRO on splits that are known, where that may be worth it.
 
         Parameters
         ----------
-        distributions
+        splits
             Of all layers.
         """
-        for zero in self._zeros() if distributions and 1 in self._counts() else ():
+        for zero in self._zeros() if splits.worth_sharding and 1 in self._counts() else ():
             if zero and 0 in self._blocks(self.setting.graph) and self._has_time():
                 way = Way(micro_batches=1, zero=zero, again=0)
-                found = self._simulate(way, distributions, math.inf)
-                self.simulated += [] if found is None else [found]
-                if found is not None and found.fits and found.seconds < self.limit:
+                found = self._simulate(way, splits.distributions, math.inf)
+                if found is None:
+                    continue
+                self.simulated.append(found)
+                if found.fits and found.seconds < self.limit and splits.give_way_to(found):
                     self.best = found
 
     @property

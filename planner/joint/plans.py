@@ -27,7 +27,13 @@ def plan_or_error(
     single: Plan | None,
     crowded: str = "",
 ) -> Plan | InfeasibleError:
-    """The faster of two plans, or why there is neither; as of `faster_plan`."""
+    """The faster of two plans, or why there is neither.
+
+    Parameters
+    ----------
+    setting, found, usual, single, crowded
+        As of `faster_plan`.
+    """
     try:
         return faster_plan(setting, found, usual, single, crowded)
     except InfeasibleError as error:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from costmodels.errors import InputError
 from costmodels.simulation import Runtime
 from costmodels.simulation.host_links import host_of
 from costmodels.strategy.blocks import is_transformer
 from planner.errors import ContradictionError
-from planner.joint.activations import LeastOfStages
+from planner.joint.activations import LeastOfStages, least_of_heavy
 from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice, choices, insides
 from planner.joint.computation import PipelineBounds
@@ -118,18 +117,9 @@ class JointSearch:
             splits=self.splits,
             misfits=Misfits(setting=self.setting, least=self.least),
         )
-        apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
-        reduced = self.estimates.plain.reduced
-        self.floors = floors = PipelineBounds(self.setting, reduced, fills_bubbles=apart)
-        partly = self.wishes.leaves_some_again
-        hybrid = self.wishes.leaves_shards
-        bounds = ChoiceBounds(
-            setting=self.setting,
-            estimates=self.estimates,
-            floors=floors,
-            partly=partly,
-            hybrid=hybrid,
-        )
+        bounds, floors = self._bounds(), self.floors
+        # where the best is known, there is nothing to allow for but what estimates are off
+        margin = MARGIN if self.splits.any else PASSED_OVER
         single, anyhow, bound, stopped = 0.0, 0.0, 0.0, ""
         passed: list[Choice] = []
         try:
@@ -143,7 +133,7 @@ class JointSearch:
                 estimates=self.estimates,
                 deadline=self.deadline.part(ESTIMATE_SHARE),
                 capacity=self.setting.cluster.device.memory,
-                margin=self._margin,
+                margin=margin if self.passes_over else math.inf,
                 left_out=self.left_out,
             )
             if simulates:
@@ -185,6 +175,19 @@ class JointSearch:
             left_out=tuple(dict.fromkeys(self.left_out)),
             stopped_by=stopped,
             refused=self.refused,
+        )
+
+    def _bounds(self) -> ChoiceBounds:
+        """Bounds of choices."""
+        apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
+        reduced = self.estimates.plain.reduced
+        self.floors = PipelineBounds(self.setting, reduced, fills_bubbles=apart)
+        return ChoiceBounds(
+            setting=self.setting,
+            estimates=self.estimates,
+            floors=self.floors,
+            partly=self.wishes.leaves_some_again,
+            hybrid=self.wishes.leaves_shards,
         )
 
     def _simulate(
@@ -284,21 +287,9 @@ class JointSearch:
         offloads = self._offloads or bool(self.wishes.kept_offload)
         if offloads or left < math.inf or any(one.memory <= device.memory for one in self.ranked):
             return False
-        weights = LeastWeights(self.setting)
-        least = [device.reserved_memory + self._least(weights, one) for one in self.heavy]
-        for choice in (choice for _, choice in rows):
-            insides = self.estimates.insides(choice.zero)
-            try:
-                inside = insides.of(choice.inside, choice.samples)
-            except InputError:
-                continue  # it cannot run
-            least.append(bounds.least_memory(choice, inside))
+        least = least_of_heavy(self.setting, self.heavy, self.least)
+        least += bounds.least_memories(choice for _, choice in rows)
         return min(least, default=0.0) > device.memory
-
-    def _least(self, weights: LeastWeights, choice: Choice) -> float:
-        """What a device holds at least of a choice, besides what the framework reserves. [B]"""
-        found = weights.of(choice)
-        return found if self.least is None else max(found, self.least.anyhow(choice))
 
     def _of_replicas(self, ranking: Ranking, rows: Rows) -> float:
         """What replicas of the whole network are estimated to take, where some is computed again.
@@ -319,16 +310,6 @@ class JointSearch:
         found = with_fewer_again(self.estimates, found, ranking.refuted)
         fitting = (one for one in found if one.choice not in ranking.refuted)
         return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)
-
-    @property
-    def _margin(self) -> float:
-        """What takes longer than the best by more, by its passes alone, is not estimated. [parts]
-
-        Where the best is known, there is nothing to allow for but what estimates are off.
-        """
-        if not self.passes_over:
-            return math.inf
-        return MARGIN if self.splits.any else PASSED_OVER
 
     @property
     def _offloads(self) -> bool:

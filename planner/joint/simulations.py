@@ -21,7 +21,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import one_fewer_again
+from planner.joint.fewer_again import those_with_fewer_again
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
@@ -35,13 +35,9 @@ from planner.request.setting import Setting
 # Simulations of what fits: the first ones nearly always hold the best one. [items]
 MOST_SIMULATED = 3
 # Layers, once for each micro-batch that is laid out by itself, that are simulated to prove that
-# nothing is faster, and to compare the best with others that are estimated to be as fast. [items]
-MOST_WORK, MOST_COMPARED = 6_000, 40_000
-# As `MOST_WORK`, beside splits of one stage that are known and bounded: those are nearly always the
-# answer. [items]
-MOST_BESIDE = 1_500
-# What is slower than the best by more is not faster with a block less computed again. [times]
-PROMISING_AGAIN = 1.2
+# nothing is faster, beside splits that are known (nearly always the answer) the second number, and
+# to compare the best with others that are estimated to be as fast. [items]
+MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
 # Of the fastest, and then of the smallest: so many are simulated until one fits, and so many where
 # others were tried in vain before. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
@@ -53,7 +49,7 @@ class Simulations:
 
     Parameters
     ----------
-    setting, runtime, options
+    setting, runtime, options, splits
         As of `planner.joint.search.JointSearch`.
     estimates
         What choices are expected to cost.
@@ -65,8 +61,6 @@ class Simulations:
         Why ways to train were left out, to which others are added.
     misfits
         What is told not to fit before it is simulated.
-    splits
-        As of `planner.joint.search.JointSearch`.
     simulated, best
         All that was simulated, and the fastest that fits.
     cut_short
@@ -100,8 +94,9 @@ class Simulations:
 
     @property
     def rival(self) -> float:
-        """What is to be faster than this to be the best, +inf where nothing is known. [s]"""
-        return min(self.splits.seconds, math.inf if self.best is None else self.best.seconds)
+        """What others must take less than to be the best, +inf where nothing is known. [s]"""
+        known = self.splits.seconds
+        return known if self.best is None else min(self.best.seconds, known)
 
     def refuted(self, ranked: Sequence[Estimate]) -> set[Choice]:
         """What was estimated to fit, and does not."""
@@ -202,14 +197,13 @@ class Simulations:
         """
         work, count = 0, 0
         for one in rows:
-            best = self.rival
-            if one.seconds > best * (1.0 + MARGIN) or self._is_settled(one.choice):
+            if one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
             if self.simulated and not self._has_time(one.choice):
                 continue
             work += self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED
-            if enough and self._expected(one) > best * (1.0 - MARGIN):
+            if enough and self._expected(one) > self.rival * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
             count += found is not None and found.fits
@@ -231,16 +225,9 @@ class Simulations:
         """
         if self.best is None:
             return
-        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN)
-        near = [
-            one.choice
-            for one in ranked
-            if one.choice.inside.recompute == "full"
-            and one.memory <= most
-            and one.seconds < self.best.seconds * PROMISING_AGAIN
-        ]
-        rows = [one for choice in near for one in one_fewer_again(self.estimates, choice)]
-        work = 0
+        most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
+        near = (one for one in ranked if one.memory <= most)
+        rows = those_with_fewer_again(self.estimates, near, self.best.seconds)
         for one in sorted(rows, key=self._expected):
             work += self.pace.work(one.choice)
             enough = work > MOST_WORK or self._expected(one) >= self.best.seconds
@@ -366,7 +353,7 @@ class Simulations:
         misfits.short.pop(choice, None)
         if found.fits:
             self.fitting.add(choice)
-        if found.fits and found.seconds < self.rival:
+        if found.fits and found.seconds < self.rival and self.splits.give_way_to(found):
             self.best = found
             self.options.tell("simulating", found.seconds, bound)
         return found

@@ -107,10 +107,10 @@ def searched(plan: Plan) -> str:
     if not choices:
         return splits
     split = plan.search.num_candidates
-    return f"{splits} and {_others(plan)}" if split else f"{choices:,} ways to train"
+    return f"{splits} and {_ways_beside(plan)}" if split else f"{choices:,} ways to train"
 
 
-def _others(plan: Plan) -> str:
+def _ways_beside(plan: Plan) -> str:
     """What was searched besides splits of the layers."""
     return f"{plan.search.num_choices:,} other ways to train"
 
@@ -120,7 +120,7 @@ def _all_of(plan: Plan) -> str:
     if not plan.search.num_choices:
         return "no split of the layers"
     if plan.search.num_candidates:
-        return f"no split of the layers and none of {_others(plan)}"
+        return f"no split of the layers and none of {_ways_beside(plan)}"
     return f"none of the {searched(plan)} that were searched"
 
 
@@ -144,7 +144,7 @@ def space_sentence(plan: Plan) -> str:
         text += ", all sensible ones"
     text += f"; {found.num_costed:,} assignments costed" if found.num_costed > 1 else ""
     if found.num_choices:
-        text += f"; {_others(plan)} (stages, micro-batches, sharding, recomputation)"
+        text += f"; {_ways_beside(plan)} (stages, micro-batches, sharding, recomputation)"
     return f"{text}; by {found.solver}"
 
 

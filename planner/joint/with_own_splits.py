@@ -1,0 +1,71 @@
+"""What a joint search came to, or layers that are each split in their own way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.strategy.blocks import is_transformer
+from planner.joint.activations import LeastOfStages
+from planner.joint.own_splits import OwnSplits
+from planner.joint.result import JointResult
+from planner.joint.runtimes import splits_by_layer
+from planner.joint.search import JointSearch
+from planner.joint.verdict import least_held
+
+# What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
+_FREE = frozenset({"pp", "micro_batches", "zero", "recompute", "schedule", "offload"})
+_NEEDED = frozenset({"data", "tensor"})
+
+
+def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
+    """What a search came to, or layers that are each split in their own way where that is faster.
+
+    Parameters
+    ----------
+    search
+        The search, in whose time it is found.
+    found
+        What it came to.
+    """
+    setting, wishes = search.setting, search.wishes
+    usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
+    free = (
+        wishes.framework is None
+        and _FREE.issuperset(wishes.keep)
+        and _NEEDED.isdisjoint(wishes.forbid)
+        and all(wishes.keep.get(name, value) == value for name, value in usual.items())
+    )
+    of_one_stage = setting.gpus > 1 and not setting.cluster.groups and splits_by_layer(setting)
+    if found.stopped_by or not free or not of_one_stage or is_transformer(setting.graph):
+        return found
+    if (
+        found.best is None
+        and least_held(setting) / setting.gpus > setting.cluster.device.usable_memory
+    ):
+        return found  # nor would anything else fit
+    own = OwnSplits(
+        setting=setting,
+        runtime=search.runtime,
+        options=search.options,
+        wishes=wishes,
+        deadline=search.deadline.earlier(search.pace.assembly),
+        floors=search.floors,
+        least=search.least or LeastOfStages(setting),
+        known=search.simulations.known,
+        best=found.best,
+        rival=search.splits.seconds,
+    )
+    if search.splits.distributions:
+        # micro-batches and recomputation make no split faster that fits without
+        own.shard(search.splits)
+    else:
+        own.run()
+    simulated = tuple(own.simulated)
+    found = replace(found, best=own.best, own_splits=simulated, stopped_by=own.stopped_by)
+    if search.splits.distributions:
+        bound = min([found.bound, *(one.seconds for one in simulated if one.fits)])
+        found = replace(found, bound=bound)
+    if search.splits.any and found.best is not None:
+        found = replace(found, any_split=search.floors.least(search.deadline))
+    # the bound of choices is none of splits beside them
+    return found if found.is_by_degrees else replace(found, bound=found.any_split)
