@@ -141,7 +141,7 @@ class FewerGpus:
                 rows.append((usual, None, part))
             elif expected is not None and expected.seconds <= seconds * (1.0 + MARGIN):
                 rows.append((expected.seconds, expected.choice, part))
-                # of those that are slower by more than estimates are off one is tried
+                # what others are estimated to take matters as far as estimates are off
                 known = min(known, expected.seconds * (1.0 + MARGIN))
         return sorted(rows, key=lambda row: row[0])
 

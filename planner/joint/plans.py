@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodels.strategy.blocks import is_transformer
 from costmodels.units import format_seconds
 from planner.errors import InfeasibleError
 from planner.joint.result import JointResult
@@ -73,7 +74,8 @@ def faster_plan(
     rows = [one.baseline for one in usual]
     if single is not None:
         found = replace(found, bound=min(found.bound, single.search.lower_bound_s))
-        # those of the same names, under the buckets that suit them
+    if single is not None and not is_transformer(setting.graph):
+        # the usual strategies of such networks, under the buckets that suit them
         known = {one.name for one in single.baselines}
         rows = [*single.baselines, *(row for row in rows if row.name not in known)]
     return plan_of_stages(

@@ -27,6 +27,22 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
     found
         What it came to.
     """
+    found = _with_faster(search, found)
+    if search.splits.any and found.best is not None:
+        # beside splits that are known it is found out only where they are not the answer
+        found = replace(found, any_split=search.floors.least(search.deadline))
+    # the bound of choices is none of splits beside them
+    return found if found.is_by_degrees else replace(found, bound=found.any_split)
+
+
+def _with_faster(search: JointSearch, found: JointResult) -> JointResult:
+    """As `with_own_splits`, with the bound of choices alone.
+
+    Parameters
+    ----------
+    search, found
+        As there.
+    """
     setting, wishes = search.setting, search.wishes
     usual = {"pp": 1, "schedule": "1f1b", "offload": "none"}
     free = (
@@ -65,7 +81,4 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
     if search.splits.distributions:
         bound = min([found.bound, *(one.seconds for one in simulated if one.fits)])
         found = replace(found, bound=bound)
-    if search.splits.any and found.best is not None:
-        found = replace(found, any_split=search.floors.least(search.deadline))
-    # the bound of choices is none of splits beside them
-    return found if found.is_by_degrees else replace(found, bound=found.any_split)
+    return found
