@@ -21,7 +21,7 @@ from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
-from planner.joint.exchange_bounds import gathers, passes_in_turn, reductions
+from planner.joint.exchange_bounds import gathered_after, gathers, passes_in_turn, reductions
 from planner.joint.hybrid import shard_sizes
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
@@ -124,17 +124,24 @@ class ChoiceBounds:
         if choice.chunks > 1:
             chain = max(chain, self._interleaved(choice, inside))
         updates = self._updates(choice, inside)
-        found = max(chain, (count * total + updates) / pp)
+        after = updates + gathered_after(self.estimates, choice, inside)
+        found = max(chain, (count * total + after) / pp)
         if choice.chunks == 1:
             # no gradient travels before the last pass of its stage that makes gradients of weights
             travels = min(reductions(self.estimates, way, inside) for way in ways)
-            found = max(found, (count * total - last + travels + updates) / pp)
+            found = max(found, (count * total - last + travels + after) / pp)
+            if self.estimates.exchanges.gradients(choice.zero).each_micro_batch:
+                first = inside.total_least_forward
+                found = max(found, (first + count * travels + after) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
         found += slowed
+        # those of a stage travel one after the other
+        gathered = min(gathers(self.estimates, way, inside) for way in ways)
+        found = max(found, 2.0 * count * gathered / pp)
         found += waiting_time(count * inside.total_computed / pp, self.setting.gpus)
         if not self.floors.chain:
-            least = self.as_cut.of(choice, self._kept(choice))
+            least = min(self.as_cut.of(way, self._kept(way)) for way in ways)
             found = max(found, self._in_series(choice), least)
         if choice.pp == choice.micro_batches == 1 and not choice.offload:
             if choice.inside.recompute != "none":
@@ -172,7 +179,7 @@ class ChoiceBounds:
     @cached_property
     def as_cut(self) -> BoundsAsCut:
         """What stages take at least as they are simulated."""
-        return BoundsAsCut(self.setting, self.estimates.cuts)
+        return BoundsAsCut(self.estimates)
 
     def _sums(self, choice: Choice, kept: MicroBatch, *, apart: bool) -> tuple[float, Floats]:
         """Sums of computation, as of `PipelineBounds.sums`; apart without that of weights. [s]"""

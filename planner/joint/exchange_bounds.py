@@ -62,19 +62,27 @@ def passes_in_turn(
     )
 
 
-def gathers(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+def gathers(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    layers: NDArray[np.bool_] | None = None,
+) -> float:
     """Gathers of all weights that are cut, once: every unit of layers has its own. [s]
 
     Parameters
     ----------
     estimates, choice, inside
         Of the question, the choice, and its micro-batch.
+    layers
+        Of these layers alone, None for all.
     """
     if choice.zero < 3:
         return 0.0
     size, found = estimates.setting.machine.training.activation_size, 0.0
     for number, cut in enumerate(inside.cuts):
         mine = inside.numbers * (inside.cut_of == number) * size
+        mine = mine if layers is None else mine * layers
         sizes = _of_units(estimates, mine) if len(inside.cuts) == 1 else mine.sum(keepdims=True)
         for one, count in _messages(sizes):
             time = estimates.exchanges.time("all_gather", choice.pp, cut, one, choice.shard_size)
@@ -82,26 +90,37 @@ def gathers(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
     return found
 
 
-def gathered_after(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+def gathered_after(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    layers: NDArray[np.bool_] | None = None,
+) -> float:
     """Gathers of updated weights where only their state is cut, after the update. [s]
 
     Each stage has one of them.
 
     Parameters
     ----------
-    estimates, choice, inside
+    estimates, choice, inside, layers
         As of `gathers`.
     """
     if not 0 < choice.zero < 3 or choice.offload:
         return 0.0
-    cut = inside.parameters[estimates.ranks(choice, inside) > 1.0]
+    mine = estimates.ranks(choice, inside) > 1.0
+    cut = inside.parameters[mine if layers is None else mine & layers]
     whole = float(cut.sum()) * estimates.setting.machine.training.activation_size
     time = estimates.exchanges.time
     rows = (time("all_gather", choice.pp, ways, whole) for ways in inside.cuts)
     return min(rows, default=0.0)
 
 
-def reductions(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+def reductions(
+    estimates: Estimates,
+    choice: Choice,
+    inside: MicroBatch,
+    layers: NDArray[np.bool_] | None = None,
+) -> float:
     """Reductions of the gradients of all stages, one after the other. [s]
 
     All that is left of gradients takes no less than in a single message, and a gradient that fills
@@ -109,7 +128,7 @@ def reductions(estimates: Estimates, choice: Choice, inside: MicroBatch) -> floa
 
     Parameters
     ----------
-    estimates, choice, inside
+    estimates, choice, inside, layers
         As of `gathers`.
     """
     exchanges = estimates.exchanges
@@ -124,6 +143,7 @@ def reductions(estimates: Estimates, choice: Choice, inside: MicroBatch) -> floa
             return sum(count * exchanges.reduced(*message, size, shards) for size, count in rows)
 
         sizes = inside.gradients * (inside.cut_of == number) * gradients.part
+        sizes = sizes if layers is None else sizes * layers
         if gradients.by_unit and len(inside.cuts) == 1:
             found += time(_of_units(estimates, sizes))
             continue

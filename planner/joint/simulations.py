@@ -203,7 +203,8 @@ class Simulations:
                 continue
             work += self.pace.work(one.choice)
             enough = count >= MOST_SIMULATED or work > MOST_COMPARED
-            if enough and self._expected(one) > self.rival * (1.0 - MARGIN):
+            cheap = work <= MOST_WORK and one.seconds < self.rival
+            if enough and not cheap and self._expected(one) > self.rival * (1.0 - MARGIN):
                 continue
             found = self._try(one.choice, bound)
             count += found is not None and found.fits

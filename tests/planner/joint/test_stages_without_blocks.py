@@ -72,6 +72,29 @@ def test_bounds_of_interleaved_stages_hold():
         assert bounds.least_memory(choice, inside) <= found.peak_memory
 
 
+@pytest.mark.parametrize(
+    ("model", "cluster", "usual"),
+    # messages between stages and exchanges of weights are most of a step
+    [("resnet18", "aws-p3.2xlarge", 0.7), ("vgg16", "lassen", 0.6)],
+)
+def test_bounds_know_what_stages_send_and_exchange(model, cluster, usual):
+    setting, estimates = asked_for(model, cluster, 16, 256)
+    floors = PipelineBounds(setting, estimates.plain.reduced)
+    bounds = ChoiceBounds(setting=setting, estimates=estimates, floors=floors)
+    rows = [
+        one
+        for one in choices(setting, list(insides(setting)), (0, 2, 3))
+        if one.pp > 1 and one.chunks == 1 and one.micro_batches <= 8
+    ]
+    parts = []
+    for choice in random.Random(3).sample(rows, 16):
+        found, _ = tried(setting, choice.degrees, choice_runtime(estimates.runtime, choice.zero))
+        assert found is not None
+        parts.append(bounds.of(choice, fitting=False) / found.seconds)
+    assert max(parts) <= 1.0
+    assert statistics.median(parts) > usual
+
+
 def test_what_is_kept_of_split_channels_is_estimated_as_it_is_read():
     # a convolution reads all channels, of which each device makes a part
     setting, estimates = asked_for("resnet18", "dgx-a100", 8, 64)
