@@ -106,11 +106,7 @@ def drawn(rng: random.Random, seed: int, folder: Path) -> Drawn:
             cluster=name,
             gpus=gpus,
             batch=gpus * rng.choice([1, 2, 4, 8]),
-            # where something is forbidden it is the whole space, however much memory there is
-            forbid=(
-                "context",
-                rng.choice(("hybrid", "pipeline", "recompute", "sharding", "tensor")),
-            ),
+            forbid=(rng.choice(("hybrid", "pipeline", "recompute", "sharding", "tensor")),),
             others=(("optimizer", rng.choice(["sgd", "adam"])),),
         )
     if rng.random() < 0.65:

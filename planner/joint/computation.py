@@ -70,6 +70,8 @@ class PipelineBounds:
         self.before: dict[tuple[int, int], tuple[float, Floats]] = {}
         # of all layers both passes by these degrees, all but those of weights, and forward passes
         self.layers: dict[tuple[int, int], Floats] = {}
+        # what blocks before each of them take in series
+        self.series: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         self.graphs: dict[int, Graph] = {}
         self.floors: dict[tuple[int, int, int, int, int, bool], float] = {}
         self.may_fill: dict[tuple[int, int, int, int, float], bool] = {}
@@ -281,7 +283,9 @@ class PipelineBounds:
         key = (*on, pp, count, seconds)
         if key not in self.may_fill:
             whole, before, forward = self.layers[on]
-            waits = self._waits(forward), self._waits(before)
+            if on not in self.series:
+                self.series[on] = self._waits(forward), self._waits(before)
+            waits = self.series[on]
             self.may_fill[key] = may_fill_by_layers(pp, count, whole, before, *waits, seconds)
         return self.may_fill[key]
 

@@ -64,6 +64,8 @@ _NEEDED_TO_LEAVE = frozenset({"pipeline", "accumulation", "sharding", "recompute
 _BEYOND_SPLITS = _NEEDED_TO_LEAVE | {
     *("interleaving", "zero-bubble", "all-to-all", "hybrid", "offload"),
 }
+# What networks without attention have nothing of.
+_OF_ATTENTION = frozenset({"context", "expert", "sequence"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,8 @@ class Wishes:
         """Whether the splits of one stage are free, layer by layer."""
         whole = all(_ONE_STAGE.get(name) == value for name, value in self.keep.items())
         free = self.framework is None or FRAMEWORKS[self.framework].by_layer
-        return free and whole and _BEYOND_SPLITS.issuperset(self.forbid)
+        others = _BEYOND_SPLITS if self.attends else _BEYOND_SPLITS | _OF_ATTENTION
+        return free and whole and others.issuperset(self.forbid)
 
     @property
     def leaves_bubbles(self) -> bool:

@@ -118,6 +118,13 @@ def test_what_no_split_takes_less_than_is_said_of_a_plan_of_stages(few):
     assert not any("less than 0" in note for note in few.fallbacks)
 
 
+def test_what_a_network_without_attention_has_not_is_forbidden_in_vain():
+    alone = planner.optimize("resnet18", **FEW, forbid=SPLITS_ALONE)
+    other = planner.optimize("resnet18", **FEW, forbid=f"{SPLITS_ALONE},context,sequence")
+    assert other.strategy == alone.strategy
+    assert other.search.lower_bound_s == alone.search.lower_bound_s
+
+
 def test_an_interrupt_leaves_the_splits(monkeypatch):
     def interrupted(self, **_):
         raise KeyboardInterrupt
