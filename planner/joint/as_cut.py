@@ -231,13 +231,16 @@ class BoundsAsCut:
         Gradients of its weights travel when its last pass that makes any has begun.
         """
         travels, _, after = self._travels(choice, waits, kept)
+        last = _of_groups(choice, waits, kept.computed - kept.forward_computed)
         if choice.chunks > 1:
-            return after
-        last = _of_groups(choice, waits, kept.apart) * choice.fills_bubbles
-        left = np.minimum(np.arange(choice.pp) + 1, choice.micro_batches) * last
-        if not choice.fills_bubbles:
-            last = _of_groups(choice, waits, kept.computed - kept.forward_computed)
-        found: Floats = np.maximum(waits.back, np.maximum(left, left - last + travels) + after)
+            # all forward passes come before, and all but so many backward passes
+            late: Floats = np.maximum(travels - choice.pp * last, 0.0) + after
+            return late
+        apart = _of_groups(choice, waits, kept.apart)
+        last = apart if choice.fills_bubbles else last
+        left = np.minimum(np.arange(choice.pp) + 1, choice.micro_batches) * choice.fills_bubbles
+        later = np.maximum(left * apart, left * apart - last + travels) + after
+        found: Floats = np.maximum(waits.back, later)
         return found
 
     def _exchanged(self, choice: Choice, waits: Waits, kept: MicroBatch) -> Floats:

@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 
 from costmodels.errors import InputError
 from planner.joint.as_cut import BoundsAsCut
+from planner.joint.borders import interleaved, least_message, passed_on, tied_message
 from planner.joint.bubbles import least_filled
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds, pipelined
 from planner.joint.estimate import ROUNDING, Estimates
-from planner.joint.exchange_bounds import gathered_after, gathers, passes_in_turn, reductions
+from planner.joint.exchange_bounds import (
+    gathered_after,
+    gathers,
+    passes_in_turn,
+    reductions,
+    slowed_by_gathers,
+)
 from planner.joint.hybrid import shard_sizes
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.offload import UNITS, HostRates, offloaded
@@ -29,7 +36,7 @@ from planner.joint.runtimes import choice_runtime
 from planner.joint.unequal import cuts_of
 from planner.request.parts import Degrees
 from planner.request.setting import Setting
-from planner.simulation.run import OVERLAP_FACTOR, waiting_time
+from planner.simulation.run import waiting_time
 
 Floats = NDArray[np.float64]
 
@@ -108,34 +115,42 @@ class ChoiceBounds:
         if fitting and self.least_memory(choice, inside) > room:
             return math.inf
         ways = [choice] if alone else self.shards(choice)
-        slowed, more = min(self._behind_gathers(way, inside) for way in ways), 0.0
+        slowed, more = min(slowed_by_gathers(self.estimates, way, inside) for way in ways), 0.0
         if self._stands_for_more(choice):
             kept = self._kept(choice)
-            slowed = min(slowed, *(self._behind_gathers(way, kept) for way in ways))
+            slowed = min(slowed, *(slowed_by_gathers(self.estimates, way, kept) for way in ways))
             more = self._least_again(choice, kept, inside)
             inside = kept
         pp, count = choice.pp, choice.micro_batches
-        total = _total_least(choice, inside) + more
+        total, in_turn = inside.total_spent(filled=choice.fills_bubbles) + more, self.floors.chain
+        message = least_message(self.estimates, choice, self._kept(choice))
+        tied = tied_message(self.estimates, choice, self._kept(choice))
         if choice.fills_bubbles:
-            chain, last = self._filled(choice, inside), inside.total_apart
+            chain, last = self._filled(choice, inside, message), inside.total_apart
         else:
-            chain = pipelined(total, pp, choice.chunks, count, chain=self.floors.chain)
+            chain = pipelined(total, pp, choice.chunks, count, chain=in_turn, message=message)
             last = total - inside.total_least_forward
+            chain += tied * (in_turn and choice.chunks == 1)
         if choice.chunks > 1:
-            chain = max(chain, self._interleaved(choice, inside))
+            rest = interleaved(self.estimates, choice, inside, message, chain=in_turn)
+            chain = max(chain, rest)
         updates = self._updates(choice, inside)
         after = updates + gathered_after(self.estimates, choice, inside)
         found = max(chain, (count * total + after) / pp)
-        if choice.chunks == 1:
-            # no gradient travels before the last pass of its stage that makes gradients of weights
-            travels = min(reductions(self.estimates, way, inside) for way in ways)
-            found = max(found, (count * total - last + travels + after) / pp)
-            if self.estimates.exchanges.gradients(choice.zero).each_micro_batch:
-                first = inside.total_least_forward
-                found = max(found, (first + count * travels + after) / pp)
+        # no gradient travels before its last pass that makes any, of several stages before all
+        # forward passes and all but so many backward passes
+        last = last * pp if choice.chunks > 1 else last
+        travels = min(reductions(self.estimates, way, inside) for way in ways) + 2.0 * tied
+        begin = message * (pp - 1) / 2.0
+        found = max(found, begin + (count * total - last + travels + after) / pp)
+        if self.estimates.exchanges.gradients(choice.zero).each_micro_batch:
+            first = inside.total_least_forward
+            every = (count - 1) * (travels - 2.0 * tied) + travels
+            found = max(found, begin + (first + every + after) / pp)
         if choice.offload:
             found = max(found, self._copied(choice, inside) / pp)
-        found += slowed
+        once = float(inside.least_before.sum()) if choice.fills_bubbles else total
+        found = max(found + slowed, passed_on(choice, once, message, chain=in_turn) + tied)
         # those of a stage travel one after the other
         gathered = min(gathers(self.estimates, way, inside) for way in ways)
         found = max(found, 2.0 * count * gathered / pp)
@@ -189,17 +204,23 @@ class ChoiceBounds:
             self.series[key] = self.floors.sums(rows.tolist())
         return self.series[key]
 
-    def _filled(self, choice: Choice, inside: MicroBatch) -> float:
-        """What a pipeline takes at least whose backward passes of weights fill its bubbles. [s]"""
+    def _filled(self, choice: Choice, inside: MicroBatch, message: float) -> float:
+        """What a pipeline takes at least whose backward passes of weights fill its bubbles. [s]
+
+        Parameters
+        ----------
+        choice, inside, message
+            The choice, its micro-batch, and what stages send at least. [s]
+        """
         first, pp, count = self.estimates.cuts.first, choice.pp, choice.micro_batches
         if not self.floors.chain or self.estimates.cuts.by_shares:
-            return count * _total_least(choice, inside) / pp
+            return count * inside.total_spent(filled=choice.fills_bubbles) / pp
         again = inside.least_before is not self._kept(choice).least_before
-        key = (choice.split, choice.samples, again and choice.inside.recompute, pp, count)
+        key = (choice.split, choice.samples, again and choice.inside.recompute, pp, count, message)
         if key not in self.filled:
             rows = (inside.least_forward, inside.least_before, inside.apart)
             sums: list[list[float]] = [np.add.reduceat(row, first).tolist() for row in rows]
-            self.filled[key] = least_filled(pp, count, *sums)
+            self.filled[key] = least_filled(pp, count, sums[0], sums[1], sums[2], message)
         return self.filled[key]
 
     def _kept(self, choice: Choice) -> MicroBatch:
@@ -271,23 +292,6 @@ class ChoiceBounds:
         into = count * (there + max(back - stay, 0.0)) + float(copies.update_in.sum())
         return max(out, into) * rates.copy
 
-    def _behind_gathers(self, choice: Choice, inside: MicroBatch) -> float:
-        """By how much gathers of weights slow down what is computed beside them, at least. [s]"""
-        gathered = gathers(self.estimates, choice, inside)
-        beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
-        count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
-        return max(count * beside, 0.0) * slow / choice.pp
-
-    def _interleaved(self, choice: Choice, inside: MicroBatch) -> float:
-        """Each group works on all micro-batches, after the first stages of those before it. [s]"""
-        found = math.inf
-        for starts in cuts_of(self.estimates, choice):
-            each = np.add.reduceat(inside.least, starts).reshape(choice.chunks, choice.pp)
-            before = np.concatenate(([0.0], np.cumsum(each[0])[:-1])) * self.floors.chain
-            least = float((choice.micro_batches * each.sum(axis=0) + before).max())
-            found = min(found, least)
-        return found
-
     def _updates(self, choice: Choice, inside: MicroBatch) -> float:
         """Updates of all stages. [s]"""
         if "optimizer" in choice.offload:
@@ -351,9 +355,3 @@ class ChoiceBounds:
                 fullest = min(fullest, float((held + under * kept).max()))
             least = max(least, fullest)
         return least + reserved
-
-
-def _total_least(choice: Choice, inside: MicroBatch) -> float:
-    """What no device spends less on both passes of all layers of a micro-batch. [s]"""
-    filled = choice.fills_bubbles
-    return float(inside.least_spent(filled=filled).sum()) if filled else inside.total_least

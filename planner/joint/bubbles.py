@@ -26,6 +26,7 @@ def least_filled(
     forward: Sequence[float],
     before: Sequence[float],
     apart: Sequence[float],
+    message: float = 0.0,
 ) -> float:
     """What no step takes less than, wherever blocks that follow each other are cut into stages. [s]
 
@@ -41,6 +42,8 @@ def least_filled(
     forward, before, apart
         Of each block and micro-batch at least: the forward pass, both passes without that of
         weights, and that, which no schedule makes shorter. [s]
+    message
+        From a stage to the next one, or back. [s]
     """
     ahead = [0.0, *accumulate(forward)]
     both = [0.0, *accumulate(before)]
@@ -52,9 +55,10 @@ def least_filled(
         own = ahead[end] - ahead[first]
         flying, left = min(pp - stage, count), min(stage + 1, count)
         work = ahead[first] + count * (both[end] - both[first] + weights[end] - weights[first])
-        work += max(both[-1] - both[end] - (flying - 1) * own, 0.0)
+        beyond = both[-1] - both[end] + 2.0 * (pp - 1 - stage) * message
+        work += max(beyond - (flying - 1) * own, 0.0)
         back = both[first] - ahead[first] - left * (weights[end] - weights[first])
-        return work + max(back, 0.0)
+        return work + stage * message + max(back + stage * message, 0.0)
 
     def fits(seconds: float) -> bool:
         first = 0
@@ -66,7 +70,8 @@ def least_filled(
             first = ends[reached - 1]
         return first == len(forward)
 
-    low, high = max(count * whole / pp, both[-1]), count * whole + both[-1]
+    once = both[-1] + 2.0 * (pp - 1) * message
+    low, high = max(count * whole / pp, once), count * whole + once
     while high > low * (1.0 + EXACT):
         middle = (low + high) / 2.0
         if fits(middle):

@@ -28,7 +28,9 @@ from search.problem.deadline import Deadline
 Floats = NDArray[np.float64]
 
 
-def pipelined(total: float, pp: int, chunks: int, micro_batches: int, *, chain: bool) -> float:
+def pipelined(
+    total: float, pp: int, chunks: int, micro_batches: int, *, chain: bool, message: float = 0.0
+) -> float:
     """What no pipeline takes less than, wherever it is cut. [s]
 
     Parameters
@@ -39,10 +41,14 @@ def pipelined(total: float, pp: int, chunks: int, micro_batches: int, *, chain: 
         Groups of devices, stages of each, and micro-batches. [items]
     chain
         Whether no stage works on a micro-batch while another one does.
+    message
+        From a stage to the next one, or back. [s]
     """
     if chunks > 1 or not chain or pp == 1:
         return micro_batches * total / pp
-    return total / (1.0 - (1.0 - 1.0 / micro_batches) ** pp)
+    left = 1.0 - 1.0 / micro_batches
+    waits = sum(stage * left ** (pp - 1 - stage) for stage in range(pp)) / micro_batches
+    return (total + 2.0 * message * waits) / (1.0 - left**pp)
 
 
 class PipelineBounds:

@@ -90,6 +90,20 @@ def gathers(
     return found
 
 
+def slowed_by_gathers(estimates: Estimates, choice: Choice, inside: MicroBatch) -> float:
+    """By how much gathers of weights slow down what is computed beside them, at least. [s]
+
+    Parameters
+    ----------
+    estimates, choice, inside
+        As of `gathers`.
+    """
+    gathered = gathers(estimates, choice, inside)
+    beside = 2.0 * gathered - float((inside.least - inside.computed).clip(min=0.0).sum())
+    count, slow = choice.micro_batches, OVERLAP_FACTOR / (1.0 + OVERLAP_FACTOR)
+    return max(count * beside, 0.0) * slow / choice.pp
+
+
 def gathered_after(
     estimates: Estimates,
     choice: Choice,

@@ -97,6 +97,16 @@ class MicroBatch:
         """
         return self.least_before + self.apart if filled else self.least
 
+    def total_spent(self, *, filled: bool) -> float:
+        """The same of all layers. [s]
+
+        Parameters
+        ----------
+        filled
+            As of `least_spent`.
+        """
+        return self.total_least_apart if filled else self.total_least
+
     @cached_property
     def held_before(self) -> Floats:
         """What the layers before each one, and all of them in the end, keep for backward. [B]"""
