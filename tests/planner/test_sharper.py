@@ -83,6 +83,21 @@ def test_no_plan_of_many_networks_is_faster_than_its_bound():
     assert count >= 20
 
 
+@pytest.mark.parametrize("part", [0.01, 0.5])
+def test_nothing_is_found_below_what_nothing_takes_less_than(part):
+    done = 0
+    for seed in range(6):
+        seen = random_formulation(np.random.default_rng(seed), FEW, bucket_bytes=MIB)
+        if seen.shared or not seen.machine.training.gradient_overlap:
+            continue
+        first = PlanSimulator(seen).runtime.first_bucket
+        search = Sharper.of(seen, (MIB, MIB), first, Deadline(None))
+        least = search.below(search.least.bound * part, Deadline(None))
+        assert (least.bound, least.splits) == (search.least.bound * part, ())
+        done += 1
+    assert done
+
+
 def test_an_interrupt_leaves_the_plan_that_was_to_be_sharpened(monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

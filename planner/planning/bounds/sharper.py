@@ -195,6 +195,9 @@ def _left_by_terms(
         for name, values in zip(names, marginals, strict=True):
             near[name] |= values[: len(near[name])] < worst
         seen = {name: mask & near[name] for name, mask in seen.items()}
+    for name, mask in seen.items():
+        # none is left where nothing is faster: any one of each layer is as good as none
+        mask[0] |= not (mask.any() or left[name].any())
     spaces = {name: taken(formulation.spaces[name], np.flatnonzero(m)) for name, m in seen.items()}
     few = replace(
         formulation,
