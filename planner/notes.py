@@ -128,8 +128,8 @@ WORDS: Mapping[str, str] = {
     ),
     "single-stage-overtaken": (
         "the splits of one stage without micro-batches were searched layer by layer, though not to "
-        "the end: the fastest found that fits takes about {estimate}, and none of the candidates "
-        "less than {bound}, which the bound allows for"
+        "the end: the fastest found that fits takes about {estimate}, and none less than {bound}, "
+        "which the bound allows for"
     ),
     "single-stage-crowded": (
         "the splits of one stage without micro-batches were not searched layer by layer: whatever "
@@ -141,7 +141,7 @@ WORDS: Mapping[str, str] = {
     ),
     "single-stage-bounded": (
         "the splits of one stage without micro-batches were searched layer by layer until it was "
-        "known that none of the candidates that fits takes less than {bound}"
+        "known that none that fits takes less than {bound}"
     ),
     "single-stage-under": (
         "the splits of one stage were not searched layer by layer, which is done under the usual "

@@ -20,7 +20,7 @@ class Overtaken(Exception):
     Parameters
     ----------
     bound
-        What none of the candidates that fits takes less than. [s]
+        What no split that fits takes less than. [s]
     seconds
         The fastest assignment that was met and fits, on the timeline; None where the bound is
         above the other plan already. [s]

@@ -227,9 +227,12 @@ def _look_everywhere(
     profile = Profile.of(maximise_bound(search).weights)
     if not search.seen:
         return 0.0
-    least, free = 0.0, search.incumbent.bound
+    least, free, every = 0.0, search.incumbent.bound, math.inf
     if free > limit and not search.stopped:
-        raise Overtaken(free)
+        # what the search does not see may be faster
+        every = certify(search, profile, widen=False, enough=limit)
+        if every >= limit:
+            raise Overtaken(min(free, every))
     if rival is None and limit < math.inf:
         rival = partial(float, limit)
     binds = not search.fits(search.fastest)
@@ -238,13 +241,19 @@ def _look_everywhere(
     if least_memory:
         least = hold_least(search, profile)
     elif binds:
-        least = fit_into_memory(search, profile, rival)
+        try:
+            least = fit_into_memory(search, profile, rival)
+        except Overtaken as error:
+            # that is known of the candidates that the search sees
+            every = certify(search, profile, widen=False, enough=error.bound)
+            every = max(every, certify_under_limit(search))
+            raise Overtaken(min(error.bound, every)) from None
     if search.incumbent.choices is None:
         return least  # there is no plan to bound
     if binds and rival is not None and not search.stopped:
         limit = min(limit, rival())
     if search.incumbent.cost * (1.0 - OFF) > limit and not search.stopped:
-        raise Overtaken(search.incumbent.bound, search.incumbent.cost)
+        raise Overtaken(min(search.incumbent.bound, every), search.incumbent.cost)
     under_limit = certify_under_limit(search) if binds else 0.0
     # what is cheap without a memory limit need not be under one
     search.incumbent.bound = free

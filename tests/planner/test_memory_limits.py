@@ -186,8 +186,21 @@ def test_the_search_ends_where_what_is_found_is_slower_than_a_plan_that_is_known
         search_plan(roomy, limit=0.9 * fastest)
     assert 0.9 * fastest < ended.value.bound <= fastest
     assert ended.value.note.kind == "single-stage-bounded"
-    near = search_plan(roomy, limit=ended.value.bound)
+    near = search_plan(roomy, limit=fastest)
     assert near.best == search_plan(roomy).best
+
+
+def test_splits_that_are_not_searched_are_priced_where_the_search_ends_early(everything):
+    _, rows = everything
+    least = min(row.memory.total for row in rows)
+    fastest = min(rows, key=lambda row: row.step.total)
+    few, many = (under(narrow(cap), 0.5 * (least + fastest.memory.total)) for cap in (2, 1000))
+    best = search_plan(many).best
+    alone = search_plan(few).best
+    assert best.step.total < alone.step.total
+    with pytest.raises(Overtaken) as ended:
+        search_plan(few, limit=0.9 * best.step.total)
+    assert ended.value.bound <= best.step.total
 
 
 def test_what_no_way_to_train_fits_is_not_proven_beyond_the_weights():

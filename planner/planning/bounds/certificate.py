@@ -70,7 +70,9 @@ class PricedSpace:
     near: Mapping[str, NDArray[np.bool_]]
 
 
-def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> float:
+def certify(
+    search: AdditiveSearch, profile: Profile, *, widen: bool = True, enough: float = np.inf
+) -> float:
     """Bring back what should have been searched; returns what bounds every distribution. [s]
 
     Parameters
@@ -82,13 +84,16 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
         Profile of the additive problem with the best bound.
     widen
         Whether anything may come back: what is cheap without a memory limit need not be under one.
+    enough
+        What takes longer does not matter. [s]
     """
     bound, least = 0.0, None
     for _ in range(MAX_PROFILES):
         seen = search.formulation.num_candidates
         # what layers cost does not depend on the profile
         least = LayerBounds.of(search.formulation, profile, least)
-        one, least = _certify_profile(search, profile, least, widen=widen)
+        worst = min(search.incumbent.bound, enough / (1.0 - CLOSE))
+        one, least = _certify_profile(search, profile, least, worst, widen=widen)
         bound = max(bound, one)
         if search.formulation.num_candidates == seen or search.stopped:
             break
@@ -100,7 +105,7 @@ def certify(search: AdditiveSearch, profile: Profile, *, widen: bool = True) -> 
 
 
 def _certify_profile(
-    search: AdditiveSearch, profile: Profile, least: LayerBounds, *, widen: bool
+    search: AdditiveSearch, profile: Profile, least: LayerBounds, worst: float, *, widen: bool
 ) -> tuple[float, LayerBounds]:
     """The same for one profile.
 
@@ -110,13 +115,14 @@ def _certify_profile(
         As above.
     least
         What layers compute at least, for that profile.
+    worst
+        What costs no less does not matter. [s]
 
     Returns
     -------
     The bound, and what layers cost as far as that was needed. [s]
     """
-    formulation, worst = search.formulation, search.incumbent.bound
-    bound = least.bound
+    formulation, bound = search.formulation, least.bound
     if bound >= _matters(worst):
         return min(bound, worst), least
     shape = formulation.machine.topology.shape
