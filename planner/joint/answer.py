@@ -121,7 +121,8 @@ def _joint_plan(
     if isinstance(plan, InfeasibleError) and (plan.proven or plan.stopped_by):
         raise found.refused or plan
     if found.costs is not None and found.floors is not None and found.stopped_by != "interrupt":
-        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline)
+        splits = how is _splits_first and found.no_splits is not None
+        fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits)
         plan = fewer.faster_plan(
             plan, lambda part, limit: asked(part, replace(options, limit=limit))[1]
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from planner.errors import InfeasibleError
 from planner.joint.choices import (
@@ -30,6 +31,7 @@ from planner.joint.weights import LeastWeights
 from planner.joint.wishes import Wishes
 from planner.joint.work import least_work
 from planner.plan import Plan
+from planner.planning.decision.fewer import fewer_devices
 from planner.planning.staged import tried, usual_degrees, usual_trials
 from planner.planning.summary import bounded
 from planner.request.named_degrees import usual_runtime
@@ -40,7 +42,7 @@ from search.problem.deadline import Deadline
 MOST_MISSES_OF_FEWER = 2
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class FewerGpus:
     """The smaller numbers of GPUs of one question.
 
@@ -54,6 +56,8 @@ class FewerGpus:
         Of all its GPUs, whose costs of micro-batches hold for fewer.
     deadline
         When to stop.
+    splits
+        Whether splits of layers that were not searched to the end may be faster on fewer.
     """
 
     setting: Setting
@@ -61,6 +65,7 @@ class FewerGpus:
     estimates: Estimates
     floors: PipelineBounds
     deadline: Deadline
+    splits: bool = False
     weights: LeastWeights = field(init=False)
 
     def faster_plan(
@@ -143,7 +148,22 @@ class FewerGpus:
                 rows.append((expected.seconds, expected.choice, part))
                 # what others are estimated to take matters as far as estimates are off
                 known = min(known, expected.seconds * (1.0 + MARGIN))
+        rows = [row for row in rows if row[2].gpus not in self._of_splits]
+        rows += [(0.0, None, part) for part in self._of_splits.values()]
         return sorted(rows, key=lambda row: row[0])
+
+    @cached_property
+    def _of_splits(self) -> dict[int, Setting]:
+        """Smaller numbers that may be faster by splits alone, of which nothing is estimated.
+
+        With fewer samples than GPUs these are split otherwise, which costs more than work.
+        """
+        found: dict[int, Setting] = {}
+        part = fewer_devices(self.setting) if self.splits else None
+        while part is not None and 2 * part.gpus > part.batch:
+            found[part.gpus] = on_gpus(self.setting, part.gpus)
+            part = fewer_devices(part)
+        return found
 
     def _usual(self, part: Setting) -> float:
         """The fastest usual way with a runtime of its own, which no choice stands for. [s]

@@ -118,6 +118,14 @@ def test_what_no_split_takes_less_than_is_said_of_a_plan_of_stages(few):
     assert not any("less than 0" in note for note in few.fallbacks)
 
 
+def test_splits_of_fewer_gpus_are_asked_for_where_there_are_fewer_samples():
+    question = {"cluster": "abci", "global_batch_size": 12, "optimizer": "adam"}
+    question["memory"] = "828 MiB"
+    half = planner.optimize("resnet18", gpus=12, **question)
+    whole = planner.optimize("resnet18", gpus=24, **question)
+    assert whole.step_time_s <= half.step_time_s * (1.0 + SIMPLER_WITHIN)
+
+
 def test_what_a_network_without_attention_has_not_is_forbidden_in_vain():
     alone = planner.optimize("resnet18", **FEW, forbid=SPLITS_ALONE)
     other = planner.optimize("resnet18", **FEW, forbid=f"{SPLITS_ALONE},context,sequence")
