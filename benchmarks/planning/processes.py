@@ -35,14 +35,20 @@ class Run:
 def run_planner(*arguments: str) -> Run:
     """Run one command of the planner in a new process; errors are shown where this one shows its.
 
+    It finds its bytecode, as that of an installed package does.
+
     Parameters
     ----------
     arguments
         The words behind `planner`.
     """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "planner", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "planner", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert process.stdout is not None
     output = process.stdout.read()

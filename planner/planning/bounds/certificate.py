@@ -131,11 +131,11 @@ def _certify_profile(
         search.incumbent.add_note(Note.of("space-not-priced", candidates=sum(counts)))
         return bound, least
     try:
-        least = least.sharpened(formulation, profile, search.deadline)
+        far = _matters if sum(counts) > FEW_CANDIDATES else float
+        least = least.sharpened(formulation, profile, far(worst), search.deadline)
         bound = least.bound
         if bound >= _matters(worst):
             return min(bound, worst), least
-        far = _matters if sum(counts) > FEW_CANDIDATES else float
         least = least.costed(formulation, least.near(far(worst)), search.deadline)
         whole = WholeSpace.of(formulation, profile, least, far(worst), search.deadline)
         gap, fastest = np.inf, search.fastest.step.total

@@ -76,7 +76,7 @@ class LayerBounds:
         )
 
     def sharpened(
-        self, formulation: Formulation, profile: Profile | float, deadline: Deadline
+        self, formulation: Formulation, profile: Profile | float, worst: float, deadline: Deadline
     ) -> LayerBounds:
         """Bounds by all that a layer costs: only what computes less than the search's best counts.
 
@@ -84,13 +84,18 @@ class LayerBounds:
         ----------
         formulation, profile
             As of `of`.
+        worst
+            What of it matters next, as of `near`: that is costed along. [s]
         deadline
             When to give up by raising `OutOfTime`.
         """
         keys = formulation.cost_keys(profile)
         pairs = zip(keys, formulation.node_costs(profile), strict=True)
         seen = {key: float(costs.min()) for key, costs in pairs}
-        costed = self.costed(formulation, self._below(seen), deadline)
+        # where nothing left out costs less than the search's best, that is all that is near
+        slack = max(worst - sum(seen[key] for key in keys), 0.0)
+        limits = {key: best + slack for key, best in seen.items()}
+        costed = self.costed(formulation, self._below(limits), deadline)
         left = costed.left
         lowest = {
             key: min(

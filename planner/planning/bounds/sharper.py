@@ -121,7 +121,7 @@ class Sharper:
             sizes=sizes,
             first_bytes=first_bytes,
             weights=weights,
-            least=least.sharpened(formulation, profile, deadline),
+            least=least.sharpened(formulation, profile, 0.0, deadline),
         )
 
     def below(self, worst: float, deadline: Deadline) -> Faster:
