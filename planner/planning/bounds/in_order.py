@@ -131,7 +131,7 @@ class OrderedSearch:
         worst
             What takes no less does not matter. [s]
         most, count
-            Labels that are looked at for one layer, and assignments that are returned. [items]
+            Labels that are looked at in all, and assignments that are returned. [items]
         deadline
             When to give up by raising `OutOfTime`.
 
@@ -155,12 +155,13 @@ class OrderedSearch:
         for i in reversed(range(len(self.layers))):
             deadline.check()
             labels = self._passed(i, labels)
+            most -= len(labels.choice)
+            if most < 0:
+                raise TooManyLabels
             labels = labels.take(self._near(labels, self.to_go, i, worst))
             path.append(labels)
             if not len(labels.choice):
                 return InOrder(bound=worst, choices=())
-            if len(labels.choice) > most:
-                raise TooManyLabels
             if i:
                 labels = self._before(i, labels, worst, unit)
         ends = np.maximum(labels.through, labels.reduced) * (1.0 - ROUNDING)
@@ -232,15 +233,18 @@ class OrderedSearch:
 
     def _near(
         self, labels: Labels, rest: dict[float, list[Floats]], i: int, worst: float
-    ) -> NDArray[np.bool_]:
-        """Which labels may end in something faster than `worst`."""
-        # what waits was counted in full, and pays less of what is to come
-        beyond = np.array(self.beyond)[labels.buckets]
-        near = np.ones(len(labels.choice), dtype=bool)
+    ) -> Ints:
+        """Indices of the labels that may end in something faster than `worst`."""
+        beyond = np.array(self.beyond)
+        near = np.arange(len(labels.choice))
+        # most end by the first two
         for mixture in MIXTURES:
-            mean = (1.0 - mixture) * (labels.through - OVERLAP_FACTOR * beyond)
-            mean += mixture * (labels.reduced - beyond)
-            near &= mean + rest[mixture][i][labels.choice] < worst
+            of = labels.buckets[near]
+            # what waits was counted in full, and pays less of what is to come
+            paid = beyond[of]
+            mean = (1.0 - mixture) * (labels.through[near] - OVERLAP_FACTOR * paid)
+            mean += mixture * (labels.reduced[near] - paid)
+            near = near[mean + rest[mixture][i][labels.choice[near]] < worst]
         return near
 
     def _before(self, i: int, labels: Labels, worst: float, unit: float) -> Labels:

@@ -35,9 +35,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Candidates left out of a search that come back, of all distinct layers. [items]
-MOST_NEAR = 10_000
-# Labels that are looked at for one layer.
-MOST_LABELS = 400_000
+MOST_NEAR = 5_000
+# Labels that are looked at for all layers together. [items]
+MOST_LABELS = 1_000_000
 # Terms by which candidates are left out: those that follow so many of the gradients. [items]
 NUM_TERMS = 8
 # Assignments below what is asked for that are worth a simulation. [items]

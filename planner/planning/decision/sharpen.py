@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.distribution import Distribution
-from planner.planning.bounds.sharper import Sharper, TooMuchIsNear
+from planner.planning.bounds.sharper import NUM_PROPOSED, Sharper, TooMuchIsNear
 from planner.planning.decision.choice import EQUAL
 from planner.planning.decision.decide import Judged
 from planner.planning.decision.finalists import Patterns
@@ -90,7 +90,7 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Jud
         close = worst - done <= NEAR_ENOUGH / 2.0 * worst
         if _is_near(judged) or done >= worst or (close and worst == most):
             break
-        asked = worst if close else (done + worst) / 2.0
+        asked, before = worst if close else (done + worst) / 2.0, judged.finals.fastest
         try:
             found = sharper.below(asked, deadline)
             judged = _proposed(_bounded(judged, found.bound), found.splits, deadline)
@@ -100,6 +100,9 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Jud
             break
         else:
             done = asked
+            # the bound is that of the first of them then, and others are further above it
+            if len(found.splits) == NUM_PROPOSED and judged.finals.fastest is before:
+                break
     return judged
 
 
