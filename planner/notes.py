@@ -101,6 +101,14 @@ WORDS: Mapping[str, str] = {
         "are split, no step on these {gpus:,} GPUs takes less than {bound}, by computation alone, "
         "which is the bound of the plan; ZeRO 1 and 2 over some of the replicas is not searched"
     ),
+    "sharded-splits-of-their-own": (
+        "the layers of its one stage are each split in their own way, and what is cut over "
+        "replicas makes that faster than all ways to train that split them by degrees of data and "
+        "tensor parallelism; the bound is of these and of all splits of one stage without "
+        "micro-batches, whatever is cut; with other splits of layers no step on these {gpus:,} "
+        "GPUs takes less than {bound}, by computation alone; ZeRO 1 and 2 over some of the "
+        "replicas is not searched"
+    ),
     "splits-of-their-own-slower": (
         "of {count} ways to train in one stage whose layers are each split in their own way, which "
         "were simulated as well, none that fits is faster by 0.5 %"

@@ -59,6 +59,8 @@ def search_notes(found: JointResult, best: StagedStep) -> tuple[Note, ...]:
     """What is worth knowing of the search that came to a plan."""
     gpus = best.placed.setting.gpus
     kind = "splits-by-degrees" if found.is_by_degrees else "splits-of-their-own"
+    if not found.is_by_degrees and found.bound > found.any_split:
+        kind = "sharded-splits-of-their-own"
     notes = [Note.of(kind, gpus=gpus, bound=format_seconds(found.any_split))]
     if found.own_splits and found.is_by_degrees:
         notes.append(Note.of("splits-of-their-own-slower", count=len(found.own_splits)))

@@ -10,6 +10,7 @@ from planner.joint.own_splits import OwnSplits
 from planner.joint.result import JointResult
 from planner.joint.runtimes import splits_by_layer
 from planner.joint.search import JointSearch
+from planner.joint.sharded_splits import least_sharded
 from planner.joint.verdict import least_held
 
 # What can be held fixed while layers are split in their own ways, and what cannot be ruled out.
@@ -31,8 +32,14 @@ def with_own_splits(search: JointSearch, found: JointResult) -> JointResult:
     if search.splits.any and found.best is not None:
         # beside splits that are known it is found out only where they are not the answer
         found = replace(found, any_split=search.floors.least(search.deadline))
+    if found.is_by_degrees:
+        return found
     # the bound of choices is none of splits beside them
-    return found if found.is_by_degrees else replace(found, bound=found.any_split)
+    if not search.splits.distributions:
+        return replace(found, bound=found.any_split)
+    # of splits that are known only what is cut over replicas was tried beside choices
+    sharded = least_sharded(search.setting, search.runtime, search.deadline)
+    return replace(found, bound=min(found.bound, max(sharded, found.any_split)))
 
 
 def _with_faster(search: JointSearch, found: JointResult) -> JointResult:

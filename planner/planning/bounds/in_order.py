@@ -231,9 +231,7 @@ class OrderedSearch:
             found.append((costs[:, None] + edge).min(axis=0))
         return found
 
-    def _near(
-        self, labels: Labels, rest: dict[float, list[Floats]], i: int, worst: float
-    ) -> Ints:
+    def _near(self, labels: Labels, rest: dict[float, list[Floats]], i: int, worst: float) -> Ints:
         """Indices of the labels that may end in something faster than `worst`."""
         beyond = np.array(self.beyond)
         near = np.arange(len(labels.choice))

@@ -33,6 +33,8 @@ class Profile(NamedTuple):
         How much of `counted` is of terms that count the all-reduce of one layer only, or links.
     beside
         How much of terms that count links leaves an all-reduce behind the backward pass.
+    exchanged
+        What part of an all-reduce any exchange of gradients takes at least.
     """
 
     counted: Floats
@@ -40,6 +42,7 @@ class Profile(NamedTuple):
     alone: Floats
     linked: Floats
     beside: Floats
+    exchanged: float = 1.0
 
     @classmethod
     def of(cls, weights: Floats) -> Profile:
@@ -167,7 +170,7 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
     """
     if not overlap:
         return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0) for one in gaps]
-    counted, plain, alone, linked, beside = profile
+    counted, plain, alone, linked, beside, exchanged = profile
     kept = 1.0 - OVERLAP_FACTOR
     slowed = np.maximum(1.0 - counted - plain, 0.0)
     ends, alone_ends = (row - np.append(row[1:], 0.0) for row in (counted, alone))
@@ -176,9 +179,9 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
         kept * ends,
         plain,
         plain + kept * slowed,
-        counted - alone - linked + OVERLAP_FACTOR * (slowed - beside + alone),
-        kept * alone_ends,
-        linked + OVERLAP_FACTOR * beside,
+        exchanged * (counted - alone - linked + OVERLAP_FACTOR * (slowed - beside + alone)),
+        exchanged * kept * alone_ends,
+        exchanged * (linked + OVERLAP_FACTOR * beside),
     )
     rows = np.stack(columns, axis=1).tolist()
     return [LayerShare(one, *row) for one, row in zip(gaps, rows, strict=True)]
