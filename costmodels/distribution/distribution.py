@@ -125,6 +125,7 @@ class Candidates:
     degrees: NDArray[np.int64]
     shape: tuple[int, ...]
     _ways: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    _blocks: dict[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # levels and dims are few: numpy is several times faster where candidates lie side by side
@@ -164,7 +165,13 @@ class Candidates:
 
     def local(self, dim: str, extent: int) -> NDArray[np.int64]:
         """Positions of the largest block of a dim of that extent; (candidates,). [items]"""
-        return -(-extent // self.degree(dim))
+        # each is asked for dozens of times, and whole numbers are slow to divide
+        key = (dim, extent)
+        if key not in self._blocks:
+            block = -(-extent // self.degree(dim))
+            block.flags.writeable = False
+            self._blocks[key] = block
+        return self._blocks[key]
 
     def axis_degrees(self, axis: Axis) -> NDArray[np.int64]:
         """Ways that an axis is really split at each level; (candidates, levels).

@@ -65,8 +65,9 @@ class InOrder:
 class _Layer:
     """What a layer adds by candidate; (candidates,) each. [s], [B]
 
-    `forward` and `behind` are what its edge from the layer before adds to the two passes,
-    (candidates there, candidates), or None where it does not read that layer.
+    `alike` is the first candidate with the same gradient. `forward` and `behind` are what its edge
+    from the layer before adds to the two passes, (candidates there, candidates), or None where it
+    does not read that layer.
     """
 
     always: Floats
@@ -76,6 +77,7 @@ class _Layer:
     num_bytes: Floats
     group: Ints
     paid: Floats
+    alike: Ints
     forward: Floats | None
     behind: Floats | None
 
@@ -121,6 +123,7 @@ class OrderedSearch:
         self.states: list[Buckets] = []
         # of each state, what its buckets take beyond what their gradients pay [s]
         self.beyond: list[float] = []
+        self.of_states = np.zeros(0)  # the same, as far as it was needed
         self.to_go = {mixture: self._to_go(mixture) for mixture in MIXTURES}
 
     def below(self, worst: float, most: int, count: int, deadline: Deadline) -> InOrder:
@@ -189,6 +192,9 @@ class OrderedSearch:
         largest = max(self.sizes[1], self.first or 0.0)
         how = machine.training.all_reduce
         paid = bucketed_time(machine.topology, members, num_bytes, largest, how)
+        _, first, kind = np.unique(
+            np.stack([np.array(number), num_bytes]), axis=1, return_index=True, return_inverse=True
+        )
         forward, behind = self._edges(i)
         return _Layer(
             always=times.once + times.behind + times.forward_messages(gaps),
@@ -198,6 +204,7 @@ class OrderedSearch:
             num_bytes=num_bytes,
             group=np.array(number, dtype=np.int64),
             paid=np.where(num_bytes > 0.0, paid, 0.0),
+            alike=first[kind.reshape(-1)],
             forward=forward,
             behind=behind,
         )
@@ -233,13 +240,14 @@ class OrderedSearch:
 
     def _near(self, labels: Labels, rest: dict[float, list[Floats]], i: int, worst: float) -> Ints:
         """Indices of the labels that may end in something faster than `worst`."""
-        beyond = np.array(self.beyond)
+        if len(self.of_states) != len(self.beyond):
+            self.of_states = np.array(self.beyond)
         near = np.arange(len(labels.choice))
         # most end by the first two
         for mixture in MIXTURES:
             of = labels.buckets[near]
             # what waits was counted in full, and pays less of what is to come
-            paid = beyond[of]
+            paid = self.of_states[of]
             mean = (1.0 - mixture) * (labels.through[near] - OVERLAP_FACTOR * paid)
             mean += mixture * (labels.reduced[near] - paid)
             near = near[mean + rest[mixture][i][labels.choice[near]] < worst]
@@ -280,11 +288,11 @@ class OrderedSearch:
         passed = replace(labels, through=through, reduced=reduced)
         if not len(some):
             return passed
-        pairs, inverse = np.unique(
-            np.stack([labels.buckets[some], c[some]]), axis=1, return_inverse=True
+        count = len(layer.alike)
+        keys, inverse = np.unique(
+            labels.buckets[some] * count + layer.alike[c[some]], return_inverse=True
         )
-        inverse = inverse.reshape(-1)
-        after, added, whole, was = self._joined(i, pairs)
+        after, added, whole, was = self._joined(i, np.stack(np.divmod(keys, count)))
         # the whole bucket follows this gradient, and what of it was there already slowed nothing
         starts = began[some] + (whole - OVERLAP_FACTOR * was)[inverse]
         reduced[some] = np.maximum(reduced[some] + added[inverse], starts)

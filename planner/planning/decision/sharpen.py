@@ -26,7 +26,9 @@ from search.problem.deadline import Deadline, OutOfTime
 NEAR_ENOUGH = 0.02
 # The plan must be put together in what is left of the time.
 SHARE = 0.5
-# How often more or less is asked for than before.
+# What is asked for first, of what lies between the bound and the plan; then twice as much more each
+# time, until it is too much for the second time.
+FIRST_PART = 0.125
 MAX_TRIES = 6
 
 
@@ -85,21 +87,25 @@ def _below_its_step(judged: Judged, sharper: Sharper, deadline: Deadline) -> Jud
         When to end with what is known.
     """
     done, most = judged.attempt.result.incumbent.bound, math.inf
+    more = (judged.finals.fastest.seconds - done) * FIRST_PART
     for _ in range(MAX_TRIES):
-        worst = min(judged.finals.fastest.seconds * (1.0 - EQUAL), most)
-        close = worst - done <= NEAR_ENOUGH / 2.0 * worst
-        if _is_near(judged) or done >= worst or (close and worst == most):
+        before = judged.finals.fastest
+        worst = min(before.seconds * (1.0 - EQUAL), most)
+        if _is_near(judged) or done >= worst:
             break
-        asked, before = worst if close else (done + worst) / 2.0, judged.finals.fastest
+        close = worst - done <= NEAR_ENOUGH / 2.0 * worst
+        asked = worst if close and worst < most else min(done + more, (done + worst) / 2.0)
         try:
             found = sharper.below(asked, deadline)
             judged = _proposed(_bounded(judged, found.bound), found.splits, deadline)
         except TooMuchIsNear:
+            if most < math.inf:
+                break
             most = asked
         except OutOfTime:
             break
         else:
-            done = asked
+            done, more = asked, 2.0 * more
             # the bound is that of the first of them then, and others are further above it
             if len(found.splits) == NUM_PROPOSED and judged.finals.fastest is before:
                 break
