@@ -168,9 +168,9 @@ def shares_of(profile: Profile, gaps: Sequence[Gaps], *, overlap: bool) -> list[
     overlap
         Whether all-reduces run beside the backward pass.
     """
-    if not overlap:
-        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0) for one in gaps]
     counted, plain, alone, linked, beside, exchanged = profile
+    if not overlap:
+        return [LayerShare(one, 1.0, 0.0, 1.0, 1.0, exchanged, 0.0, 0.0) for one in gaps]
     kept = 1.0 - OVERLAP_FACTOR
     slowed = np.maximum(1.0 - counted - plain, 0.0)
     ends, alone_ends = (row - np.append(row[1:], 0.0) for row in (counted, alone))
