@@ -124,7 +124,7 @@ def _joint_plan(
         splits = how is _splits_first and found.no_splits is not None
         fewer = FewerGpus(setting, wishes, found.costs, found.floors, deadline, splits)
         plan = fewer.faster_plan(
-            plan, lambda part, limit: asked(part, replace(options, limit=limit))[1]
+            plan, lambda part, limit: asked(part, replace(options, limit=limit), like=found)[1]
         )
     if isinstance(plan, InfeasibleError):
         raise found.refused or plan
@@ -137,6 +137,7 @@ def _plan_of_all(
     deadline: Deadline,
     known: Answers | None,
     wishes: Wishes,
+    like: JointResult | None = None,
 ) -> tuple[JointResult, Plan | InfeasibleError]:
     """The plan that gives work to all GPUs, or why there is none, and the search behind it.
 
@@ -144,6 +145,8 @@ def _plan_of_all(
     ----------
     setting, options, deadline, known, wishes
         As of `joint_plan`.
+    like
+        What the same question came to on another number of GPUs, with what that costed.
     """
     by_layer = splits_by_layer(setting) and wishes.leaves_splits
     found, usual = _searched(
@@ -152,6 +155,7 @@ def _plan_of_all(
         deadline.part(SHARE) if by_layer and few_layers(setting) else deadline,
         wishes,
         until=deadline,
+        like=like,
     )
     single = None
     if wishes.leaves_splits and found.stopped_by != "interrupt":
@@ -202,20 +206,21 @@ def _splits_first(
     deadline: Deadline,
     known: Answers | None,
     wishes: Wishes,
+    like: JointResult | None = None,
 ) -> tuple[JointResult | None, Plan | InfeasibleError]:
     """As `_plan_of_all`, of a network without attention: its splits first, and all else then.
 
     Parameters
     ----------
-    setting, options, deadline, known, wishes
-        As of `joint_plan`.
+    setting, options, deadline, known, wishes, like
+        As of `_plan_of_all`.
 
     Returns
     -------
     The search behind the plan is None where only splits were searched.
     """
     single, proven, early, least = None, False, deadline, LeastOfStages(setting)
-    searched = partial(_searched, setting, options, deadline, wishes, until=deadline)
+    searched = partial(_searched, setting, options, deadline, wishes, until=deadline, like=like)
     others = cache(partial(searched, splits=KnownSplits.limited(options.limit)))
 
     def rival() -> float:
@@ -272,6 +277,7 @@ def _searched(
     *,
     until: Deadline,
     splits: KnownSplits = NO_SPLITS,
+    like: JointResult | None = None,
 ) -> tuple[JointResult, tuple[UsualTrial, ...]]:
     """What the search over global choices comes to, and the usual ways to train beside it.
 
@@ -281,8 +287,8 @@ def _searched(
         As of `joint_plan`.
     deadline, until
         When the search, and when the comparison is to be there.
-    splits
-        Splits of one stage that are known.
+    splits, like
+        Splits of one stage that are known, and as of `_plan_of_all`.
     """
     known = splits if splits.distributions else NO_SPLITS
     options.tell("estimating pipelines", known.step, known.bound if known.any else 0.0)
@@ -293,6 +299,7 @@ def _searched(
         deadline=deadline,
         wishes=wishes,
         splits=splits,
+        like=like,
     )
     found = search.run()
     if found.stopped_by == "interrupt" or found.refused:

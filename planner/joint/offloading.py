@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from costmodels.strategy.blocks import is_transformer
 from planner.joint.choices import Choice
 from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimate
@@ -15,12 +16,21 @@ from planner.joint.offload import least_copied, most_offloaded, offloaded
 from planner.joint.ranking import MEMORY_MARGIN, Ranking, Rows
 from planner.joint.variants import is_variant
 from planner.joint.weights import LeastWeights
+from planner.joint.wishes import Wishes
 from planner.request.setting import Setting
 from search.problem.deadline import Deadline
 
 # Choices that do not fit of which that is looked at, the fastest without it first, and those of
 # them that may fit with all of it in the hosts, of which the rest is estimated. [items]
 MOST_LOOKED_AT, MOST_REFINED = 1024, 256
+
+
+def may_offload(setting: Setting, wishes: Wishes) -> bool:
+    """Whether what does not fit may wait in the memory of the hosts."""
+    known = setting.cluster.host is not None and not setting.cluster.groups
+    # images leave much to copy for what they compute
+    known = known and is_transformer(setting.graph)
+    return known and wishes.framework is None and wishes.kept_offload is None
 
 
 def with_offload(

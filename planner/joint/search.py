@@ -24,7 +24,7 @@ from planner.joint.hybrid import with_fewer_shards
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.offload import can_wait
-from planner.joint.offloading import heavy_rows, with_offload
+from planner.joint.offloading import heavy_rows, may_offload, with_offload
 from planner.joint.pace import Pace
 from planner.joint.ranking import MARGIN, PASSED_OVER, Ranking, Rows
 from planner.joint.result import JointResult
@@ -64,6 +64,8 @@ class JointSearch:
         Whether what is slower than others by its passes alone is not estimated in full.
     splits
         Splits of one stage that are known: others matter where they are faster.
+    like
+        What the same question came to on another number of GPUs: what that costed is known here.
     """
 
     setting: Setting
@@ -73,6 +75,7 @@ class JointSearch:
     wishes: Wishes = NO_WISHES
     passes_over: bool = True
     splits: KnownSplits = NO_SPLITS
+    like: JointResult | None = None
     left_out: list[str] = field(default_factory=list)
     num_choices: int = 0
     num_wished: int = 0
@@ -103,7 +106,10 @@ class JointSearch:
             Whether the best are simulated, else all choices are estimated.
         """
         self.pace = Pace(deadline=self.deadline, layers=len(self.setting.graph.compute_layers))
-        self.estimates = Estimates(self.setting, self.runtime)
+        costs = None if self.like is None else self.like.costs
+        self.estimates = (
+            Estimates(self.setting, self.runtime) if costs is None else costs.on(self.setting)
+        )
         if not is_transformer(self.setting.graph) and not self.wishes.kept_offload:
             self.least = LeastOfStages(self.setting)
         self.simulations = simulations = Simulations(
@@ -112,7 +118,7 @@ class JointSearch:
             options=self.options,
             estimates=self.estimates,
             pace=self.pace,
-            offloads=self._offloads,
+            offloads=may_offload(self.setting, self.wishes),
             left_out=self.left_out,
             splits=self.splits,
             misfits=Misfits(setting=self.setting, least=self.least),
@@ -181,7 +187,12 @@ class JointSearch:
         """Bounds of choices."""
         apart = self.wishes.leaves_bubbles and "zero-bubble" not in lacked(self.setting)
         reduced = self.estimates.plain.reduced
-        self.floors = PipelineBounds(self.setting, reduced, fills_bubbles=apart)
+        known = None if self.like is None else self.like.floors
+        self.floors = (
+            PipelineBounds(self.setting, reduced, fills_bubbles=apart)
+            if known is None
+            else known.on(self.setting)
+        )
         return ChoiceBounds(
             setting=self.setting,
             estimates=self.estimates,
@@ -284,7 +295,7 @@ class JointSearch:
             What choices take at least that are not estimated. [s]
         """
         device = self.setting.cluster.device
-        offloads = self._offloads or bool(self.wishes.kept_offload)
+        offloads = may_offload(self.setting, self.wishes) or bool(self.wishes.kept_offload)
         if offloads or left < math.inf or any(one.memory <= device.memory for one in self.ranked):
             return False
         least = least_of_heavy(self.setting, self.heavy, self.least)
@@ -310,15 +321,6 @@ class JointSearch:
         found = with_fewer_again(self.estimates, found, ranking.refuted)
         fitting = (one for one in found if one.choice not in ranking.refuted)
         return min((one.seconds for one in fitting if one.memory <= capacity), default=math.inf)
-
-    @property
-    def _offloads(self) -> bool:
-        """Whether what does not fit may wait in the memory of the hosts."""
-        cluster = self.setting.cluster
-        known = cluster.host is not None and not cluster.groups
-        # images leave much to copy for what they compute
-        known = known and is_transformer(self.setting.graph)
-        return known and self.wishes.framework is None and self.wishes.kept_offload is None
 
     def _floors(self, floors: PipelineBounds, deadline: Deadline) -> list[tuple[float, Choice]]:
         """All choices whose weights fit, with what no step of them takes less than, by that.
