@@ -33,6 +33,7 @@ from planner.joint.again import Again, Recomputation, units_of
 from planner.joint.choices import Choice
 from planner.joint.micro_batch import MicroBatch
 from planner.joint.operations import (
+    beside_each_other,
     full_buckets,
     held_beside,
     held_for_weights,
@@ -246,6 +247,9 @@ class Insides:
         compiler = Compiler(job, known)
         phases, pieces = compiler.programs[0].phases, compiler.view.pieces
         seconds = {phase: seconds_of_layers(phases[phase], pieces) for phase in (FORWARD, BACKWARD)}
+        if self.runtime.weight_beside and self.by_blocks and "zero-bubble" in self.runtime.lacks:
+            # a schedule that runs passes of weights by themselves has nothing beside collectives
+            seconds[BACKWARD] = beside_each_other(phases[BACKWARD], pieces)
         alone = {
             phase: self._rows(seconds_of_layers(phases[phase], pieces, (Queue.COMPUTE,)))
             for phase in seconds

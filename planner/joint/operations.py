@@ -81,6 +81,37 @@ def spans_of_units(
     return last
 
 
+def beside_each_other(
+    operations: Sequence[Operation], pieces: Mapping[str, Piece]
+) -> dict[str, float]:
+    """As `seconds_of_layers`, less where collectives run beside computation of the same unit. [s]
+
+    Each of both is done in order. A unit takes until both are through, and its layers share that.
+
+    Parameters
+    ----------
+    operations, pieces
+        Of a pass, and the layers.
+    """
+    ends: dict[tuple[str, Key], float] = {}
+    last: dict[tuple[str, Queue], float] = {}
+    serial: dict[str, float] = {}
+    seconds = seconds_of_layers(operations, pieces)
+    for operation in operations:
+        if operation.queue in (Queue.COMPUTE, Queue.FEATURE):
+            unit = unit_of(layer_of(operation.name, pieces))
+            before = [ends[unit, key] for _, _, key in operation.after if (unit, key) in ends]
+            spent = operation.seconds + operation.transfer
+            end = max([last.get((unit, operation.queue), 0.0), *before]) + spent
+            ends[unit, operation.key] = last[unit, operation.queue] = end
+            serial[unit] = serial.get(unit, 0.0) + spent
+    through: dict[str, float] = {}
+    for (unit, _), end in last.items():
+        through[unit] = max(through.get(unit, 0.0), end)
+    shares = {unit: through[unit] / whole for unit, whole in serial.items() if whole > 0.0}
+    return {name: each * min(shares.get(unit_of(name), 1.0), 1.0) for name, each in seconds.items()}
+
+
 def launched_of_layers(operations: Sequence[Operation], view: JobView) -> dict[str, float]:
     """What the host takes to launch the operations of each layer, if it runs ahead. [s]
 
