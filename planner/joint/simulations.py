@@ -38,8 +38,8 @@ MOST_SIMULATED = 3
 # nothing is faster, beside splits that are known (nearly always the answer) the second number, and
 # to compare the best with others that are estimated to be as fast. [items]
 MOST_WORK, MOST_BESIDE, MOST_COMPARED = 6_000, 1_500, 40_000
-# Of the fastest, and then of the smallest: so many are simulated until one fits, and so many where
-# others were tried in vain before. [items]
+# So many of the fastest, and then of the smallest are simulated until one fits, and so many where
+# others were tried in vain. [items]
 MOST_MISSES, LATER_MISSES = 8, 2
 
 
@@ -192,24 +192,24 @@ class Simulations:
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
 
-        Beyond what is cheap, estimates are taken to be as far off as those of choices that lay
-        layers on devices alike. Over random pairs of transformers that leaves half of the error.
+        Beyond what is cheap, they are taken to be as far off as those of the same layout were.
         """
-        work, count = 0, 0
+        work, more, count = 0, 0, 0
         for one in rows:
             if one.seconds > self.rival * (1.0 + MARGIN) or self._is_settled(one.choice):
                 continue
             if self.simulated and not self._has_time(one.choice):
                 continue
-            work += self.pace.work(one.choice)
-            enough = count >= MOST_SIMULATED or work > MOST_COMPARED
-            cheap = work <= MOST_WORK and one.seconds < self.rival
+            own = self.pace.work(one.choice)
+            enough = count >= MOST_SIMULATED or work + own > MOST_COMPARED
+            cheap = more + own <= MOST_WORK and one.seconds < self.rival
             if enough and not cheap and self._expected(one) > self.rival * (1.0 - MARGIN):
                 continue
+            work, more = work + own, more + own * enough
             found = self._try(one.choice, bound)
             count += found is not None and found.fits
             if found is not None:
-                layout, off = one.choice.layout, found.seconds / one.seconds
+                off, layout = found.seconds / one.seconds, one.choice.layout
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
                 self.above = max(self.above, one.memory / found.peak_memory)
             elif one.choice in self.misfits.short:
