@@ -21,7 +21,7 @@ from planner.joint.bounds import ChoiceBounds
 from planner.joint.choices import Choice
 from planner.joint.contenders import TURNS, Contender, Contenders
 from planner.joint.estimate import Estimate, Estimates
-from planner.joint.fewer_again import those_with_fewer_again
+from planner.joint.fewer_again import one_fewer_again, those_with_fewer_again
 from planner.joint.known_splits import NO_SPLITS, KnownSplits
 from planner.joint.misfits import Misfits
 from planner.joint.pace import Pace
@@ -220,22 +220,21 @@ class Simulations:
         return one.seconds * self.off.get(one.choice.layout, 1.0)
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
-        """Simulate what computes a block less again than is estimated to fit, as far as is cheap.
-
-        Estimates of memory are not exact, and what fits by a little is found by simulation alone.
-        """
+        """Simulate what computes blocks less again than is estimated to fit, as far as is cheap."""
         if self.best is None:
             return
-        most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
-        near = (one for one in ranked if one.memory <= most)
+        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
+        near, work = (one for one in ranked if one.memory <= most), 0
         rows = those_with_fewer_again(self.estimates, near, self.best.seconds)
-        for one in sorted(rows, key=self._expected):
+        while rows:
+            rows.remove(one := min(rows, key=self._expected))
             work += self.pace.work(one.choice)
             enough = work > MOST_WORK or self._expected(one) >= self.best.seconds
             if enough or not self._has_time(one.choice):
                 return
-            if one.memory <= most:
-                self._try(one.choice, bound)
+            found = self._try(one.choice, bound) if one.memory <= most else None
+            if found is not None and found.fits:
+                rows += one_fewer_again(self.estimates, one.choice)
 
     def _has_time(self, choice: Choice) -> bool:
         """Whether there is time to simulate a choice."""
