@@ -87,6 +87,7 @@ class Estimates:
         # before it is copied, so that both know what either costs
         self.insides(3)
         other = copy(self)
+        vars(other).pop("host", None)  # fewer devices may share the links of a host
         other.setting, other.exchanges = setting, Exchanges(setting, self.runtime)
         other.stages, other.weights = {}, {}
         return other

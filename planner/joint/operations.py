@@ -65,20 +65,8 @@ def spans_of_units(
     operations, pieces
         Of a pass, and the layers.
     """
-    ends: dict[tuple[str, Key], float] = {}
-    last: dict[str, float] = {}
-    for operation in operations:
-        unit = unit_of(layer_of(operation.name, pieces))
-        before = [ends[unit, key] for _, _, key in operation.after if (unit, key) in ends]
-        if operation.queue == Queue.COMPUTE:
-            before.append(last.get(unit, 0.0))
-        if not before:
-            continue
-        end = max(before) + operation.seconds + operation.transfer
-        ends[unit, operation.key] = end
-        if operation.queue == Queue.COMPUTE:
-            last[unit] = end
-    return last
+    last = _last_ends(operations, pieces, (Queue.COMPUTE,))
+    return {unit: end for (unit, _), end in last.items()}
 
 
 def beside_each_other(
@@ -93,23 +81,42 @@ def beside_each_other(
     operations, pieces
         Of a pass, and the layers.
     """
-    ends: dict[tuple[str, Key], float] = {}
-    last: dict[tuple[str, Queue], float] = {}
-    serial: dict[str, float] = {}
     seconds = seconds_of_layers(operations, pieces)
-    for operation in operations:
-        if operation.queue in (Queue.COMPUTE, Queue.FEATURE):
-            unit = unit_of(layer_of(operation.name, pieces))
-            before = [ends[unit, key] for _, _, key in operation.after if (unit, key) in ends]
-            spent = operation.seconds + operation.transfer
-            end = max([last.get((unit, operation.queue), 0.0), *before]) + spent
-            ends[unit, operation.key] = last[unit, operation.queue] = end
-            serial[unit] = serial.get(unit, 0.0) + spent
+    serial: dict[str, float] = {}
+    for name, each in seconds.items():
+        serial[unit_of(name)] = serial.get(unit_of(name), 0.0) + each
     through: dict[str, float] = {}
-    for (unit, _), end in last.items():
+    for (unit, _), end in _last_ends(operations, pieces, (Queue.COMPUTE, Queue.FEATURE)).items():
         through[unit] = max(through.get(unit, 0.0), end)
     shares = {unit: through[unit] / whole for unit, whole in serial.items() if whole > 0.0}
     return {name: each * min(shares.get(unit_of(name), 1.0), 1.0) for name, each in seconds.items()}
+
+
+def _last_ends(
+    operations: Sequence[Operation], pieces: Mapping[str, Piece], in_order: Collection[Queue]
+) -> dict[tuple[str, Queue], float]:
+    """When the last operation of each unit of layers ends on some queues, each unit by itself. [s]
+
+    Parameters
+    ----------
+    operations, pieces
+        Of a pass, and the layers.
+    in_order
+        Queues that do one operation after the other; all others do any number at once.
+    """
+    ends: dict[tuple[str, Key], float] = {}
+    last: dict[tuple[str, Queue], float] = {}
+    for operation in operations:
+        unit, queue = unit_of(layer_of(operation.name, pieces)), operation.queue
+        before = [ends[unit, key] for _, _, key in operation.after if (unit, key) in ends]
+        if queue in in_order:
+            before.append(last.get((unit, queue), 0.0))
+        if not before:
+            continue
+        ends[unit, operation.key] = max(before) + operation.seconds + operation.transfer
+        if queue in in_order:
+            last[unit, queue] = ends[unit, operation.key]
+    return last
 
 
 def launched_of_layers(operations: Sequence[Operation], view: JobView) -> dict[str, float]:

@@ -35,9 +35,7 @@ def least_sharded(setting: Setting, runtime: Runtime, deadline: Deadline) -> flo
     deadline
         After which it is 0.
     """
-    runtimes = {
-        choice_runtime(runtime, zero).name: choice_runtime(runtime, zero) for zero in (0, 3)
-    }
+    runtimes = {one.name: one for one in (choice_runtime(runtime, zero) for zero in (0, 3))}
     try:
         return min(_least_under(setting.under(one), deadline) for one in runtimes.values())
     except OutOfTime:
@@ -60,6 +58,7 @@ def _least_under(setting: Setting, deadline: Deadline) -> float:
     known = training.all_reduce == "auto" and not topology.curves
     part = SCATTERED if known else 0.0
     profile = Profile.of(maximise_bound(search).weights)._replace(exchanged=part)
+    # what bounds steps with whole all-reduces bounds none with half of them
     search.incumbent.bound = 0.0
     search.solve(profile)
     if search.incumbent.stopped_by == "interrupt":

@@ -138,13 +138,10 @@ class Simulations:
     def run_cheap(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what holds the least until something fits, as far as is cheap.
 
-        Parameters
-        ----------
-        ranked, bound
-            As of `run`.
+        Takes what `run` takes.
         """
         rest = sorted((one for one in ranked if one.choice not in self.tried), key=BY_MEMORY)
-        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
+        most = self._most_estimated
         works = list(accumulate(self.pace.work(one.choice) for one in rest))
         cheap = rest[: bisect_right(works, MOST_WORK)]
         self._simulate([one for one in cheap if one.memory <= most], bound)
@@ -154,12 +151,7 @@ class Simulations:
     def run_untried(self, ranked: Sequence[Estimate], bound: float) -> None:
         """Simulate what is expected to be faster than the best and may fit, as far as is cheap.
 
-        Most of it does not fit, and is told so before it is simulated.
-
-        Parameters
-        ----------
-        ranked, bound
-            As of `run`.
+        Most of it does not fit, and is told so before it is simulated. Takes what `run` takes.
         """
         most, work = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN), 0
         near = [one for one in ranked if one.memory <= most and self._is_faster(one)]
@@ -192,7 +184,8 @@ class Simulations:
     def _simulate(self, rows: Sequence[Estimate], bound: float) -> None:
         """Simulate estimates in their order, as long as one promises to be better.
 
-        Beyond what is cheap, they are taken to be as far off as those of the same layout were.
+        Beyond what is cheap, they are taken to be as far off as those of the same layout were. Over
+        random pairs of transformers that leaves half of the error.
         """
         work, more, count = 0, 0, 0
         for one in rows:
@@ -209,22 +202,30 @@ class Simulations:
             found = self._try(one.choice, bound)
             count += found is not None and found.fits
             if found is not None:
-                off, layout = found.seconds / one.seconds, one.choice.layout
+                layout, off = one.choice.layout, found.seconds / one.seconds
                 self.off[layout] = min(self.off.get(layout, math.inf), off)
                 self.above = max(self.above, one.memory / found.peak_memory)
             elif one.choice in self.misfits.short:
                 self.above = max(self.above, one.memory / self.misfits.held(one.choice))
+
+    @property
+    def _most_estimated(self) -> float:
+        """What may fit is estimated to hold at most, as far off as others were. [B]"""
+        return self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
 
     def _expected(self, one: Estimate) -> float:
         """An estimate as far off as those of the same layout were. [s]"""
         return one.seconds * self.off.get(one.choice.layout, 1.0)
 
     def _compute_fewer_again(self, ranked: Sequence[Estimate], bound: float) -> None:
-        """Simulate what computes blocks less again than is estimated to fit, as far as is cheap."""
+        """Simulate what computes blocks less again than is estimated to fit, as far as is cheap.
+
+        What fits by a little is found by simulation alone, and may do so with yet a block less.
+        """
         if self.best is None:
             return
-        most = self.setting.cluster.device.memory * (1.0 + MEMORY_MARGIN) * self.above
-        near, work = (one for one in ranked if one.memory <= most), 0
+        most, work = self._most_estimated, 0
+        near = (one for one in ranked if one.memory <= most)
         rows = those_with_fewer_again(self.estimates, near, self.best.seconds)
         while rows:
             rows.remove(one := min(rows, key=self._expected))

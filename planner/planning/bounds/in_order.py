@@ -123,7 +123,6 @@ class OrderedSearch:
         self.states: list[Buckets] = []
         # of each state, what its buckets take beyond what their gradients pay [s]
         self.beyond: list[float] = []
-        self.of_states = np.zeros(0)  # the same, as far as it was needed
         self.to_go = {mixture: self._to_go(mixture) for mixture in MIXTURES}
 
     def below(self, worst: float, most: int, count: int, deadline: Deadline) -> InOrder:
@@ -161,7 +160,8 @@ class OrderedSearch:
             most -= len(labels.choice)
             if most < 0:
                 raise TooManyLabels
-            labels = labels.take(self._near(labels, self.to_go, i, worst))
+            rest = {mixture: rows[i] for mixture, rows in self.to_go.items()}
+            labels = labels.take(labels.near(self._waiting(labels), rest, worst))
             path.append(labels)
             if not len(labels.choice):
                 return InOrder(bound=worst, choices=())
@@ -238,20 +238,9 @@ class OrderedSearch:
             found.append((costs[:, None] + edge).min(axis=0))
         return found
 
-    def _near(self, labels: Labels, rest: dict[float, list[Floats]], i: int, worst: float) -> Ints:
-        """Indices of the labels that may end in something faster than `worst`."""
-        if len(self.of_states) != len(self.beyond):
-            self.of_states = np.array(self.beyond)
-        near = np.arange(len(labels.choice))
-        # most end by the first two
-        for mixture in MIXTURES:
-            of = labels.buckets[near]
-            # what waits was counted in full, and pays less of what is to come
-            paid = self.of_states[of]
-            mean = (1.0 - mixture) * (labels.through[near] - OVERLAP_FACTOR * paid)
-            mean += mixture * (labels.reduced[near] - paid)
-            near = near[mean + rest[mixture][i][labels.choice[near]] < worst]
-        return near
+    def _waiting(self, labels: Labels) -> Floats:
+        """What the buckets of labels take beyond what their gradients pay. [s]"""
+        return np.array(self.beyond)[labels.buckets]
 
     def _before(self, i: int, labels: Labels, worst: float, unit: float) -> Labels:
         """The labels with each candidate of the layer before."""
@@ -259,7 +248,7 @@ class OrderedSearch:
         rest = {m: self.layers[i - 1].weighted(m) + self.to_go[m][i - 1] for m in MIXTURES}
         if layer.forward is None:
             labels = labels.undominated(unit)
-        parts = []
+        waiting, parts = self._waiting(labels), []
         for choice in range(len(self.kept[i - 1])):
             through, reduced = labels.through, labels.reduced
             if layer.forward is not None and layer.behind is not None:
@@ -273,7 +262,7 @@ class OrderedSearch:
                 through=through,
                 reduced=reduced,
             )
-            part = part.take(self._near(part, {m: [r] for m, r in rest.items()}, 0, worst))
+            part = part.take(part.near(waiting, rest, worst))
             parts.append(part.undominated(unit))
         return joined(parts)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+
+from planner.simulation.run import OVERLAP_FACTOR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,6 +37,27 @@ class Labels:
     def take(self, indices: Ints | NDArray[np.bool_]) -> Labels:
         """Some of them."""
         return Labels(**{f.name: getattr(self, f.name)[indices] for f in fields(Labels)})
+
+    def near(self, waiting: Floats, rest: Mapping[float, Floats], worst: float) -> Ints:
+        """Indices of those that may end in something faster than some time.
+
+        Parameters
+        ----------
+        waiting
+            What the buckets of each take beyond what their gradients pay. [s]
+        rest
+            What all layers to come add at least behind each candidate to a mean of both ends, by
+            how much of the second one that has. [s]
+        worst
+            That time. [s]
+        """
+        near = np.arange(len(self.choice))
+        for mixture, to_come in rest.items():
+            # what waits was counted in full, and pays less of what is to come
+            mean = (1.0 - mixture) * (self.through[near] - OVERLAP_FACTOR * waiting[near])
+            mean += mixture * (self.reduced[near] - waiting[near])
+            near = near[mean + to_come[self.choice[near]] < worst]
+        return near
 
     def undominated(self, unit: float) -> Labels:
         """Those that none with the same buckets, and the same candidate, is as good as.

@@ -34,9 +34,10 @@ from search.problem.deadline import Deadline
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Candidates left out of a search that come back, of all distinct layers. [items]
+# Candidates left out of a search that come back, of all distinct layers: costing how layouts change
+# between 6,700 takes 5 s on one core, between 10,000 12 s (vgg16 on 256 GPUs). [items]
 MOST_NEAR = 5_000
-# Labels that are looked at for all layers together. [items]
+# Labels that are looked at for all layers together: they take 1 to 5 s on one core. [items]
 MOST_LABELS = 1_000_000
 # Terms by which candidates are left out: those that follow so many of the gradients. [items]
 NUM_TERMS = 8

@@ -27,7 +27,8 @@ NEAR_ENOUGH = 0.02
 # The plan must be put together in what is left of the time.
 SHARE = 0.5
 # What is asked for first, of what lies between the bound and the plan; then twice as much more each
-# time, until it is too much for the second time.
+# time, up to half of what is left, until it is too much for the second time. By trial: the whole at
+# once is mostly too much, which costs all the work that is allowed for nothing.
 FIRST_PART = 0.125
 MAX_TRIES = 6
 

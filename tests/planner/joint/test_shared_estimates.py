@@ -7,13 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from planner.joint.choices import choices, insides
+from costmodels.strategy.blocks import is_transformer
+from planner.joint.choices import Choice, choices, insides
+from planner.joint.computation import PipelineBounds
 from planner.joint.estimate import Estimates
+from planner.joint.hosts import on_gpus
+from planner.joint.offload import offloaded
 from planner.joint.passes import exchanged
 from planner.joint.runtimes import searched_runtime
 from planner.joint.variants import with_variants
 from planner.request.request import make_request
-from planner.request.setting import resolve
+from planner.request.setting import Setting, resolve
 
 QUESTIONS = {
     "gpt2": {"gpus": 16, "cluster": "dgx-a100", "global_batch_size": 32},
@@ -40,6 +44,36 @@ def test_an_estimate_is_the_same_whatever_was_estimated_before(model):
     for choice in drawn.sample(list(rows), 12):
         alone = Estimates(setting, runtime).of(choice)
         assert alone == rows[choice]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "resnet18"])
+def test_what_more_gpus_share_changes_no_estimate_and_no_floor(model):
+    """Fewer than a host has share its links among each other, too."""
+    drawn, asked = random.Random(5), {"model": model, **QUESTIONS[model], "gpus": 8}
+    setting = resolve(make_request("optimize", asked))
+    part, runtime = on_gpus(setting, 2), searched_runtime(setting)
+    more = Estimates(setting, runtime)
+    floors = PipelineBounds(setting, more.plain.reduced)
+    for choice in _sampled(drawn, setting, 40):
+        more.of(choice)
+        floors.floor(choice)
+    shared, known = more.on(part), floors.on(part)
+    compared = _sampled(drawn, part, 25)
+    assert model == "resnet18" or any(choice.offload for choice in compared)
+    for choice in compared:
+        alone = Estimates(part, runtime)
+        assert alone.of(choice) == shared.of(choice)
+        assert PipelineBounds(part, alone.plain.reduced).floor(choice) == known.floor(choice)
+
+
+def _sampled(drawn: random.Random, setting: Setting, count: int) -> list[Choice]:
+    """Some choices, of transformers some that wait in the hosts."""
+    ways = [one for one in insides(setting) if 12 % one.tp == 0]
+    every = list(with_variants(setting, choices(setting, ways)))
+    found = drawn.sample(every, min(len(every), count))
+    attends = is_transformer(setting.graph)
+    waiting = [one for choice in found[:5] for one in offloaded(choice)] if attends else []
+    return [*found, *waiting]
 
 
 def test_exchanges_of_chunks_follow_each_other():
