@@ -321,9 +321,7 @@ class Estimates:
         packed = self.setting.machine.training.held.buckets
         runtime = choice_runtime(self.runtime, choice.zero)
         buffers = weights.buffers(runtime.bucket or runtime.fusion or 0.0)
-        if choice.zero == 3:
-            buffers = buffers + weights.largest_units()
-        elif self.runtime.views_buckets or packed:
+        if choice.zero < 3 and (self.runtime.views_buckets or packed):
             buffers = packed * weights.parameters.sum(axis=0)
         if choice.fills_bubbles:
             kept = zero_bubble_held(choice, stages.kept[0], stages.waiting[0])

@@ -66,7 +66,7 @@ class StageWeights:
         self._updates: dict[bool, Floats] = {}
         self._buffers: dict[float, Floats] = {}
         self._gathered: Floats | None = None
-        self._largest: float | None = None
+        self._beside: Floats | None = None
 
     def standing(self, choice: Choice) -> Floats:
         """Weights, gradients and optimizer state of each group. [B]"""
@@ -236,9 +236,15 @@ class StageWeights:
             self._buffers[bucket] = each.sum(axis=0)
         return self._buffers[bucket]
 
-    def largest_units(self) -> float:
-        """Two units of weights as they are gathered, and the gradients of one. [B]"""
-        if self._largest is None:
+    def gathered_beside(self) -> Floats:
+        """What is gathered while passes of each layer run, with gradients that are whole. [B]
+
+        Both of its unit, and beside it the weights of the unit that comes next in the backward
+        pass, or the gradients of the one that was before.
+        """
+        if self._beside is None:
             numbers = self.units.sums(self.inside.numbers)
-            self._largest = 3.0 * float(numbers.max(initial=0.0)) * self.size
-        return self._largest
+            ends = np.concatenate(([0.0], numbers, [0.0]))
+            each = 2.0 * numbers + np.maximum(ends[:-2], ends[2:])
+            self._beside = self.units.of_layers(each) * self.size
+        return self._beside

@@ -34,7 +34,8 @@ class StageCosts:
         What a micro-batch leaves for its backward pass, what backward passes of weights take by
         themselves, and what waits for these. [B], [s], [B]
     passing
-        What a pass of each group holds on top of what it leaves. [B]
+        What a pass of each group holds on top of what it leaves, with weights that are gathered.
+        [B]
     weights
         What their weights cost.
     sends
@@ -78,7 +79,10 @@ class StageCosts:
         rows = np.add.reduceat(inside.passes, starts, axis=1).reshape(-1, *shape)
         ends = [start - 1 for start in starts[1:]]
         before = inside.held_before
-        most = np.maximum.reduceat(before[:-1] + inside.beside, starts)
+        held = before[:-1] + inside.beside
+        if choice.zero > 2:
+            held = held + weights.gathered_beside()
+        most = np.maximum.reduceat(held, starts)
         passing = (most - before[[*starts[1:], -1]]).reshape(shape).max(axis=0)
         return cls(
             inside=inside,

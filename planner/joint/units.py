@@ -50,6 +50,12 @@ class Units:
             found[numbers] = layers[np.arange(len(layers)), values[layers].argmax(axis=1)]
         return found
 
+    def of_layers(self, values: Floats) -> Floats:
+        """What values of all units are for each of their layers."""
+        found = np.empty(self.num_layers)
+        found[self.order] = np.repeat(values, [len(layers) for layers in self.places])
+        return found
+
     def at_firsts(self, values: Floats) -> Floats:
         """What values of all layers are for each unit, at its first layer."""
         found = np.zeros(self.num_layers)
