@@ -15,6 +15,7 @@ from costmodels.layers.halo_work import HaloWork, halo_work
 from costmodels.layers.layer_cost import LayerCosts, layer_costs
 from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.local_work import local_size
+from costmodels.layers.shared_weight import SharedBlock
 from costmodels.simulation.known_blocks import block_computation
 from costmodels.step.machine import Machine
 
@@ -113,6 +114,8 @@ class Pieces:
         self.costed = costed or {}
         self.known: dict[tuple[object, ...], Piece] = {}
         self.by_name: dict[tuple[object, ...], Piece] = {}
+        # what layers add whose weight another one holds, by both of them
+        self.shared: dict[tuple[object, ...], SharedBlock] = {}
 
     def of(
         self, name: str, distribution: Distribution, *, owns_weight: bool | None = None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from costmodels.communication.topology import Topology
 from costmodels.distribution import Distribution, one_candidate, split_dims
-from costmodels.graph import Graph
+from costmodels.graph import Graph, Layer
 from costmodels.layers.layer_passes import SOURCES
 from costmodels.layers.shared_weight import SharedBlock, shared_weight, within_whole
 from costmodels.simulation.job import Job
@@ -50,7 +50,7 @@ def shared_blocks(
     holders: Mapping[str, str],
     distributions: Mapping[str, Distribution],
     pieces: Mapping[str, Piece],
-    machines: Mapping[str, Machine],
+    costed: Mapping[str, Pieces],
 ) -> dict[str, SharedBlock]:
     """What each layer adds whose weight another layer of its stage holds.
 
@@ -64,18 +64,15 @@ def shared_blocks(
         Of every layer.
     pieces
         Of every layer; those that hold a weight have all of their block of it.
-    machines
-        Of every layer, that of its stage.
+    costed
+        Of every layer, what is costed on the machine of its stage.
     """
     added: dict[str, list[tuple[str, SharedBlock]]] = {}
     for name, holder in holders.items():
         if name == holder:
             continue
-        first, second = (
-            (graph.layers[n], one_candidate(distributions[n], split_dims(graph.layers[n])))
-            for n in (holder, name)
-        )
-        block = shared_weight(first, second, machines[name], largest_bucket=_ANY_SIZE).block(0, 0)
+        first, second = ((graph.layers[n], distributions[n]) for n in (holder, name))
+        block = _shared_block(first, second, costed[name])
         added.setdefault(holder, []).append((name, block))
     found: dict[str, SharedBlock] = {}
     for holder, rows in added.items():
@@ -83,6 +80,29 @@ def shared_blocks(
         blocks = within_whole(whole, held, [block for _, block in rows])
         found.update(zip((name for name, _ in rows), blocks, strict=True))
     return found
+
+
+def _shared_block(
+    holder: tuple[Layer, Distribution], user: tuple[Layer, Distribution], costed: Pieces
+) -> SharedBlock:
+    """What a user of a weight adds to the layer that holds it.
+
+    Parameters
+    ----------
+    holder, user
+        Both layers, and how they are split.
+    costed
+        Knows what others like them add.
+    """
+    rows = [(one.signature, *split.degrees.items(), split.shape) for one, split in (holder, user)]
+    key = tuple(rows)
+    if key not in costed.shared:
+        first, second = (
+            (one, one_candidate(split, split_dims(one))) for one, split in (holder, user)
+        )
+        found = shared_weight(first, second, costed.machine, largest_bucket=_ANY_SIZE)
+        costed.shared[key] = found.block(0, 0)
+    return costed.shared[key]
 
 
 def with_block(piece: Piece, block: SharedBlock, training: Training) -> Piece:
@@ -130,7 +150,7 @@ def pieces_of_job(
         new ones are added.
     """
     found: dict[str, Piece] = {}
-    machine_of: dict[str, Machine] = {}
+    costed: dict[str, Pieces] = {}
     for stage in job.strategy.stages:
         groups = job.cluster.groups_of(stage.first_device, stage.num_devices)
         key = (stage.shape, tuple(group.name for group in groups))
@@ -140,13 +160,13 @@ def pieces_of_job(
             machine = Machine(topology=topology, compute=compute, training=job.training)
             known[key] = Pieces(job.graph, machine)
         for name in stage.layers:
-            machine_of[name] = known[key].machine
+            costed[name] = known[key]
             found[name] = known[key].of(
                 name,
                 job.strategy.distributions[name],
                 owns_weight=holders.get(name, "") == name,
             )
-    shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, machine_of)
+    shared = shared_blocks(job.graph, holders, job.strategy.distributions, found, costed)
     for name, block in shared.items():
         found[name] = with_block(found[name], block, job.training)
     if job.beyond is not None:

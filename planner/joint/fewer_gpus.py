@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from planner.errors import InfeasibleError
+from planner.joint.activations import LeastOfStages
 from planner.joint.choices import (
     Choice,
     choices,
@@ -67,6 +68,7 @@ class FewerGpus:
     deadline: Deadline
     splits: bool = False
     weights: LeastWeights = field(init=False)
+    least: LeastOfStages | None = field(init=False, default=None)
 
     def faster_plan(
         self,
@@ -137,6 +139,8 @@ class FewerGpus:
         train under a runtime of its own, and the question for it.
         """
         self.weights, known = LeastWeights(self.setting), seconds
+        if not (self.floors.attends or self.wishes.kept_offload):
+            self.least = LeastOfStages(self.setting)
         rows: list[tuple[float, Choice | None, Setting]] = []
         for part in self._parts(seconds):
             if self.deadline.passed:
@@ -164,6 +168,10 @@ class FewerGpus:
             found[part.gpus] = on_gpus(self.setting, part.gpus)
             part = fewer_devices(part)
         return found
+
+    def _may_fit(self, choice: Choice) -> bool:
+        """Whether a choice fits, as far as is known before its micro-batches are costed."""
+        return self.weights.fit(choice) and (self.least is None or self.least.fit(choice))
 
     def _usual(self, part: Setting) -> float:
         """The fastest usual way with a runtime of its own, which no choice stands for. [s]
@@ -219,7 +227,7 @@ class FewerGpus:
                 (floor, other)
                 for floor, alone in below
                 for one in with_any_sharding(alone, stages)
-                if self.weights.fit(one)
+                if self._may_fit(one)
                 for other in with_any_recomputation(one, again)
                 if self.wishes.allows(other)
             ),
